@@ -1,0 +1,49 @@
+# Two commands matter: `make drill` shows what Emberpool does, `make test` shows that it works.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install drill local test test-fast lint format types contracts clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: Python 3.11 or newer is needed, $$($(PYTHON) --version) was found" >&2; \
+	    echo >&2; echo "hint: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade --disable-pip-version-check pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed ## make .venv with everything
+
+DRILL ?= policies/drills/default.yaml
+ARGS  ?=
+drill: $(VENV)/.installed ## rehearse a burst on this machine, both arms, and judge it
+	$(BIN)/emberpool drill run $(DRILL) $(ARGS)
+
+test: lint types contracts ## everything that must hold before a change lands
+	$(BIN)/pytest -q $(ARGS)
+
+test-fast: $(VENV)/.installed ## the tests without whole drills
+	$(BIN)/pytest -q -m 'not drill' $(ARGS)
+
+lint: $(VENV)/.installed ## style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed ## format the tree
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.installed ## strict types
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed ## which package may import which
+	$(BIN)/lint-imports
+
+clean: ## remove what `make` made
+	rm -rf $(VENV) .emberpool .mypy_cache .ruff_cache .pytest_cache .hypothesis drill-report

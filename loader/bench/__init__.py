@@ -1,0 +1,1 @@
+"""Comparisons with other loaders on the machine at hand; nothing else imports this."""

@@ -1,0 +1,201 @@
+"""Tensors to load into: their dtypes, their allocation, and whether the caller's own ones fit."""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from loader.checkpoint import Checkpoint, TensorEntry
+from loader.errors import DestinationMismatch, DtypeUnsupported, shown, some
+from loader.header import Dtype
+
+TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
+    Dtype.BOOL: torch.bool,
+    Dtype.F4: torch.float4_e2m1fn_x2,
+    Dtype.U8: torch.uint8,
+    Dtype.I8: torch.int8,
+    Dtype.F8_E5M2: torch.float8_e5m2,
+    Dtype.F8_E4M3: torch.float8_e4m3fn,
+    Dtype.F8_E8M0: torch.float8_e8m0fnu,
+    Dtype.F8_E4M3FNUZ: torch.float8_e4m3fnuz,
+    Dtype.F8_E5M2FNUZ: torch.float8_e5m2fnuz,
+    Dtype.I16: torch.int16,
+    Dtype.U16: torch.uint16,
+    Dtype.F16: torch.float16,
+    Dtype.BF16: torch.bfloat16,
+    Dtype.I32: torch.int32,
+    Dtype.U32: torch.uint32,
+    Dtype.F32: torch.float32,
+    Dtype.C64: torch.complex64,
+    Dtype.F64: torch.float64,
+    Dtype.I64: torch.int64,
+    Dtype.U64: torch.uint64,
+}
+"""All but the 6-bit types, for which torch has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """One tensor to fill.
+
+    Attributes:
+        flat: the tensor's memory as one dimension, without gradient; writing to it fills the tensor.
+        source_dtype: the dtype of the bytes in the file; other than flat's where they are converted.
+    """
+
+    flat: torch.Tensor
+    source_dtype: torch.dtype
+
+    @property
+    def converts(self) -> bool:
+        """Whether bytes pass through a conversion instead of landing as they are."""
+        return self.flat.dtype != self.source_dtype
+
+
+def torch_layout(entry: TensorEntry) -> tuple[torch.dtype, tuple[int, ...]]:
+    """The torch dtype and shape that hold a tensor's bytes unchanged.
+
+    torch packs two F4 values into one element, so the last dimension halves there.
+
+    Raises:
+        DtypeUnsupported: torch has no such dtype, or can't pack this shape.
+    """
+    dtype = TORCH_DTYPES.get(entry.dtype)
+    if dtype is None:
+        raise DtypeUnsupported(
+            f"tensor {shown(entry.name)}: torch has no dtype for {entry.dtype}",
+            file=entry.file,
+            tensor=entry.name,
+            hint="leave it out: load(checkpoint.only(names))",
+        )
+    if entry.dtype is not Dtype.F4:
+        return dtype, entry.shape
+    *outer, last = entry.shape
+    if last % 2:
+        raise DtypeUnsupported(
+            f"tensor {shown(entry.name)}: torch packs pairs of {entry.dtype} values and its last dimension is {last}",
+            file=entry.file,
+            tensor=entry.name,
+            hint="leave it out: load(checkpoint.only(names))",
+        )
+    return dtype, (*outer, last // 2)
+
+
+def allocate(checkpoint: Checkpoint, device: torch.device) -> dict[str, torch.Tensor]:
+    """Uninitialised memory for every tensor of a checkpoint.
+
+    Raises:
+        DtypeUnsupported: torch has no dtype for one of them.
+    """
+    layouts = {name: torch_layout(entry) for name, entry in checkpoint.tensors.items()}
+    return {name: torch.empty(shape, dtype=dtype, device=device) for name, (dtype, shape) in layouts.items()}
+
+
+def match(
+    checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor], *, convert: bool
+) -> dict[str, Destination]:
+    """Pair each tensor of a checkpoint with the one to fill.
+
+    Args:
+        checkpoint: its names must be exactly those of tensors; `Checkpoint.only` takes a part.
+        tensors: by name.
+        convert: whether a floating-point dtype other than the file's is fine.
+
+    Raises:
+        DestinationMismatch: names, shapes, dtypes or memory layout differ.
+        DtypeUnsupported: torch has no dtype for one of the tensors.
+    """
+    _check_names(checkpoint, tensors)
+    destinations = {}
+    for name, entry in checkpoint.tensors.items():
+        tensor = tensors[name]
+        dtype, shape = torch_layout(entry)
+        _check_tensor(entry, tensor, shape)
+        if tensor.dtype != dtype:
+            _check_conversion(entry, tensor, dtype, allowed=convert)
+        destinations[name] = Destination(flat=tensor.detach().reshape(-1), source_dtype=dtype)
+    return destinations
+
+
+def memory_of(flat: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, writable. The caller keeps the tensor alive."""
+    nbytes = flat.numel() * flat.element_size()
+    if nbytes == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * nbytes).from_address(flat.data_ptr())).cast("B")
+
+
+def target_device(device: str | int | torch.device, into: Mapping[str, torch.Tensor] | None) -> torch.device:
+    """The device to load to: that of the tensors to fill, else the one asked for (an int is a CUDA device).
+
+    Raises:
+        DestinationMismatch: the tensors to fill are on several devices.
+    """
+    if not into:
+        return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    devices = {tensor.device for tensor in into.values() if not tensor.is_meta}
+    if len(devices) > 1:
+        raise DestinationMismatch(
+            f"the tensors to load into are on several devices: {', '.join(sorted(map(str, devices)))}",
+            hint="load once per device: load(checkpoint.only(names), into=…)",
+        )
+    # Tensors without memory are refused by name later.
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def _check_names(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> None:
+    unfilled = sorted(tensors.keys() - checkpoint.tensors.keys())
+    if unfilled:
+        raise DestinationMismatch(
+            f"the checkpoint has no tensor {some(unfilled)}, which it should fill",
+            file=checkpoint.root,
+            tensor=unfilled[0],
+            hint="tie or initialise these yourself and leave them out of `into`",
+        )
+    unplaced = sorted(checkpoint.tensors.keys() - tensors.keys())
+    if unplaced:
+        raise DestinationMismatch(
+            f"the checkpoint's tensor {some(unplaced)} has no place in `into`",
+            file=checkpoint.root,
+            tensor=unplaced[0],
+            hint="if that is meant, say so: load(checkpoint.only(into.keys()), into=into)",
+        )
+
+
+def _check_tensor(entry: TensorEntry, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    def mismatch(what: str, hint: str) -> DestinationMismatch:
+        return DestinationMismatch(
+            f"tensor {shown(entry.name)}: {what}", file=entry.file, tensor=entry.name, hint=hint
+        )
+
+    if tuple(tensor.shape) != shape:
+        raise mismatch(
+            f"the file holds shape {list(shape)} and the destination has {list(tensor.shape)}",
+            "check that config and weights are of the same model",
+        )
+    if tensor.is_meta or tensor.layout != torch.strided:
+        raise mismatch(
+            "the destination has no memory of its own", "materialise it first: module.to_empty(device=…)"
+        )
+    if not tensor.is_contiguous():
+        raise mismatch(
+            "the destination is not contiguous", "pass contiguous memory, or copy from one that is"
+        )
+
+
+def _check_conversion(entry: TensorEntry, tensor: torch.Tensor, dtype: torch.dtype, *, allowed: bool) -> None:
+    what = f"tensor {shown(entry.name)}: the file holds {dtype} and the destination is {tensor.dtype}"
+    # Only between floating-point types: integers would wrap silently, and torch can't convert packed F4.
+    possible = dtype.is_floating_point and tensor.dtype.is_floating_point
+    if not possible or torch.float4_e2m1fn_x2 in {dtype, tensor.dtype}:
+        raise DestinationMismatch(
+            f"{what}, and there is no safe conversion",
+            file=entry.file,
+            tensor=entry.name,
+            hint=f"make it {dtype}",
+        )
+    if not allowed:
+        raise DestinationMismatch(
+            what, file=entry.file, tensor=entry.name, hint=f"make it {dtype}, or pass convert=True"
+        )

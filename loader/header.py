@@ -1,0 +1,354 @@
+"""The safetensors header, parsed strictly: whatever is accepted here has exactly one meaning.
+
+Format: 8 bytes little-endian header length N, N bytes of JSON (tensor name to dtype, shape and byte range), then the
+payload, which the ranges tile without hole or overlap. This parser is stricter than the reference implementation: it
+also refuses duplicate keys at any depth, unknown fields and overflowing shapes, because two readers that understand
+such a file differently can be made to load different weights. Time and memory are linear in N; nothing is allocated
+before N is checked against the cap and the file's length.
+
+Works on bytes and does no I/O.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from loader.errors import HeaderInvalid, LayoutInvalid, ShardTruncated, shown
+
+PREFIX_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000
+"""The reference implementation's cap on N (decimal, not 100 MiB)."""
+MAX_TENSORS = 1_000_000
+"""Bounds the memory that a hostile header can make us use; the largest public checkpoints hold about 100,000."""
+MAX_RANK = 64
+"""What torch and numpy can index."""
+MAX_INTEGER = 2**63 - 1
+"""Sizes and offsets must fit a signed 64-bit integer, which is what file systems and torch count in."""
+
+_METADATA_KEY = "__metadata__"
+_ENTRY_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+_LFS_POINTER = b"version "
+_DAMAGED = "the file is damaged or was written by a broken tool: fetch or convert it again"
+
+
+class Dtype(StrEnum):
+    """The element types of safetensors 0.8, by their names in the header."""
+
+    BOOL = "BOOL"
+    F4 = "F4"
+    F6_E2M3 = "F6_E2M3"
+    F6_E3M2 = "F6_E3M2"
+    U8 = "U8"
+    I8 = "I8"
+    F8_E5M2 = "F8_E5M2"
+    F8_E4M3 = "F8_E4M3"
+    F8_E8M0 = "F8_E8M0"
+    F8_E4M3FNUZ = "F8_E4M3FNUZ"
+    F8_E5M2FNUZ = "F8_E5M2FNUZ"
+    I16 = "I16"
+    U16 = "U16"
+    F16 = "F16"
+    BF16 = "BF16"
+    I32 = "I32"
+    U32 = "U32"
+    F32 = "F32"
+    C64 = "C64"
+    F64 = "F64"
+    I64 = "I64"
+    U64 = "U64"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element."""
+        return _BITS[self]
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element; 1 for types of less than a byte."""
+        return max(1, self.bits // 8)
+
+
+_BITS: Mapping[Dtype, int] = {
+    Dtype.F4: 4,
+    Dtype.F6_E2M3: 6,
+    Dtype.F6_E3M2: 6,
+    **dict.fromkeys((Dtype.BOOL, Dtype.U8, Dtype.I8), 8),
+    **dict.fromkeys((Dtype.F8_E5M2, Dtype.F8_E4M3, Dtype.F8_E8M0, Dtype.F8_E4M3FNUZ, Dtype.F8_E5M2FNUZ), 8),
+    **dict.fromkeys((Dtype.I16, Dtype.U16, Dtype.F16, Dtype.BF16), 16),
+    **dict.fromkeys((Dtype.I32, Dtype.U32, Dtype.F32), 32),
+    **dict.fromkeys((Dtype.C64, Dtype.F64, Dtype.I64, Dtype.U64), 64),
+}
+_DTYPES: Mapping[object, Dtype] = {dtype.value: dtype for dtype in Dtype}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One tensor as its header describes it.
+
+    Attributes:
+        name: any string, the empty one included. A key, never a path.
+        dtype: element type.
+        shape: dimensions in elements; for F4 and F6 they count values, not bytes.
+        begin: first byte, from the start of the payload.
+        end: byte after the last.
+    """
+
+    name: str
+    dtype: Dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """A whole header that passed every check.
+
+    Attributes:
+        tensors: in the order of their bytes.
+        metadata: the free text that the writer left.
+        payload_begin: where the payload starts, in bytes from the start of the file.
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str]
+    payload_begin: int
+
+
+def header_length(prefix: bytes, *, file_bytes: int, file: str) -> int:
+    """The header's length N in bytes, from the file's first 8 bytes.
+
+    Args:
+        prefix: the first 8 bytes of the file, or all of it where it is shorter.
+        file_bytes: how long the file is.
+        file: the file's name, for messages.
+
+    Raises:
+        HeaderInvalid: no safetensors file, or N is over the cap.
+        ShardTruncated: the file ends inside its header.
+    """
+    if len(prefix) < PREFIX_BYTES:
+        raise HeaderInvalid(
+            f"no safetensors file: {file_bytes} bytes, and the header's length alone takes {PREFIX_BYTES}",
+            file=file,
+            hint="the file is empty or cut short: fetch it again",
+        )
+    if prefix[:PREFIX_BYTES] == _LFS_POINTER:
+        raise HeaderInvalid(
+            "a Git LFS pointer, not the weights themselves",
+            file=file,
+            hint="run `git lfs pull` in the checkpoint",
+        )
+    length = int.from_bytes(prefix[:PREFIX_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise HeaderInvalid(
+            f"header length {length} is over the cap of {MAX_HEADER_BYTES} bytes",
+            file=file,
+            offset=0,
+            hint="this is probably no safetensors file",
+        )
+    if length > file_bytes - PREFIX_BYTES:
+        raise ShardTruncated(
+            f"the header alone takes {PREFIX_BYTES + length} bytes and the file has {file_bytes}",
+            file=file,
+            expected_bytes=PREFIX_BYTES + length,
+            actual_bytes=file_bytes,
+        )
+    return length
+
+
+def parse_header(raw: bytes, *, file_bytes: int, file: str) -> Header:
+    """Parse and check a header.
+
+    Args:
+        raw: the N bytes after the length.
+        file_bytes: how long the file is; its payload must end exactly there.
+        file: the file's name, for messages.
+
+    Raises:
+        HeaderInvalid: the JSON or one of its values breaks the format.
+        LayoutInvalid: the byte ranges don't tile the payload, or don't fit dtype and shape.
+        ShardTruncated: the payload is shorter than the ranges need.
+    """
+    table = _decode(raw, file)
+    metadata = _metadata(table.pop(_METADATA_KEY, {}), file)
+    if len(table) > MAX_TENSORS:
+        raise HeaderInvalid(f"{len(table)} tensors are more than the {MAX_TENSORS} allowed", file=file)
+    tensors = [_spec(name, fields, file) for name, fields in table.items()]
+    tensors.sort(key=lambda spec: (spec.begin, spec.end))
+    payload_begin = PREFIX_BYTES + len(raw)
+    _check_tiling(tensors, payload_begin, file_bytes, file)
+    return Header(tensors=tuple(tensors), metadata=MappingProxyType(metadata), payload_begin=payload_begin)
+
+
+class _DuplicateKey(ValueError):
+    """Two members of one JSON object have the same name."""
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise _DuplicateKey(f"duplicate key {shown(twice)}")
+    return members
+
+
+def _integer(text: str) -> int:
+    if text == "-0":
+        raise ValueError("-0 is no whole number here")
+    return int(text)
+
+
+def _decode(raw: bytes, file: str) -> dict[str, object]:
+    # Every tensor costs one object and two lists. Counting brackets first keeps a header of nothing but "[],[],…"
+    # from growing to twenty times its size in memory.
+    if raw.count(b"[") + raw.count(b"{") > 4 * MAX_TENSORS:
+        raise HeaderInvalid(
+            f"more lists and objects than {MAX_TENSORS} tensors need", file=file, hint=_DAMAGED
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise HeaderInvalid(
+            "the header is not UTF-8", file=file, offset=PREFIX_BYTES + error.start, hint=_DAMAGED
+        ) from None
+    try:
+        table = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        offset = PREFIX_BYTES + len(text[: error.pos].encode())
+        raise HeaderInvalid(
+            f"the header is not JSON: {error.msg}", file=file, offset=offset, hint=_DAMAGED
+        ) from None
+    except RecursionError:
+        raise HeaderInvalid("the header is nested too deeply", file=file, hint=_DAMAGED) from None
+    except _DuplicateKey as error:
+        hint = "readers would disagree on what this file holds: write it again from its source"
+        raise HeaderInvalid(f"the header is ambiguous: {error}", file=file, hint=hint) from None
+    except ValueError as error:
+        raise HeaderInvalid(f"the header is wrong: {error}", file=file, hint=_DAMAGED) from None
+    if type(table) is not dict:
+        raise HeaderInvalid(
+            f"the header is a JSON {type(table).__name__}, not an object", file=file, hint=_DAMAGED
+        )
+    return table
+
+
+def _is_text(value: object) -> bool:
+    """Whether this is a string that UTF-8 can carry: JSON escapes can spell surrogates, which it can't."""
+    if type(value) is not str:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _metadata(value: object, file: str) -> dict[str, str]:
+    if type(value) is not dict:
+        raise HeaderInvalid(f"{_METADATA_KEY} is no object", file=file, hint=_DAMAGED)
+    for key, text in value.items():
+        if not _is_text(key) or not _is_text(text):
+            raise HeaderInvalid(f"{_METADATA_KEY} {shown(key)} is no string", file=file, hint=_DAMAGED)
+    return value
+
+
+def _spec(name: str, fields: object, file: str) -> TensorSpec:
+    def wrong(what: str) -> HeaderInvalid:
+        return HeaderInvalid(f"tensor {shown(name)}: {what}", file=file, tensor=name, hint=_DAMAGED)
+
+    if not _is_text(name):
+        raise wrong("its name is not valid Unicode")
+    if type(fields) is not dict:
+        raise wrong("its entry is no object")
+    if fields.keys() != _ENTRY_FIELDS:
+        raise wrong(_fields_fault(fields))
+    if type(fields["dtype"]) is not str or (dtype := _DTYPES.get(fields["dtype"])) is None:
+        raise wrong(f"unknown dtype {shown(str(fields['dtype']))}")
+    shape = _natural_numbers(fields["shape"])
+    if shape is None or len(shape) > MAX_RANK:
+        raise wrong(f"its shape is no list of at most {MAX_RANK} whole numbers from 0 to 2^63-1")
+    offsets = _natural_numbers(fields["data_offsets"])
+    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:  # noqa: PLR2004 - begin and end
+        raise wrong("its data_offsets are no two whole numbers, begin then end")
+    spec = TensorSpec(name=name, dtype=dtype, shape=shape, begin=offsets[0], end=offsets[1])
+    _check_size(spec, file)
+    return spec
+
+
+def _fields_fault(fields: Mapping[str, object]) -> str:
+    missing = sorted(_ENTRY_FIELDS - fields.keys())
+    if missing:
+        return f"its entry lacks {', '.join(missing)}"
+    unknown = next(key for key in fields if key not in _ENTRY_FIELDS)
+    return f"its entry has an unknown field {shown(unknown)}"
+
+
+def _natural_numbers(value: object) -> tuple[int, ...] | None:
+    """The list as a tuple, or None where it is anything but a list of sizes. A bool is no number here."""
+    if type(value) is not list:
+        return None
+    if any(type(item) is not int or not 0 <= item <= MAX_INTEGER for item in value):
+        return None
+    return tuple(value)
+
+
+def _check_size(spec: TensorSpec, file: str) -> None:
+    # The product leaves zeros out, so that a zero dimension can't hide one that overflows in another reader.
+    elements = 1
+    for dim in spec.shape:
+        elements *= dim or 1
+        if elements > MAX_INTEGER:
+            raise LayoutInvalid(
+                f"tensor {shown(spec.name)}: the number of elements of its shape overflows 63 bits",
+                file=file,
+                tensor=spec.name,
+                hint=_DAMAGED,
+            )
+    bits = 0 if 0 in spec.shape else elements * spec.dtype.bits
+    if bits != 8 * (spec.end - spec.begin):
+        need = f"{bits // 8} bytes" if bits % 8 == 0 else f"{bits} bits, no whole number of bytes"
+        raise LayoutInvalid(
+            f"tensor {shown(spec.name)}: {spec.dtype} of shape {list(spec.shape)} takes {need}, "
+            f"and its range has {spec.end - spec.begin} bytes",
+            file=file,
+            tensor=spec.name,
+            hint=_DAMAGED,
+        )
+
+
+def _check_tiling(tensors: list[TensorSpec], payload_begin: int, file_bytes: int, file: str) -> None:
+    cursor = 0
+    for spec in tensors:
+        if spec.begin != cursor:
+            fault = (
+                f"a hole of {spec.begin - cursor} bytes before"
+                if spec.begin > cursor
+                else f"{cursor - spec.begin} bytes of another tensor inside"
+            )
+            raise LayoutInvalid(
+                f"{fault} tensor {shown(spec.name)}",
+                file=file,
+                tensor=spec.name,
+                offset=payload_begin + min(cursor, spec.begin),
+                hint=_DAMAGED,
+            )
+        cursor = spec.end
+    expected_bytes = payload_begin + cursor
+    if expected_bytes > file_bytes:
+        raise ShardTruncated(
+            f"the tensors end at byte {expected_bytes} and the file has {file_bytes}",
+            file=file,
+            expected_bytes=expected_bytes,
+            actual_bytes=file_bytes,
+        )
+    if expected_bytes < file_bytes:
+        raise LayoutInvalid(
+            f"{file_bytes - expected_bytes} bytes after the last tensor",
+            file=file,
+            offset=expected_bytes,
+            hint="bytes that no tensor owns can hide another file: write the checkpoint again from its source",
+        )

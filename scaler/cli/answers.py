@@ -1,0 +1,159 @@
+"""What a controller answers, read leniently: a newer one may say more, and an older one less."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from scaler.cli.failures import Failed
+from warmpool.errors import BadOrder
+from warmpool.seats import Seat, SeatValue, seat_value
+from warmpool.wire import seat_from_json
+
+Parsed = TypeVar("Parsed")
+
+
+class Answer(BaseModel):
+    """Base of the answers: unknown keys are ignored, what can be missing is optional."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, validate_by_name=True)
+
+
+class Reason(Answer):
+    """Why a decision is as it is."""
+
+    code: str
+    sentence: str = ""
+    facts: Mapping[str, Any] = Field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The sentence with its code."""
+        return f"{self.sentence} [{self.code}]" if self.sentence else self.code
+
+
+class FleetAnswer(Answer):
+    """One fleet."""
+
+    name: str
+    mode: str = ""
+    max_seats: int | None = None
+    replicas: int | None = None
+    total: int | None = None
+    spare_target: int | None = None
+    seats: Mapping[str, int] = Field(default_factory=dict)
+    policies: Sequence[str] = ()
+    reasons: Sequence[Reason] = ()
+    created_at: float | None = None
+
+    def count(self, *values: SeatValue) -> int:
+        """Count the seats with one of these values."""
+        return sum(self.seats.get(value, 0) for value in values)
+
+
+class PolicyAnswer(Answer):
+    """One policy."""
+
+    name: str
+    models: Sequence[str] = ()
+    mode: str = ""
+    signals: str = ""
+    demand: float | None = None
+    needed: float | None = None
+    capacity: float | None = None
+    wanted: Mapping[str, int] = Field(default_factory=dict)
+    serving: Mapping[str, int] = Field(default_factory=dict)
+    queued: float | None = None
+    in_flight: float | None = None
+    oldest_wait_seconds: float | None = None
+    reasons: Sequence[Reason] = ()
+
+
+class FleetDecided(Answer):
+    """What a decision says of one fleet."""
+
+    serving: int
+    spare: int
+    held: int = 0
+    total: int
+    reasons: Sequence[Reason] = ()
+
+
+class PolicyDecided(Answer):
+    """What a decision says of one policy."""
+
+    mode: str
+    demand: float | None = None
+    needed: float | None = None
+    capacity: float | None = None
+    wanted: Mapping[str, int] = Field(default_factory=dict)
+    serving: Mapping[str, int] = Field(default_factory=dict)
+    reasons: Sequence[Reason] = ()
+
+
+class DecisionBody(Answer):
+    """The decision itself."""
+
+    policies: Mapping[str, PolicyDecided]
+    fleets: Mapping[str, FleetDecided]
+
+
+class DecisionRecord(Answer):
+    """One line of the ledger."""
+
+    at: float
+    number: int
+    causes: Mapping[str, int] = Field(default_factory=dict)
+    policy_hash: str = ""
+    decision: DecisionBody
+    actions: Sequence[str] = ()
+
+
+def parse(
+    reader: Callable[[Mapping[str, Any]], Parsed],
+    item: Mapping[str, Any],
+    source: str = "the controller's answer",
+) -> Parsed:
+    """Read one object; `source` is what an error calls it.
+
+    Raises:
+        Failed: it isn't what it should be.
+    """
+    try:
+        return reader(item)
+    except (ValidationError, BadOrder) as error:
+        hint = "was it written by another version? -o json shows what it holds"
+        raise Failed(f"{source} can't be read: {_first(error)}", hint=hint) from error
+
+
+def _first(error: ValidationError | BadOrder) -> str:
+    if isinstance(error, BadOrder):
+        return str(error)
+    details = error.errors()[0]
+    return f"{'.'.join(map(str, details['loc']))}: {details['msg']}"
+
+
+def fleet(item: Mapping[str, Any]) -> FleetAnswer:
+    """Read a fleet."""
+    return FleetAnswer.model_validate(item)
+
+
+def policy(item: Mapping[str, Any]) -> PolicyAnswer:
+    """Read a policy."""
+    return PolicyAnswer.model_validate(item)
+
+
+def seat(item: Mapping[str, Any]) -> Seat:
+    """Read a seat."""
+    return seat_from_json(item)
+
+
+def decision(item: Mapping[str, Any]) -> DecisionRecord:
+    """Read a line of the ledger."""
+    return DecisionRecord.model_validate(item)
+
+
+def value_of(seat: Seat) -> str:
+    """Name what a seat is worth."""
+    return str(seat_value(seat))

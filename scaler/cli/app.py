@@ -1,0 +1,116 @@
+"""The `emberpool` command: its sub-commands, loaded when they are called, and the one place where errors end."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, Final
+
+import typer
+import typer.core
+import typer.main
+from typer.exceptions import TyperException
+
+from scaler.cli.failures import FAILED, UNUSABLE, complain, report
+from scaler.cli.options import bare, examples
+from scaler.errors import ScalerError
+
+COMMANDS: Final = {
+    "local": "Run everything on this machine: controller, gateway, seats.",
+    "policy": "Check policies, and see what they get.",
+    "fleet": "See the fleets: the seats that there are.",
+    "seat": "See the seats, and the residents on them.",
+    "decision": "See what was decided, and why.",
+    "drill": "Rehearse a burst, with a verdict.",
+    "agent": "Run the agent of one seat.",
+}
+"""Sub-commands with what help says of them; each is `scaler.cli.<name>`, imported when it is called."""
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Lists its commands without importing them; the one that is called is imported then."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - typer's own settings, passed on
+        super().__init__(**settings)
+        self.commands = {
+            name: typer.core.TyperCommand(name, help=summary) for name, summary in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - types that typer keeps private
+        """Find the called command and import it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None or command is None:
+            return name, command, rest
+        loaded = typer.main.get_command(import_module(f"scaler.cli.{name}").app)
+        loaded.name = name
+        return name, loaded, rest
+
+
+app = typer.Typer(
+    name="emberpool",
+    cls=LazyGroup,
+    help="Burst autoscaler for LLM inference: engines wait paused on shared GPUs and serve within milliseconds.",
+    epilog=examples(
+        "emberpool local --checkpoint chat=./llama-8b     # serve a model on this machine",
+        "emberpool policy get --watch                     # look at load and decisions",
+        "emberpool drill run policies/drills/burst.yaml   # rehearse a burst",
+        "",
+        "Exit codes: 0 ok, 1 a failed check, 2 wrong usage or unusable input.",
+    ),
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"emberpool {version('emberpool')}")
+        except PackageNotFoundError:
+            typer.echo("emberpool, from a source tree that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Print the help when nothing was asked for."""
+    del show_version
+    bare(context)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: without the program's name; None takes this process's.
+    """
+    try:
+        result = typer.main.get_command(app).main(
+            args=None if arguments is None else list(arguments), prog_name="emberpool", standalone_mode=False
+        )
+    except TyperException as error:
+        return _usage(error)
+    except ScalerError as error:
+        return report(error)
+    except typer.Abort:
+        return FAILED
+    return result if isinstance(result, int) else 0
+
+
+def _usage(error: TyperException) -> int:
+    """Report wrong usage as every other error is reported."""
+    context = getattr(error, "ctx", None)
+    hint = f"see {context.command_path} --help" if context is not None else ""
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    complain(message[:1].lower() + message[1:], hint)
+    return UNUSABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

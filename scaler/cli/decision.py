@@ -1,0 +1,197 @@
+"""`emberpool decision`: the ledger, where every decision stands with its reasons."""
+
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from scaler.cli import answers, show
+from scaler.cli.answers import DecisionRecord, FleetDecided, PolicyDecided
+from scaler.cli.failures import OK, Failed
+from scaler.cli.human import NOTHING, listed, number, plural
+from scaler.cli.options import Format, Output, examples, group
+from scaler.cli.output import emit, note, pairs
+from scaler.cli.show import Column, Kind
+from scaler.errors import UserError
+from scaler.store.journal import read
+
+app = group("Decisions: what was decided, and why.")
+
+LEDGER = "decisions.jsonl"
+"""Name of the ledger in a state directory."""
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        envvar="EMBERPOOL_STATE_DIR",
+        metavar="DIR",
+        help="State directory of `emberpool local`.",
+        show_default=False,
+    ),
+]
+File = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="The ledger itself, wherever it lies.", show_default=False),
+]
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def _causes(record: DecisionRecord) -> list[str]:
+    return [cause if count == 1 else f"{cause}×{count}" for cause, count in record.causes.items()]
+
+
+def _policies(record: DecisionRecord) -> str:
+    cells = []
+    for name, policy in record.decision.policies.items():
+        mode = "" if policy.mode == "Stable" else f"({policy.mode})"
+        cells.append(f"{name}={sum(policy.serving.values())}{mode}")
+    return " ".join(cells) or NOTHING
+
+
+def _fleets(record: DecisionRecord) -> str:
+    return " ".join(f"{name}={fleet.total}" for name, fleet in record.decision.fleets.items()) or NOTHING
+
+
+DECISIONS: Kind[DecisionRecord] = Kind(
+    noun="decision",
+    plural="decisions",
+    read=answers.decision,
+    source="the ledger",
+    columns=(
+        Column("NUMBER", lambda record, _: str(record.number)),
+        Column("TIME", lambda record, _: _clock(record.at)),
+        Column("CAUSE", lambda record, _: ",".join(_causes(record)) or NOTHING),
+        Column("SERVING", lambda record, _: _policies(record)),
+        Column("SEATS", lambda record, _: _fleets(record)),
+        Column("POLICY-HASH", lambda record, _: record.policy_hash[:12] or NOTHING, wide=True),
+        Column("ACTIONS", lambda record, _: "; ".join(record.actions) or NOTHING, wide=True),
+    ),
+)
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        "emberpool decision list --state-dir ./state",
+        "emberpool decision list --file decisions-warm.jsonl --last 100 -o wide",
+        "emberpool decision list --state-dir ./state -o json | jq '.items[].causes'",
+    ),
+)
+def list_(
+    state_dir: StateDir = None,
+    file: File = None,
+    last: Annotated[int, typer.Option(min=1, help="How many, counted from the end.")] = 20,
+    output: Format = Output.TABLE,
+) -> int:
+    """List the last decisions: what woke the loop, how many residents serve per policy, how many seats per fleet.
+
+    A policy's mode is shown where it isn't Stable.
+    """
+    records = deque(_records(_ledger(state_dir, file)), maxlen=last)
+    items = [{**record, "name": record.get("number")} for record in records]
+    if output in {Output.JSON, Output.YAML}:
+        emit(show.rendered(DECISIONS, list(records), output, single=False))
+    elif items:
+        emit(show.rendered(DECISIONS, items, output, single=False))
+    else:
+        note("No decisions found.")
+    return OK
+
+
+@app.command(
+    "explain",
+    epilog=examples(
+        "emberpool decision explain 42 --state-dir ./state",
+        "emberpool decision explain --file decisions.jsonl",
+    ),
+)
+def explain(
+    which: Annotated[
+        int | None,
+        typer.Argument(metavar="[NUMBER]", help="Which one (default: the last).", show_default=False),
+    ] = None,
+    state_dir: StateDir = None,
+    file: File = None,
+) -> int:
+    """Say why a decision is as it is: every policy and every fleet, with its reasons as sentences, the ruling one first."""
+    ledger = _ledger(state_dir, file)
+    record = answers.parse(answers.decision, _pick(ledger, which), "the decision")
+    emit(
+        pairs(
+            [
+                ("Decision", str(record.number)),
+                ("Time", _time(record.at)),
+                ("Causes", listed(_causes(record))),
+                ("Policy hash", record.policy_hash[:12] or NOTHING),
+                ("Actions", listed(record.actions)),
+            ]
+        )
+    )
+    for name, policy in record.decision.policies.items():
+        emit(_policy_text(name, policy))
+    for name, fleet in record.decision.fleets.items():
+        emit(_fleet_text(name, fleet))
+    return OK
+
+
+def _policy_text(name: str, policy: PolicyDecided) -> Text:
+    where = ", ".join(f"{count} on {fleet}" for fleet, count in policy.serving.items()) or "none"
+    wanted = sum(policy.wanted.values())
+    head = (
+        f"Policy {name}: {policy.mode}, demand {number(policy.demand)}, needed {number(policy.needed)},"
+        f" capacity {number(policy.capacity)}; to serve: {where} ({wanted} wanted)"
+    )
+    return Text("\n".join([head, *(f"  - {reason.text}" for reason in policy.reasons)]))
+
+
+def _fleet_text(name: str, fleet: FleetDecided) -> Text:
+    head = f"Fleet {name}: {plural(fleet.total, 'seat')} ({fleet.serving} serving, {fleet.spare} spare, {fleet.held} held)"
+    return Text("\n".join([head, *(f"  - {reason.text}" for reason in fleet.reasons)]))
+
+
+# ------------------------------------------------------------------ the ledger
+
+
+def _ledger(state_dir: Path | None, file: Path | None) -> Path:
+    if file is not None:
+        return file
+    if state_dir is not None:
+        return state_dir / LEDGER
+    hint = "`emberpool local --state-dir DIR` keeps its ledger in DIR"
+    raise UserError("no ledger was named: give --state-dir DIR or --file FILE", hint=hint)
+
+
+def _records(ledger: Path) -> list[Mapping[str, Any]]:
+    try:
+        records: list[Any] = list(read(ledger))
+    except OSError as error:
+        hint = "name a state directory that `emberpool local --state-dir DIR` has written to"
+        raise UserError(f"{ledger} can't be read: {error.strerror or error}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{ledger} is no ledger: it isn't UTF-8", hint="name a decisions.jsonl") from error
+    return [record for record in records if isinstance(record, dict)]
+
+
+def _pick(ledger: Path, which: int | None) -> Mapping[str, Any]:
+    """Find a decision by its number: the last one, if several runs have written to the same ledger."""
+    records = _records(ledger)
+    matching = [record for record in records if which is None or record.get("number") == which]
+    if matching:
+        return matching[-1]
+    if not records:
+        raise Failed(f"{ledger} holds no decision", hint="has the controller ticked yet?")
+    first, last = records[0].get("number"), records[-1].get("number")
+    hint = f"it holds {len(records)}, from {first} to {last}; decisions that change nothing are written once a second"
+    raise Failed(f"{ledger} holds no decision {which}", hint=hint)

@@ -1,0 +1,139 @@
+"""`emberpool drill`: rehearsing a burst."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaler.cli.failures import FAILED, OK
+from scaler.cli.human import plural
+from scaler.cli.local import parse_checkpoints
+from scaler.cli.options import examples, group
+from scaler.cli.output import data, emit
+from scaler.errors import UserError
+
+app = group("Burst drills: a rehearsed burst with figures and a verdict.")
+
+
+class Arms(StrEnum):
+    """What `--arm` takes."""
+
+    WARM = "warm"
+    COLD = "cold"
+    BOTH = "both"
+
+
+class DrillOutput(StrEnum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Scenario = Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.", show_default=False)]
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "emberpool drill run policies/drills/burst.yaml",
+        "emberpool drill run policies/drills/burst.yaml --arm warm --out ./report",
+        "emberpool drill run burst.yaml --checkpoint chat=./llama-8b -o json | jq .passed",
+    ),
+)
+def run(  # noqa: PLR0917 - typer hands every option over by name
+    scenario: Scenario,
+    arm: Annotated[
+        Arms,
+        typer.Option(
+            help="warm: as the policies say; cold: without spares, for comparison; both: one after the other."
+        ),
+    ] = Arms.BOTH,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--checkpoint",
+            "-c",
+            metavar="POLICY=DIR",
+            help="Serve this checkpoint for a policy, instead of one with random weights; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the report (default: .emberpool/drills/NAME-TIME)."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of arrivals and prompts (default: the scenario's).")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the state directories: logs, events, decisions.")
+    ] = False,
+    output: Annotated[
+        DrillOutput, typer.Option("--output", "-o", help="What stdout gets.")
+    ] = DrillOutput.TABLE,
+) -> int:
+    """Start `emberpool local`, play the scenario's load against it, and judge what happened.
+
+    Exit code 0: every check passed; 1: one failed, or the drill could not be carried out; 2: the scenario or an option
+    can't be used.
+    """
+    from scaler.drill import ArmName, DrillOptions, run_drill  # noqa: PLC0415 - aiohttp, which help doesn't need
+
+    result = run_drill(
+        DrillOptions(
+            scenario=scenario,
+            arms=tuple(ArmName) if arm is Arms.BOTH else (ArmName(arm),),
+            local_command=(sys.executable, "-m", "scaler", "local"),
+            output=out,
+            checkpoints=parse_checkpoints(checkpoint or ()),
+            seed=seed,
+            keep=keep,
+        )
+    )
+    if output is DrillOutput.JSON:
+        emit(result.report.model_dump_json(indent=2))
+    else:
+        emit(f"{_verdict(passed=result.passed)}: {result.written.html}")
+    return OK if result.passed else FAILED
+
+
+@app.command("validate", epilog=examples("emberpool drill validate policies/drills/burst.yaml"))
+def validate(scenario: Scenario) -> int:
+    """Check a scenario and the policies that it names. Exit code 0: it can be run; 2: it can't."""
+    from scaler.drill.loading import load_scenario  # noqa: PLC0415 - as above
+
+    loaded = load_scenario(scenario)
+    stages, seconds = len(loaded.scenario.spec.stages), loaded.scenario.spec.seconds
+    models = plural(len(loaded.scenario.spec.models), "model")
+    emit(
+        f"ok: {models}, {plural(stages, 'stage')}, {seconds} s of load (policy hash {loaded.policies.short_hash})"
+    )
+    return OK
+
+
+@app.command("report", epilog=examples("emberpool drill report .emberpool/drills/burst-20260102-030405"))
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a report.", show_default=False)],
+) -> int:
+    """Show a drill's figures again, and write its pages anew from its report.json."""
+    from pydantic import ValidationError  # noqa: PLC0415 - as above
+
+    from scaler.drill.report import read_report, write_report  # noqa: PLC0415
+    from scaler.drill.summary import print_summary  # noqa: PLC0415
+
+    file = folder / "report.json"
+    hint = "name the folder that `emberpool drill run` wrote"
+    try:
+        found = read_report(file)
+    except OSError as error:
+        raise UserError(f"{file} can't be read: {error.strerror or error}", hint=hint) from error
+    except ValidationError as error:
+        raise UserError(f"{file} is not a report of this version", hint=hint) from error
+    print_summary(found, write_report(found, folder), data())
+    return OK
+
+
+def _verdict(*, passed: bool) -> str:
+    return "passed" if passed else "failed"

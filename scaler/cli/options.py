@@ -1,0 +1,68 @@
+"""Options that several commands share, and how a command's examples are shown."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Output(StrEnum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+DEFAULT_SERVER = "http://127.0.0.1:9080"
+
+Server = Annotated[
+    str,
+    typer.Option(
+        "--server", "-s", envvar="EMBERPOOL_SERVER", metavar="URL", help="The controller's HTTP address."
+    ),
+]
+Format = Annotated[
+    Output, typer.Option("--output", "-o", help="How to print: table, wide, json, yaml or name.")
+]
+Watch = Annotated[
+    bool, typer.Option("--watch", "-w", help="Go on and print again whenever something changed.")
+]
+OptionalName = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Only this one.", show_default=False)
+]
+RequiredName = Annotated[str, typer.Argument(metavar="NAME", help="Which one.", show_default=False)]
+Paths = Annotated[
+    list[Path],
+    typer.Argument(metavar="PATH…", help="Files, or directories with *.yaml files.", show_default=False),
+]
+
+
+def examples(*lines: str) -> str:
+    r"""Write the examples below a command's help; `\b` keeps the lines as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def group(summary: str) -> typer.Typer:
+    """Make the group of commands of one noun; without a command it prints its help."""
+    app = typer.Typer(help=summary, rich_markup_mode=None, add_completion=False, invoke_without_command=True)
+    app.callback()(bare)
+    return app
+
+
+def bare(context: typer.Context) -> None:
+    """Print the help of a group that was called without a command, as a usage error."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+class Device(StrEnum):
+    """What `--device` takes."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"

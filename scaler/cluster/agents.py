@@ -1,0 +1,67 @@
+"""The port to agents, and its HTTP client: orders to one seat's engines.
+
+Every call has a deadline, carries the claim's id as its idempotency key and the controller's epoch, and raises a typed
+error from `warmpool.errors`. The agent is the authority on its engines' states.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from warmpool.seats import Claim, PolicyName, Seat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What an order cost.
+
+    Attributes:
+        phases: seconds per step as the agent measured them (`kv`, `resume`, `canary`, `drain`, `pause`, `release`).
+        aborted: requests that the order ended early (a drain whose deadline passed).
+    """
+
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    aborted: int = 0
+
+
+class Agents(Protocol):
+    """Orders to the agents of seats."""
+
+    async def resume(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """Take KV memory, resume the scheduler, pass the canary, open the guard; or recall it from draining.
+
+        Args:
+            seat: where.
+            claim: in whose name.
+            policy: which resident.
+            deadline: seconds from now.
+
+        Raises:
+            AgentError: the order was refused or not carried out in time; what was begun is undone.
+            EngineError: the engine failed; the resident is Failed.
+        """
+
+    async def drain(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """Close the guard to new requests and wait until the accepted ones are finished, then end the rest.
+
+        Raises:
+            AgentError: the order was refused, or the resident was recalled meanwhile (`WrongState`).
+            EngineError: the engine failed.
+        """
+
+    async def pause(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """Pause a drained resident, release its KV memory where the seat is shared, and verify.
+
+        Raises:
+            AgentError: the order was refused or not carried out in time.
+            EngineError: the engine failed.
+        """
+
+    async def prove(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """Resume out of rotation, compare tokens, pause again.
+
+        Raises:
+            AgentError: the order was refused or not carried out in time.
+            EngineError: the engine failed or answered with other tokens.
+        """

@@ -1,0 +1,158 @@
+"""Seat objects in memory, with compare-and-swap: the authority on claim and rotation where there is no API server.
+
+`cluster.local` keeps its seats here, and the simulated cluster of the tests too. Writes bump the object's version; what
+agents report doesn't, so that an engine's heartbeat never makes a claim conflict.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from scaler.errors import Conflict, NotFound
+from warmpool.claim import apply_claim, apply_settlement, holds, refusal
+from warmpool.seats import Claim, PolicyName, Resident, Seat, SeatName
+from warmpool.states import ResidentState
+
+
+class SeatObjects:
+    """All seats of one machine, by name.
+
+    Args:
+        wall: the clock that claims' deadlines are read with; Unix seconds.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._seats: dict[SeatName, Seat] = {}
+        self._reported: dict[SeatName, tuple[int, float]] = {}
+        self._versions = itertools.count(1)
+        self._subscribers: list[Callable[[], None]] = []
+
+    def all(self) -> Sequence[Seat]:
+        """Return every seat, oldest first."""
+        return tuple(self._seats.values())
+
+    def get(self, name: SeatName) -> Seat:
+        """Return one seat.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        try:
+            return self._seats[name]
+        except KeyError:
+            raise NotFound(f"seat {name} is gone") from None
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` after each change; the returned function ends that."""
+        self._subscribers.append(changed)
+
+        def end() -> None:
+            if changed in self._subscribers:
+                self._subscribers.remove(changed)
+
+        return end
+
+    # -------------------------------------------------------------- the workload's side
+
+    def add(self, seat: Seat) -> Seat:
+        """Create a seat; its version is set here."""
+        created = replace(seat, version=self._next_version())
+        self._seats[seat.name] = created
+        self._changed()
+        return created
+
+    def mark_terminating(self, name: SeatName) -> None:
+        """Set the deletion timestamp's equivalent, and take the seat out of rotation."""
+        seat = self._seats.get(name)
+        if seat is not None and not seat.terminating:
+            self._write(replace(seat, terminating=True, serving=frozenset()))
+
+    def remove(self, name: SeatName) -> None:
+        """Forget a seat whose processes are gone. Idempotent."""
+        if self._seats.pop(name, None) is not None:
+            self._reported.pop(name, None)
+            self._changed()
+
+    # -------------------------------------------------------------- the agent's side
+
+    def report(
+        self, name: SeatName, uid: str, sequence: int, agent: str, residents: Sequence[Resident]
+    ) -> bool:
+        """Take over what an agent says of its residents; an older report than the last is ignored.
+
+        Returns:
+            Whether anything but the report's time changed.
+        """
+        seat = self._seats.get(name)
+        if seat is None or seat.uid != uid:
+            return False
+        last, _ = self._reported.get(name, (-1, 0.0))
+        if sequence < last:
+            return False
+        self._reported[name] = (sequence, self._wall())
+        given_up = {ResidentState.QUARANTINED, ResidentState.TERMINATING}
+        proven = all(r.proven_at is not None or r.state in given_up for r in residents) and bool(residents)
+        following = replace(
+            seat,
+            agent=agent,
+            residents=tuple(residents),
+            reachable=True,
+            admitted=seat.admitted or proven or bool(seat.serving),
+            ready=seat.admitted or proven or bool(seat.serving),
+        )
+        if following == seat:
+            return False
+        self._seats[name] = following
+        self._changed()
+        return True
+
+    def expire_reports(self, max_age: float) -> None:
+        """Mark seats whose agent hasn't reported for `max_age` seconds as unreachable."""
+        now = self._wall()
+        changed = False
+        for name, (_, at) in self._reported.items():
+            seat = self._seats[name]
+            if seat.reachable and now - at > max_age:
+                self._seats[name] = replace(seat, reachable=False)
+                changed = True
+        if changed:
+            self._changed()
+
+    # -------------------------------------------------------------- the controller's side
+
+    def claim(self, seat: Seat, claim: Claim) -> Seat:
+        """See `scaler.cluster.port.Cluster.claim`."""
+        current = self.get(seat.name)
+        if current.uid != seat.uid:
+            raise NotFound(f"seat {seat.name} was replaced by another of the same name")
+        if current.version != seat.version:
+            raise Conflict(f"seat {seat.name} has changed since it was read")
+        if (why := refusal(current, claim, self._wall())) is not None:
+            raise Conflict(why)
+        return self._write(apply_claim(current, claim))
+
+    def settle(self, name: SeatName, claim: Claim, serving: PolicyName | None) -> Seat:
+        """See `scaler.cluster.port.Cluster.settle`."""
+        current = self.get(name)
+        if not holds(current, claim):
+            if current.claim is None and (serving is None or serving in current.serving):
+                return current  # settled before: the answer to the first write was lost
+            raise Conflict(f"seat {name} is no longer held by claim {claim.id}")
+        settled = apply_settlement(current, claim, serving)
+        admitted = settled.admitted or serving is not None
+        return self._write(replace(settled, admitted=admitted, ready=settled.ready or admitted))
+
+    def _write(self, seat: Seat) -> Seat:
+        written = replace(seat, version=self._next_version())
+        self._seats[seat.name] = written
+        self._changed()
+        return written
+
+    def _next_version(self) -> str:
+        return str(next(self._versions))
+
+    def _changed(self) -> None:
+        for changed in tuple(self._subscribers):
+            changed()

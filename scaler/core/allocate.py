@@ -1,0 +1,234 @@
+"""Who gets the seats that there are: counts, by priority, and a seat never twice.
+
+Seats are handed out in rounds, each in order of priority:
+
+1. what policies in Hold have: nothing is taken from them
+2. every policy's floor: nobody goes below it for another's burst
+3. per priority class: first what demand calls for now (`need`), then what is only kept for a while longer (`keep`: a
+   burst's answer, the demote window), then seats that replace lost ones of an answer that may not fall (`answer`)
+4. what the short window would like outside burst (`overflow`), from seats that nobody has any use for: with a spare
+   seat idle nobody waits for the mean to rise
+
+So a policy that needs seats gets, in this order and without a word about it: its own, those it can recall, spare and
+lent ones, those that an equal keeps only out of caution, and those of lower classes above their floor. Which of them is
+taken is the planner's business.
+
+Where a round's wishes exceed a fleet's seats they are met one seat at a time, each for whoever has the smallest share of
+what it asked for, weighed in capacity. A seat that a policy had counts half (so that noise moves none), risk to the
+objective counts a quarter. Where there are fewer seats than policies, one that got nothing for a stable window goes
+first, and whoever was fed longest ago makes room: they take turns.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import gt
+
+from scaler.core.placement import COUNT_MAX, Place, along
+from warmpool.seats import PolicyName
+
+_HOLDER_SHARE = 0.5
+_RISK_SHARE = 0.25
+
+
+@dataclass(slots=True, kw_only=True)
+class Applicant:
+    """One policy while seats are handed out.
+
+    Attributes:
+        name: the policy.
+        priority: higher goes first.
+        places: its fleets, in order.
+        most: residents that may serve, all fleets together.
+        floor: residents that serve at least.
+        holding: it is in Hold.
+        need: capacity that demand calls for now.
+        answer: capacity that may not fall (in burst, and while signals are stale or missing).
+        overflow: capacity that the short window would like; 0 where it has no say.
+        keep: seats per place that it keeps for a while longer.
+        at_risk: its objective is at risk.
+        held: seats that it was given last time.
+        overdue: it has needed seats for a whole stable window and got none.
+        fed_since: when it last went from no seat to some.
+        given: seats per place, filled in here.
+    """
+
+    name: PolicyName
+    priority: int
+    places: Sequence[Place]
+    most: int
+    floor: int
+    holding: bool
+    need: float
+    answer: float
+    overflow: float
+    keep: Sequence[int]
+    at_risk: bool
+    held: int
+    overdue: bool
+    fed_since: float
+    given: list[int] = field(default_factory=list)
+    seats: int = 0
+    capacity: float = 0.0
+
+    def take(self, index: int, seats: int) -> None:
+        """Give `seats` of place `index`."""
+        place = self.places[index]
+        before = self.given[index]
+        self.given[index] = before + seats
+        place.pool.displaced += max(0, before + seats - place.idle) - max(0, before - place.idle)
+        self.seats += seats
+        self.capacity += seats * place.target
+        place.pool.left -= seats
+
+
+@dataclass(slots=True)
+class _Ask:
+    """What one policy asks for in one round.
+
+    Attributes:
+        applicant: who.
+        capacity: until its seats hold this much,
+        seats: or until it has this many: whichever is met later.
+        limits: seats per place that it may have at most.
+        weight: what its share is measured against; > 0.
+    """
+
+    applicant: Applicant
+    capacity: float
+    seats: int
+    limits: Sequence[int]
+    weight: float
+
+    def missing(self) -> list[int]:
+        """Return the seats per place that it would take if it were alone."""
+        who = self.applicant
+        rooms = [max(0, limit - given) for limit, given in zip(self.limits, who.given, strict=True)]
+        most = max(0, who.most - who.seats)
+        more = along(who.places, rooms, self.capacity - who.capacity, most)
+        short = min(self.seats - who.seats, most) - sum(more)
+        for index, room in enumerate(rooms):
+            if short <= 0:
+                break
+            extra = min(short, room - more[index])
+            more[index] += extra
+            short -= extra
+        return more
+
+    def rank(self) -> tuple[bool, float, float, str]:
+        """Return its place in the queue for the next seat: the smallest goes first."""
+        who = self.applicant
+        seat = who.places[0].target
+        bonus = (_HOLDER_SHARE if who.seats < who.held else 0.0) + (_RISK_SHARE if who.at_risk else 0.0)
+        share = (who.capacity - bonus * seat) / self.weight
+        return (not (who.overdue and who.seats == 0), share, -who.fed_since, who.name)
+
+
+def allocate(applicants: Sequence[Applicant]) -> None:
+    """Hand out the seats of all pools: fills every applicant's `given`.
+
+    Σ of `given` over the policies on a fleet never exceeds the fleet's usable seats, and no policy gets more on a fleet
+    than it can reach there.
+    """
+    for applicant in applicants:
+        applicant.given = [0] * len(applicant.places)
+    ordered = sorted((a for a in applicants if a.places), key=_by_priority)
+    _round(_seats_ask(a, COUNT_MAX, [place.own for place in a.places]) for a in ordered if a.holding)
+    _round_by_class(ordered, lambda a: _seats_ask(a, a.floor, _reaches(a)) if a.floor > a.seats else None)
+    for _priority, members in groupby(ordered, key=lambda a: a.priority):
+        rivals = list(members)
+        _round(_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity)
+        _keep(rivals, ordered)
+        _round(_capacity_ask(a, a.answer, _idles(a)) for a in rivals if a.answer > a.capacity)
+    _round_by_class(
+        ordered, lambda a: _capacity_ask(a, a.overflow, _idles(a)) if a.overflow > a.capacity else None
+    )
+
+
+def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:
+    """Let each keep what it has for a while longer, but not the very seats that others were just told to take over."""
+    pools = {id(place.pool): place.pool for a in rivals for place in a.places if place.pool.displaced > 0}
+    members: dict[int, list[tuple[Applicant, int]]] = {key: [] for key in pools}
+    for a in everyone if pools else ():
+        for index, place in enumerate(a.places):
+            if id(place.pool) in members:
+                members[id(place.pool)].append((a, index))
+    withheld = []
+    for pool in pools.values():
+        vacated = sum(max(0, a.places[index].own - a.given[index]) for a, index in members[id(pool)])
+        surplus = max(0, pool.left - max(0, vacated - pool.displaced))
+        pool.left -= surplus
+        withheld.append((pool, surplus))
+    _round(_seats_ask(a, COUNT_MAX, a.keep) for a in rivals if any(map(gt, a.keep, a.given)))
+    for pool, surplus in withheld:
+        pool.left += surplus
+
+
+def _by_priority(applicant: Applicant) -> tuple[int, str]:
+    return (-applicant.priority, applicant.name)
+
+
+def _reaches(applicant: Applicant) -> list[int]:
+    return [place.reach for place in applicant.places]
+
+
+def _idles(applicant: Applicant) -> list[int]:
+    return [place.idle for place in applicant.places]
+
+
+def _capacity_ask(applicant: Applicant, capacity: float, limits: Sequence[int]) -> _Ask:
+    return _Ask(applicant, capacity, 0, limits, max(capacity, 1e-9))
+
+
+def _seats_ask(applicant: Applicant, seats: int, limits: Sequence[int]) -> _Ask:
+    asked = min(seats, sum(limits))
+    return _Ask(applicant, 0.0, seats, limits, max(1.0, float(asked * applicant.places[0].target)))
+
+
+def _round_by_class(ordered: Sequence[Applicant], ask: Callable[[Applicant], _Ask | None]) -> None:
+    for _priority, members in groupby(ordered, key=lambda a: a.priority):
+        _round(asked for asked in map(ask, members) if asked is not None)
+
+
+def _round(asks: Iterable[_Ask]) -> None:
+    """Meet the asks of one round: wholly if the seats suffice, else by fair shares."""
+    open_asks = [(ask, more) for ask in asks if any(more := ask.missing())]
+    sums: dict[str, int] = {}
+    for ask, more in open_asks:
+        for place, seats in zip(ask.applicant.places, more, strict=True):
+            sums[place.pool.name] = sums.get(place.pool.name, 0) + seats
+    lacking = any(
+        sums[place.pool.name] > place.pool.left for ask, _more in open_asks for place in ask.applicant.places
+    )
+    if lacking:
+        _share_out([ask for ask, _more in open_asks])
+        return
+    for ask, more in open_asks:
+        for index, seats in enumerate(more):
+            if seats:
+                ask.applicant.take(index, seats)
+
+
+def _share_out(asks: Sequence[_Ask]) -> None:
+    queue = [(ask.rank(), number, ask) for number, ask in enumerate(asks)]
+    heapq.heapify(queue)
+    while queue:
+        _rank, number, ask = queue[0]
+        index = _next_place(ask)
+        if index is None:
+            heapq.heappop(queue)
+            continue
+        ask.applicant.take(index, 1)
+        heapq.heapreplace(queue, (ask.rank(), number, ask))
+
+
+def _next_place(ask: _Ask) -> int | None:
+    """Return the first place that still has a seat for the ask, or None if it is met or has none."""
+    who = ask.applicant
+    if who.seats >= who.most or (who.capacity >= ask.capacity - 1e-9 and who.seats >= ask.seats):
+        return None
+    for index, place in enumerate(who.places):
+        if who.given[index] < ask.limits[index] and place.pool.left > 0:
+            return index
+    return None

@@ -1,0 +1,232 @@
+"""One policy at one moment: what its readings, its past and its supply come to, before seats are handed out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scaler.core.allocate import Applicant
+from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, Demand, measure
+from scaler.core.memory import PolicyMemory, Seen, Service
+from scaler.core.model import Load, Mode, PolicySpec, Quality
+from scaler.core.modes import Phase, is_hot, next_phase
+from scaler.core.need import Terms, measure_service, terms
+from scaler.core.placement import Place, along, bounds, count
+from scaler.core.windows import Maxima, Ring, next_slide
+from warmpool.seats import FleetName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What is known of one policy before seats are handed out.
+
+    Attributes:
+        spec: the policy.
+        memory: what was remembered of it.
+        places: its fleets, in order, with what they offer it.
+        demand: what its readings amount to.
+        terms: the terms of the law.
+        phase: its mode.
+        capacity: C, of usable serving and promoting residents.
+        sticky: the answer may not fall: burst is on, or readings are not fresh.
+        answer: capacity that the law asks for, before overflow.
+        floor: residents that serve at least.
+        most: residents that serve at most.
+        ring: demand of the past, this moment included.
+        service: averages for the service rate.
+        seen: when each part of the demand was last known.
+        asked: per fleet, the seats asked for over its demote window, this moment included.
+    """
+
+    spec: PolicySpec
+    memory: PolicyMemory
+    places: tuple[Place, ...]
+    demand: Demand
+    terms: Terms
+    phase: Phase
+    capacity: float
+    sticky: bool
+    answer: float
+    floor: int
+    most: int
+    ring: Ring
+    service: Service | None
+    seen: Seen
+    asked: Mapping[FleetName, Maxima]
+
+    @property
+    def holding(self) -> bool:
+        """Whether the policy is in Hold."""
+        return self.phase.mode is Mode.HOLD
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the short window may raise the answer outside burst: demand passes what serves can hold."""
+        return self.phase.mode is Mode.STABLE and not self.sticky and self.terms.pressing > self.capacity
+
+    @property
+    def need(self) -> float:
+        """Capacity for which others may have to give up seats that they don't need themselves.
+
+        Outside burst that is the mean, what it already has and uses, and a queue that has already waited for longer
+        than it should take to drain. What goes beyond is worth an idle seat, and not somebody else's.
+        """
+        if self.holding:
+            return 0.0
+        wants = self.terms
+        if self.phase.mode is Mode.BURST:
+            return wants.pressing
+        overdue = wants.drain if self.demand.wait > self.spec.queue_drain else 0.0
+        return max(wants.mean, overdue, min(wants.pressing, self.capacity))
+
+    def demote_window(self, index: int) -> float:
+        """Seconds for which a smaller answer must have held before a resident of fleet `index` is paused.
+
+        A bridge (any fleet but the first) is given back after one stable window.
+        """
+        burst = self.spec.burst
+        return burst.demote_after if index == 0 else max(burst.demote_after, burst.stable_window)
+
+    def kept(self, index: int) -> int:
+        """Seats of fleet `index` that serve and are not up for demotion yet."""
+        place = self.places[index]
+        if self.sticky:
+            return place.own
+        return min(place.own, self.asked[place.pool.name].highest)
+
+    def starving_until(self) -> float | None:
+        """When the policy, if it is starving, goes first."""
+        since = self.memory.starving_since
+        return None if since is None else since + self.spec.burst.stable_window
+
+
+def assess(
+    spec: PolicySpec,
+    load: Load,
+    places: tuple[Place, ...],
+    memory: PolicyMemory,
+    *,
+    serving: bool,
+    now: float,
+) -> Assessment:
+    """Work out what one policy needs.
+
+    Args:
+        spec: the policy.
+        load: its readings.
+        places: its fleets, in order.
+        memory: what is remembered of it.
+        serving: whether any of its residents is in rotation.
+        now: the time.
+    """
+    capacity = float(sum(place.own * place.target for place in places))
+    demand, seen = measure(load, memory.seen, serving=serving, now=now)
+    ring = _remember(memory.ring, demand, spec, now)
+    service = measure_service(memory.service, demand, now - memory.observed_at, spec.burst.window)
+    rate = 0.0 if service is None else service.rate
+    wants = terms(demand, ring, rate, spec, capacity, now)
+    phase = next_phase(memory, demand, hot=is_hot(wants, spec, capacity), spec=spec, now=now)
+    sticky = phase.burst is not None or demand.quality is not Quality.FRESH
+    before = capacity if memory.needed is None else memory.needed
+    answer = max(wants.pressing, before) if sticky else wants.stable
+    if phase.mode is Mode.HOLD:
+        answer = before
+    floor, most = _bounds(spec, phase.mode)
+    return Assessment(
+        spec=spec,
+        memory=memory,
+        places=places,
+        demand=demand,
+        terms=wants,
+        phase=phase,
+        capacity=capacity,
+        sticky=sticky,
+        answer=answer,
+        floor=floor,
+        most=most,
+        ring=ring,
+        service=service,
+        seen=seen,
+        asked=_remember_asked(spec, memory, places, (max(answer, wants.pressing), most, sticky), now),
+    )
+
+
+def applicant(assessment: Assessment, now: float) -> Applicant:
+    """Return the policy as it stands in line for seats."""
+    first_turn = assessment.starving_until()
+    held = assessment.memory.given
+    own = sum(place.own for place in assessment.places)
+    return Applicant(
+        name=assessment.spec.name,
+        priority=assessment.spec.priority,
+        places=assessment.places,
+        most=assessment.most,
+        floor=assessment.floor,
+        holding=assessment.holding,
+        need=assessment.need,
+        answer=assessment.answer if assessment.sticky and not assessment.holding else 0.0,
+        overflow=assessment.terms.pressing if assessment.overflows else 0.0,
+        keep=[_kept_or_wanted(assessment, index) for index in range(len(assessment.places))],
+        at_risk=assessment.terms.at_risk,
+        held=sum(held.values()) if held else own,
+        overdue=first_turn is not None and now >= first_turn,
+        fed_since=assessment.memory.fed_since,
+    )
+
+
+def wakeups(assessment: Assessment, now: float) -> list[float]:
+    """Return the times at which this policy's answer may change by time alone."""
+    spec, memory = assessment.spec, assessment.memory
+    times = []
+    if not assessment.holding and (assessment.phase.burst is not None or not assessment.ring.flat):
+        times += [math.floor(now) + 1.0]
+        times += [next_slide(now, spec.burst.window), next_slide(now, spec.burst.stable_window)]
+    if assessment.phase.changes_at is not None:
+        times.append(assessment.phase.changes_at)
+    times += [
+        assessment.asked[place.pool.name].falls_at(assessment.demote_window(index))
+        for index, place in enumerate(assessment.places)
+    ]
+    if assessment.demand.silent:
+        times += [at + FORGOTTEN_AFTER_SECONDS for at in assessment.seen]
+    if memory.starving_since is not None:
+        times.append(memory.starving_since + spec.burst.stable_window)
+    return times
+
+
+def _bounds(spec: PolicySpec, mode: Mode) -> tuple[int, int]:
+    """Floor and ceiling; in Hold the fallback counts as floor, as far as the ceiling lets it."""
+    floor, most = bounds(spec)
+    if mode is Mode.HOLD:
+        floor = max(floor, min(count(spec.fallback_serving), most))
+    return floor, most
+
+
+def _remember(ring: Ring, demand: Demand, spec: PolicySpec, now: float) -> Ring:
+    if demand.value is None:
+        return ring
+    counted = demand.value if demand.quality is Quality.FRESH else None
+    return ring.add(now, counted, demand.peak, max(spec.burst.stable_window, spec.burst.window))
+
+
+def _remember_asked(
+    spec: PolicySpec, memory: PolicyMemory, places: Sequence[Place], ask: tuple[float, int, bool], now: float
+) -> dict[FleetName, Maxima]:
+    """Remember per fleet how many of its seats the answer would use, so that a smaller one has to last."""
+    capacity, most, sticky = ask
+    seats = along(places, [place.idle for place in places], capacity, most)
+    asked = {}
+    for index, (place, used) in enumerate(zip(places, seats, strict=True)):
+        window = (
+            spec.burst.demote_after if index == 0 else max(spec.burst.demote_after, spec.burst.stable_window)
+        )
+        past = memory.asked.get(place.pool.name, Maxima())
+        asked[place.pool.name] = past.add(now, max(used, place.own) if sticky else used, window)
+    return asked
+
+
+def _kept_or_wanted(assessment: Assessment, index: int) -> int:
+    """In Hold a policy may also have back what it was already given: what it lost since is not given up."""
+    if not assessment.holding:
+        return assessment.kept(index)
+    place = assessment.places[index]
+    return min(place.idle, max(place.own, assessment.memory.given.get(place.pool.name, 0)))

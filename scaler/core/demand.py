@@ -1,0 +1,112 @@
+"""How much work there is: each request counted once, and unknown never read as zero.
+
+Demand = queued + max(in flight as gateways see it, running + waiting as engines see it). A request that a gateway has
+sent is in both of the latter, hence the maximum; one that a gateway still holds is in neither. So the same load gives
+the same demand whether gateways, engines or both report it.
+
+Readings that are no finite number between 0 and `PLAUSIBLE_MAX` are Missing. A part of the demand that was known
+before and is not now leaves only a lower bound: it may raise the answer, and never lowers it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from scaler.core.memory import Seen
+from scaler.core.model import MISSING, Load, Quality, Reading
+
+PLAUSIBLE_MAX = 1e9
+"""Requests, seconds or requests per second above which a reading is a fault of its source and not a load."""
+FORGOTTEN_AFTER_SECONDS = 600.0
+"""How long a part of the demand that fell silent is still expected. After that its source counts as removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a policy's readings amount to.
+
+    Attributes:
+        value: requests, each counted once; a lower bound unless `quality` is Fresh; None when nothing is known.
+        peak: highest demand that was reported since the last look; at least `value`.
+        quality: Fresh only if every part that is expected is fresh.
+        silent: the parts that are expected and stale or missing, in words; empty when none.
+        queued: requests that wait at gateways, as far as known.
+        busy: requests in flight, as far as known.
+        wait: seconds that the oldest of the queue has waited, as far as known.
+        completions: requests finished per second; None when unknown.
+        arrivals: requests that arrived per second; None when unknown.
+    """
+
+    value: float | None
+    peak: float
+    quality: Quality
+    silent: str
+    queued: float
+    busy: float
+    wait: float
+    completions: float | None
+    arrivals: float | None
+
+
+def believable(reading: Reading) -> Reading:
+    """Return the reading, or Missing if its number or its age cannot be one."""
+    if 0.0 <= reading.value <= PLAUSIBLE_MAX and reading.age < math.inf:  # NaN fails both
+        return reading
+    return MISSING
+
+
+def fresh_value(reading: Reading) -> float | None:
+    """Return the number of a fresh, believable reading, else None."""
+    return believable(reading).value if believable(reading).quality is Quality.FRESH else None
+
+
+def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Demand, Seen]:
+    """Count the demand of one policy.
+
+    Args:
+        load: its readings.
+        seen: when each part was last known.
+        serving: whether any resident serves; without one, engines have nothing to say and are not waited for.
+        now: the time.
+
+    Returns:
+        the demand, and when each part was last known, this moment included.
+    """
+    queued, in_flight, engines = believable(load.queued), believable(load.in_flight), believable(load.engines)
+    silent = _silent(queued, seen.queued, now, "gateway queue")
+    silent += _silent(in_flight, seen.in_flight, now, "gateway in flight")
+    if serving or engines.known:
+        silent += _silent(engines, seen.engines, now, "engines")
+    known = queued.known or in_flight.known or engines.known
+    busy = max(_known(in_flight), _known(engines))
+    value = _known(queued) + busy if known else None
+    quality = Quality.MISSING if not known else Quality.STALE if silent else Quality.FRESH
+    wait = believable(load.oldest_wait)
+    demand = Demand(
+        value=value,
+        peak=max(value or 0.0, fresh_value(load.peak) or 0.0) if known else 0.0,
+        quality=quality,
+        silent=", ".join(silent),
+        queued=_known(queued),
+        busy=busy,
+        wait=_known(wait),
+        completions=fresh_value(load.completions),
+        arrivals=fresh_value(load.arrivals),
+    )
+    return demand, Seen(
+        now if queued.known else seen.queued,
+        now if in_flight.known else seen.in_flight,
+        now if engines.known else seen.engines,
+    )
+
+
+def _known(reading: Reading) -> float:
+    return reading.value if reading.known else 0.0
+
+
+def _silent(reading: Reading, seen_at: float, now: float, name: str) -> tuple[str, ...]:
+    """Name the part if it is expected and not fresh."""
+    if reading.quality is Quality.FRESH:
+        return ()
+    if reading.known or now < seen_at + FORGOTTEN_AFTER_SECONDS:
+        return (name,)
+    return ()

@@ -1,0 +1,259 @@
+"""Reasons as sentences, for whoever is on call: the command line, Events and logs all use these.
+
+Every code has one sentence. A reason that time alone can end says how long that takes, if the reader's `now` is known.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from scaler.core.model import Decision, FleetDecision, Mode, PolicyDecision, Reason, ReasonCode
+
+Facts = Mapping[str, float | str]
+
+
+def explain(reason: Reason, now: float | None = None) -> str:
+    """Return the sentence of one reason.
+
+    Args:
+        reason: the reason.
+        now: time of the same clock as `reason.until`; without it the sentence doesn't say for how long.
+    """
+    sentence = _SENTENCES[reason.code](reason.facts)
+    if now is None or reason.until is None or not math.isfinite(now):
+        return f"{sentence}."
+    return f"{sentence}; this may change in {_seconds(max(0.0, reason.until - now))}."
+
+
+def explain_policy(decision: PolicyDecision, now: float | None = None) -> tuple[str, ...]:
+    """Return what was decided for a policy, then why, the ruling reason first."""
+    demand = "demand unknown" if decision.demand is None else f"demand {_requests(decision.demand)}"
+    where = ", ".join(f"{seats} on {fleet}" for fleet, seats in decision.serving.items()) or "none anywhere"
+    given, wanted = sum(decision.serving.values()), sum(decision.wanted.values())
+    more = f" ({wanted} wanted)" if wanted != given else ""
+    head = (
+        f"{decision.policy}: {_MODES[decision.mode]}, {demand}, capacity needed {_number(decision.needed)}, "
+        f"capacity serving {_number(decision.capacity)}: {_plural(given, 'resident')} to serve{more}, {where}."
+    )
+    return (head, *(explain(reason, now) for reason in decision.reasons))
+
+
+def explain_fleet(decision: FleetDecision, now: float | None = None) -> tuple[str, ...]:
+    """Return what was decided for a fleet, then why."""
+    head = (
+        f"{decision.fleet}: {_plural(decision.total, 'seat')}: {decision.serving} to serve, "
+        f"{decision.spare} spare, {decision.held} held."
+    )
+    return (head, *(explain(reason, now) for reason in decision.reasons))
+
+
+def explain_decision(decision: Decision) -> tuple[str, ...]:
+    """Return a whole decision: every policy, then every fleet, in the order of their names."""
+    lines: list[str] = []
+    for policy in sorted(decision.policies):
+        lines += explain_policy(decision.policies[policy], decision.at)
+    for fleet in sorted(decision.fleets):
+        lines += explain_fleet(decision.fleets[fleet], decision.at)
+    return tuple(lines)
+
+
+_MODES = MappingProxyType({Mode.STABLE: "stable", Mode.BURST: "in burst", Mode.HOLD: "on hold"})
+
+
+def _number(value: float | str | None) -> str:
+    if value is None:
+        return "?"
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return "unlimited"
+    rounded = round(value, 1)
+    return str(int(rounded)) if rounded == int(rounded) else str(rounded)
+
+
+def _seconds(value: float | str | None) -> str:
+    if isinstance(value, float | int) and 0.0 < value < 1.0:
+        return f"{round(value * 1000)} ms"
+    return f"{_number(value)} s"
+
+
+def _plural(value: float | str | None, noun: str) -> str:
+    return f"{_number(value)} {noun}" + ("" if value == 1 else "s")
+
+
+def _requests(value: float | str | None) -> str:
+    return _plural(value, "request")
+
+
+def _concurrency(facts: Facts) -> str:
+    window = _seconds(facts.get("windowSeconds"))
+    if facts.get("window") == "burst":
+        return (
+            f"Demand reached {_requests(facts.get('demand'))} within the last {window}; "
+            f"what serves holds {_number(facts.get('capacity'))}"
+        )
+    return f"Demand was {_requests(facts.get('demand'))} on average over the last {window}"
+
+
+def _queue_drain(facts: Facts) -> str:
+    return (
+        f"{_requests(facts.get('queued'))} waiting; to admit them within {_seconds(facts.get('drainSeconds'))} "
+        f"takes capacity for {_requests(facts.get('needed'))} in flight"
+    )
+
+
+def _deadline(facts: Facts) -> str:
+    wait = facts.get("predictedWaitSeconds")
+    more = (
+        "nothing finishes, so no end is in sight"
+        if wait is None
+        else f"about {_seconds(wait)} more are predicted"
+    )
+    return (
+        f"{_requests(facts.get('queued'))} waiting, the oldest for {_seconds(facts.get('oldestWaitSeconds'))}, and {more}: "
+        f"the first-token objective of {_seconds(facts.get('objectiveSeconds'))} is at risk"
+    )
+
+
+def _floor(facts: Facts) -> str:
+    return f"At least {_plural(facts.get('floor'), 'resident')} always serve, and demand calls for no more"
+
+
+def _max(facts: Facts) -> str:
+    return (
+        f"No more than {_plural(facts.get('max'), 'resident')} may serve (serving.max), "
+        f"though demand calls for capacity for {_requests(facts.get('needed'))}"
+    )
+
+
+def _burst_entered(facts: Facts) -> str:
+    return (
+        f"Burst began: demand reached {_requests(facts.get('demand'))} against a capacity of "
+        f"{_number(facts.get('capacity'))} (threshold {_number(facts.get('thresholdPercent'))} %), or an objective is at risk"
+    )
+
+
+def _burst_held(facts: Facts) -> str:
+    return (
+        f"Burst goes on: nothing is scaled down until demand has stayed below the threshold for a whole stable window "
+        f"({_seconds(facts.get('stableWindowSeconds'))}); it now peaks at {_requests(facts.get('demand'))} "
+        f"against a capacity of {_number(facts.get('capacity'))}"
+    )
+
+
+def _burst_ended(facts: Facts) -> str:
+    return f"Burst ended: demand stayed below the threshold for {_seconds(facts.get('stableWindowSeconds'))}"
+
+
+def _restarted(facts: Facts) -> str:
+    return (
+        "The law has no past yet (started, or signals just came back): nothing is scaled down before it has seen "
+        f"{_seconds(facts.get('stableWindowSeconds'))} of fresh signals"
+    )
+
+
+def _signals_missing(facts: Facts) -> str:
+    what = f"Demand is unknown, nothing fresh from: {_number(facts.get('source'))}"
+    if facts.get("mode") == Mode.HOLD:
+        return f"{what}; on hold, neither up nor down, apart from floors and the fallback"
+    return f"{what}; nothing is scaled down, and after {_seconds(facts.get('thresholdSeconds'))} the policy goes on hold"
+
+
+def _signals_stale(facts: Facts) -> str:
+    return f"No fresh reading from: {_number(facts.get('source'))}; until there is one, the answer may rise and not fall"
+
+
+def _demote_delayed(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('kept'), 'resident')} on {_number(facts.get('fleet'))} could be paused, but a smaller "
+        f"answer has to last for {_seconds(facts.get('demoteAfterSeconds'))} before one is paused"
+    )
+
+
+def _survivors(facts: Facts) -> str:
+    return (
+        f"One resident fewer on {_number(facts.get('fleet'))} would leave room for {_requests(facts.get('survivors'))} "
+        f"there, and the short window saw {_number(facts.get('demand'))}"
+    )
+
+
+def _bridged(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('bridged'), 'resident')} on {_number(facts.get('on'))} bridge the gap until "
+        f"{_number(facts.get('fleet'))} has {_number(facts.get('missing'))} more"
+    )
+
+
+def _spares_exhausted(facts: Facts) -> str:
+    return (
+        f"The seats that exist give {_number(facts.get('given'))} of {_plural(facts.get('wanted'), 'resident')}: capacity "
+        f"for {_requests(facts.get('capacity'))}, and {_number(facts.get('needed'))} are needed; the rest waits for new seats"
+    )
+
+
+def _preempted(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('lost'), 'resident')} gave way to a policy that needs the seats more; "
+        f"{_number(facts.get('given'))} left"
+    )
+
+
+def _seats_at_max(facts: Facts) -> str:
+    return f"{_plural(facts.get('wanted'), 'seat')} wanted, and the fleet may have {_number(facts.get('maxSeats'))} (maxSeats)"
+
+
+def _budget_exhausted(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('wanted'), 'seat')} wanted, and {_number(facts.get('total'))} fit into the budget of "
+        f"{_number(facts.get('budget'))} over all fleets"
+    )
+
+
+def _replenishing(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('seats'), 'seat')} to be started so that {_plural(facts.get('spareTarget'), 'spare seat')} "
+        "are there again"
+    )
+
+
+def _replenish_limited(facts: Facts) -> str:
+    limits = {"perMinute": "may be started in any minute", "maxConcurrent": "may be starting at once"}
+    limit = limits.get(_number(facts.get("limit")), "may be started")
+    return (
+        f"{_plural(facts.get('lacking'), 'spare seat')} still lacking: no more than {_number(facts.get('value'))} {limit}, "
+        f"and {_number(facts.get('starting'))} are on their way"
+    )
+
+
+def _scale_down_delayed(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('target'), 'seat')} would do, but a smaller total has to last for "
+        f"{_seconds(facts.get('windowSeconds'))} before seats are deleted; {_number(facts.get('total'))} stay"
+    )
+
+
+_SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
+    {
+        ReasonCode.CONCURRENCY: _concurrency,
+        ReasonCode.QUEUE_DRAIN: _queue_drain,
+        ReasonCode.DEADLINE_AT_RISK: _deadline,
+        ReasonCode.FLOOR: _floor,
+        ReasonCode.MAX: _max,
+        ReasonCode.BURST_ENTERED: _burst_entered,
+        ReasonCode.BURST_HELD: _burst_held,
+        ReasonCode.BURST_ENDED: _burst_ended,
+        ReasonCode.RESTARTED: _restarted,
+        ReasonCode.SIGNALS_MISSING: _signals_missing,
+        ReasonCode.SIGNALS_STALE: _signals_stale,
+        ReasonCode.DEMOTE_DELAYED: _demote_delayed,
+        ReasonCode.SURVIVORS_TOO_FEW: _survivors,
+        ReasonCode.BRIDGED: _bridged,
+        ReasonCode.SPARES_EXHAUSTED: _spares_exhausted,
+        ReasonCode.PREEMPTED: _preempted,
+        ReasonCode.SEATS_AT_MAX: _seats_at_max,
+        ReasonCode.BUDGET_EXHAUSTED: _budget_exhausted,
+        ReasonCode.REPLENISHING: _replenishing,
+        ReasonCode.REPLENISH_LIMITED: _replenish_limited,
+        ReasonCode.SCALE_DOWN_DELAYED: _scale_down_delayed,
+    }
+)

@@ -1,0 +1,147 @@
+"""What one decision hands to the next: everything that the law knows of the past, in one immutable value.
+
+Each policy and each fleet has its own part, keyed by name; nothing is shared between them. A restart loses all of it,
+and `Memory.initial` is built so that this shrinks nothing: every policy begins in burst, and every fleet's first
+total is the one that it is found with.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple, Self
+
+from scaler.core.model import FleetView
+from scaler.core.windows import Maxima, Ring, Starts
+from warmpool.seats import FleetName, PolicyName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurstState:
+    """A burst that is on.
+
+    Attributes:
+        since: when it began.
+        calm_since: since when fresh readings have been below every threshold without a gap; None while they are not.
+        restarted: it began because the law had no past, and not because of demand.
+    """
+
+    since: float
+    calm_since: float | None = None
+    restarted: bool = False
+
+
+class Seen(NamedTuple):
+    """When each part of the demand was last known; −infinity for never."""
+
+    queued: float = -math.inf
+    in_flight: float = -math.inf
+    engines: float = -math.inf
+
+
+NEVER_SEEN = Seen()
+
+
+class Service(NamedTuple):
+    """Exponentially weighted averages for Little's law, both over the same time.
+
+    Attributes:
+        completions: requests finished per second.
+        busy: requests in flight.
+    """
+
+    completions: float
+    busy: float
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that one busy slot finishes: 1 / mean time in service (Little: L = λW)."""
+        return self.completions / self.busy if self.busy > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyMemory:
+    """What the law remembers of one policy.
+
+    Attributes:
+        ring: demand over the stable window.
+        burst: the burst that is on, or None.
+        holding: the last decision was a Hold.
+        fresh_at: when demand was last fresh (at the start: the start).
+        seen: when each part of the demand was last known.
+        service: averages for the service rate; None until measured.
+        observed_at: when `service` was last brought up to date.
+        needed: capacity that the last decision asked for; None before the first.
+        wanted: residents that the last decision wanted, per fleet.
+        given: residents that the last decision gave, per fleet.
+        asked: seats asked for over the demote window, per fleet.
+        starving_since: since when it has needed seats and got none; None if it has some or needs none.
+        fed_since: when it last went from no seat to some.
+    """
+
+    ring: Ring = field(default_factory=Ring)
+    burst: BurstState | None
+    holding: bool = False
+    fresh_at: float
+    seen: Seen = NEVER_SEEN
+    service: Service | None = None
+    observed_at: float
+    needed: float | None = None
+    wanted: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
+    given: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
+    asked: Mapping[FleetName, Maxima] = field(default_factory=lambda: MappingProxyType({}))
+    starving_since: float | None = None
+    fed_since: float
+
+    @classmethod
+    def initial(cls, now: float) -> Self:
+        """Return the memory of a policy that is seen for the first time."""
+        return cls(
+            burst=BurstState(since=now, restarted=True),
+            fresh_at=now,
+            observed_at=now,
+            fed_since=now,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetMemory:
+    """What the law remembers of one fleet.
+
+    Attributes:
+        view: what it was last seen to be made of; stands in while a snapshot lacks the fleet.
+        total: the last total.
+        filled: it has reached its target once; until then `per_minute` does not slow it.
+        totals: totals that were asked for over the scale-down window.
+        starts: seats started over the last minute.
+    """
+
+    view: FleetView
+    total: int
+    filled: bool
+    totals: Maxima
+    starts: Starts = field(default_factory=Starts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Everything that one decision hands to the next.
+
+    Attributes:
+        at: time of the last decision; time never goes back behind it.
+        policies: per policy.
+        fleets: per fleet.
+    """
+
+    at: float
+    policies: Mapping[PolicyName, PolicyMemory] = field(default_factory=lambda: MappingProxyType({}))
+    fleets: Mapping[FleetName, FleetMemory] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def initial(cls, now: float) -> Self:
+        """Return the memory of a law that has just started.
+
+        Args:
+            now: monotonic seconds.
+        """
+        return cls(at=now if math.isfinite(now) else 0.0)

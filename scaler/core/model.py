@@ -1,0 +1,360 @@
+"""The values that the law reads and writes: specs, readings, supply, decisions.
+
+Durations are floats of seconds and capacities are requests in flight; the YAML edge converts (`scaler.policy`).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from warmpool.seats import FleetName, PolicyName
+
+# ------------------------------------------------------------------ what people wrote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetShare:
+    """One entry of a policy's `fleets`: where it may serve, and what one seat there can hold.
+
+    Attributes:
+        fleet: the fleet's name.
+        target_in_flight: requests in flight that one seat of the fleet holds for this policy; > 0.
+    """
+
+    fleet: FleetName
+    target_in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """When the short window rules, and how slowly things calm down.
+
+    Attributes:
+        threshold: burst begins when burst demand ≥ threshold × capacity (1.5 in YAML is thresholdPercent 150).
+        window: seconds of the burst window, over which the maximum counts.
+        stable_window: seconds of the stable window, over which the mean counts.
+        demote_after: seconds for which a smaller answer must have held before a serving resident is paused.
+    """
+
+    threshold: float = 1.5
+    window: float = 6.0
+    stable_window: float = 60.0
+    demote_after: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """What one model needs, compiled from a `ScalingPolicy`.
+
+    Attributes:
+        name: the policy's name.
+        fleets: where it may serve, in order; the first is its own, later ones are the bridge.
+        priority: higher goes first when spares are short.
+        serving_min: residents that always serve (the floor).
+        serving_max: residents that serve at most.
+        ttft_objective: seconds within which the first token should be there.
+        queue_drain: seconds within which what waits should be admitted.
+        burst: windows and thresholds.
+        failure_threshold: seconds without a fresh reading after which signals count as missing.
+        fallback_serving: residents that serve at least while signals are missing.
+    """
+
+    name: PolicyName
+    fleets: tuple[FleetShare, ...]
+    priority: int = 0
+    serving_min: int = 0
+    serving_max: int = 1_000_000
+    ttft_objective: float = 1.0
+    queue_drain: float = 2.0
+    burst: Burst = field(default_factory=Burst)
+    failure_threshold: int = 3
+    fallback_serving: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replenish:
+    """How fast a fleet may grow back its spares.
+
+    Attributes:
+        max_concurrent: seats that may be starting at once.
+        per_minute: seats that may be started within any 60 s.
+    """
+
+    max_concurrent: int = 4
+    per_minute: int = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSpec:
+    """What there is, compiled from a `Fleet`.
+
+    Attributes:
+        name: the fleet's name.
+        max_seats: seats that the fleet may have at most.
+        spare_target: how many spare seats it should have (mode Fixed).
+        replenish: how fast spares are grown back.
+        scale_down_window: seconds for which a smaller total must have held before seats are deleted.
+        observe: decide and publish, and write nothing.
+    """
+
+    name: FleetName
+    max_seats: int
+    spare_target: int = 0
+    replenish: Replenish = field(default_factory=Replenish)
+    scale_down_window: float = 300.0
+    observe: bool = False
+
+
+# ------------------------------------------------------------------ what the signals say
+
+
+class Quality(StrEnum):
+    """How far a reading can be believed. Absent is not zero."""
+
+    FRESH = "Fresh"
+    """Observed within its source's interval: believed in both directions."""
+    STALE = "Stale"
+    """Older than that: may hold or raise, never lowers."""
+    MISSING = "Missing"
+    """Never observed, expired, or not a finite number ≥ 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One number from one source, with its age.
+
+    Attributes:
+        value: the number; meaningless (0.0) when `quality` is Missing.
+        age: seconds since it was observed; infinity when Missing.
+        quality: how far it can be believed.
+    """
+
+    value: float = 0.0
+    age: float = math.inf
+    quality: Quality = Quality.MISSING
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number at all."""
+        return self.quality is not Quality.MISSING
+
+
+MISSING = Reading()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a policy's signals say at one moment. Proofs and warm-up requests are in none of them.
+
+    Attributes:
+        queued: requests that gateways hold.
+        in_flight: requests that gateways have sent and that are not finished.
+        engines: running + waiting, summed over the serving engines.
+        oldest_wait: seconds that the oldest held request has waited.
+        peak: highest demand (queued + in flight) that any sample since the last snapshot reported.
+        completions: requests finished per second, over the last seconds.
+        arrivals: requests that arrived per second, over the last seconds.
+    """
+
+    queued: Reading = MISSING
+    in_flight: Reading = MISSING
+    engines: Reading = MISSING
+    oldest_wait: Reading = MISSING
+    peak: Reading = MISSING
+    completions: Reading = MISSING
+    arrivals: Reading = MISSING
+
+
+# ------------------------------------------------------------------ what there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """What one fleet has for one policy, in seats.
+
+    Attributes:
+        serving: in rotation on a usable seat.
+        promoting: claimed for this policy and not yet in rotation.
+        draining: leaving rotation and could be recalled.
+        promotable: seats on which its resident could be promoted now and that are spare or lent.
+        switchable: seats on which another policy serves or drains and on which its resident could be promoted once
+            that one has left. Without it no seat is taken from another policy.
+    """
+
+    serving: int = 0
+    promoting: int = 0
+    draining: int = 0
+    promotable: int = 0
+    switchable: int = 0
+
+
+NO_SUPPLY = Supply()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """What a fleet is made of at one moment, in seats; every seat counts once.
+
+    Attributes:
+        serving: seats with a resident in rotation that owns its place (Serving, Promoting).
+        draining: seats whose resident finishes what it accepted.
+        spare: Spare seats.
+        lent: Lent seats.
+        starting: Starting seats.
+        held: Held seats.
+        doomed: terminating seats; they are no supply and don't count into `replicas`.
+        replicas: what the workload is asked for at present (`spec.replicas`).
+        supply: per policy, what the fleet has for it.
+    """
+
+    serving: int = 0
+    draining: int = 0
+    spare: int = 0
+    lent: int = 0
+    starting: int = 0
+    held: int = 0
+    doomed: int = 0
+    replicas: int = 0
+    supply: Mapping[PolicyName, Supply] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def seats(self) -> int:
+        """Seats that exist and are here to stay."""
+        return self.serving + self.draining + self.spare + self.lent + self.starting + self.held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that one decision may look at.
+
+    Attributes:
+        loads: per policy, what its signals say.
+        fleets: per fleet, what it is made of.
+        seat_budget: seats that all fleets together may have; None for no such limit.
+    """
+
+    loads: Mapping[PolicyName, Load]
+    fleets: Mapping[FleetName, FleetView]
+    seat_budget: int | None = None
+
+
+# ------------------------------------------------------------------ what is decided
+
+
+class Mode(StrEnum):
+    """Which rule a policy is under."""
+
+    STABLE = "Stable"
+    """The stable window rules."""
+    BURST = "Burst"
+    """The short window rules too, and nothing scales down."""
+    HOLD = "Hold"
+    """Signals are missing: neither up nor down."""
+
+
+class ReasonCode(StrEnum):
+    """Why: the closed list of what a decision can give as a reason."""
+
+    CONCURRENCY = "Concurrency"
+    QUEUE_DRAIN = "QueueDrain"
+    DEADLINE_AT_RISK = "DeadlineAtRisk"
+    FLOOR = "Floor"
+    MAX = "Max"
+    BURST_ENTERED = "BurstEntered"
+    BURST_HELD = "BurstHeld"
+    BURST_ENDED = "BurstEnded"
+    RESTARTED = "Restarted"
+    SIGNALS_MISSING = "SignalsMissing"
+    SIGNALS_STALE = "SignalsStale"
+    DEMOTE_DELAYED = "DemoteDelayed"
+    SURVIVORS_TOO_FEW = "SurvivorsTooFew"
+    BRIDGED = "Bridged"
+    SPARES_EXHAUSTED = "SparesExhausted"
+    PREEMPTED = "Preempted"
+    SEATS_AT_MAX = "SeatsAtMax"
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    REPLENISHING = "Replenishing"
+    REPLENISH_LIMITED = "ReplenishLimited"
+    SCALE_DOWN_DELAYED = "ScaleDownDelayed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One reason as data; `scaler.core.explain` makes the sentence.
+
+    Attributes:
+        code: which reason.
+        facts: the numbers and names that belong to it.
+        until: time (of the same clock as `now`) at which it may cease to hold; None if no time alone ends it.
+    """
+
+    code: ReasonCode
+    facts: Mapping[str, float | str] = field(default_factory=lambda: MappingProxyType({}))
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDecision:
+    """How many residents of one policy should serve where.
+
+    Attributes:
+        policy: the policy.
+        mode: the rule that it is under.
+        demand: requests, counted once; None when unknown.
+        needed: capacity that the law asks for, in requests in flight.
+        capacity: capacity of usable serving plus promoting residents.
+        wanted: per fleet, the residents that should serve there, whether or not seats exist for them.
+        serving: per fleet, the residents that shall serve there now: what existing seats can give.
+        reasons: why, the ruling term first.
+    """
+
+    policy: PolicyName
+    mode: Mode
+    demand: float | None
+    needed: float
+    capacity: float
+    wanted: Mapping[FleetName, int]
+    serving: Mapping[FleetName, int]
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetDecision:
+    """How many seats a fleet should have.
+
+    Attributes:
+        fleet: the fleet.
+        serving: seats that serve or shall serve, all policies together (wants included).
+        spare: the spare target.
+        held: seats that take a replica and can serve nobody.
+        total: what the workload is asked for: min(max_seats, serving + spare + held), as limits and windows let it.
+        reasons: why.
+    """
+
+    fleet: FleetName
+    serving: int
+    spare: int
+    held: int
+    total: int
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What one tick decided.
+
+    Attributes:
+        at: the `now` that it was made with.
+        policies: per policy.
+        fleets: per fleet.
+        next_wakeup: time at which the answer may change by time alone; None if only an event can change it.
+        law: version of the law, for replay.
+    """
+
+    at: float
+    policies: Mapping[PolicyName, PolicyDecision]
+    fleets: Mapping[FleetName, FleetDecision]
+    next_wakeup: float | None = None
+    law: str = "1"

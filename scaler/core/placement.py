@@ -1,0 +1,141 @@
+"""From capacity to seats: on which fleets a policy's residents belong, and where they are to be had at once.
+
+A policy names its fleets in order, and what one seat of each holds for it. What the stable answer asks for belongs on
+the earlier fleets, which grow for it at their own pace (`homes`). What these can't carry now is taken at once from the
+seats that later fleets have (the bridge): that needs no rule of its own, it is what happens when seats are handed out
+along the order (`scaler.core.allocate`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scaler.core.model import FleetSpec, FleetView, PolicySpec, Supply
+from warmpool.seats import FleetName
+
+COUNT_MAX = 1_000_000_000
+"""Largest count that the law works with; larger ones are cut to it."""
+_ROUNDING = 1e-9
+"""Capacity that is no reason for one more seat: what float sums are off by."""
+
+
+def count(number: int) -> int:
+    """Return a count of seats as the law can use it: between 0 and `COUNT_MAX`."""
+    return 0 if number <= 0 else min(number, COUNT_MAX)
+
+
+def seats_for(capacity: float, target: int) -> int:
+    """Return how many seats hold `capacity`, of which each holds `target`."""
+    if not capacity > _ROUNDING:
+        return 0
+    return min(math.ceil(capacity / target - _ROUNDING), COUNT_MAX)
+
+
+@dataclass(slots=True)
+class Pool:
+    """The seats of one fleet while they are handed out.
+
+    Attributes:
+        name: the fleet.
+        max_seats: seats that it may have.
+        usable: seats that can serve: serving, draining, spare, lent.
+        left: those of them that are not handed out yet.
+        displaced: those handed out that another policy has to leave first.
+    """
+
+    name: FleetName
+    max_seats: int
+    usable: int
+    left: int
+    displaced: int = 0
+
+
+def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None) -> Pool:
+    """Return the pool of a fleet; one without a view has no seats, one without a spec may get none."""
+    usable = (
+        0
+        if view is None
+        else count(view.serving) + count(view.draining) + count(view.spare) + count(view.lent)
+    )
+    return Pool(name=name, max_seats=0 if spec is None else count(spec.max_seats), usable=usable, left=usable)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One fleet of one policy's order.
+
+    Attributes:
+        pool: the fleet's seats.
+        target: requests in flight that one seat holds for the policy.
+        own: residents serving or on their way into rotation.
+        idle: `own`, plus those that could be recalled, plus seats that nobody else holds on which one is promotable.
+        reach: `idle`, plus seats that another policy would have to leave.
+    """
+
+    pool: Pool
+    target: int
+    own: int
+    idle: int
+    reach: int
+
+
+def place_of(pool: Pool, target: int, supply: Supply) -> Place:
+    """Return what a fleet's pool offers one policy."""
+    own = count(supply.serving) + count(supply.promoting)
+    idle = own + count(supply.draining) + count(supply.promotable)
+    reach = idle + count(supply.switchable)
+    return Place(
+        pool=pool,
+        target=max(1, target),
+        own=min(own, pool.usable),
+        idle=min(idle, pool.usable),
+        reach=min(reach, pool.usable),
+    )
+
+
+def bounds(spec: PolicySpec) -> tuple[int, int]:
+    """Return how many residents serve at least and at most; where they contradict each other, the floor stands."""
+    floor = count(spec.serving_min)
+    return floor, max(floor, count(spec.serving_max))
+
+
+def along(places: Sequence[Place], limits: Sequence[int], capacity: float, most: int) -> list[int]:
+    """Return seats per place that hold `capacity`, taken in order, at most `limits` each and `most` together."""
+    seats = []
+    for place, limit in zip(places, limits, strict=True):
+        here = min(seats_for(capacity, place.target), limit, most)
+        seats.append(here)
+        capacity -= here * place.target
+        most -= here
+    return seats
+
+
+def homes(places: Sequence[Place], stable: float, most: int) -> list[int]:
+    """Return where the stable answer belongs, whether or not these seats exist yet."""
+    return along(places, [place.pool.max_seats for place in places], stable, most)
+
+
+def wishes(places: Sequence[Place], base: Sequence[int], answer: float, most: int) -> list[int]:
+    """Return `base` plus the seats that the rest of the answer takes, on the earliest fleets that may grow.
+
+    `base` is what was handed out and what belongs somewhere; together they are supply that is there or on its way.
+    """
+    short = answer - sum(seats * place.target for seats, place in zip(base, places, strict=True))
+    rooms = [max(0, place.pool.max_seats - seats) for place, seats in zip(places, base, strict=True)]
+    more = along(places, rooms, short, max(0, most - sum(base)))
+    return [seats + extra for seats, extra in zip(base, more, strict=True)]
+
+
+def floored(places: Sequence[Place], wanted: Sequence[int], floor: int) -> list[int]:
+    """Return `wanted` raised to the floor: on the earliest fleets with room, and on the first if none has any."""
+    raised = list(wanted)
+    missing = floor - sum(raised)
+    for index, place in enumerate(places):
+        if missing <= 0:
+            return raised
+        more = min(missing, max(0, place.pool.max_seats - raised[index]))
+        raised[index] += more
+        missing -= more
+    if missing > 0 and raised:
+        raised[0] += missing
+    return raised

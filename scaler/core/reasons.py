@@ -1,0 +1,191 @@
+"""Why, as data: the reasons of a policy's decision, the ruling term first."""
+
+import math
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from scaler.core.assess import Assessment
+from scaler.core.demand import Demand
+from scaler.core.model import Mode, Quality, Reason, ReasonCode
+from scaler.core.placement import seats_for
+
+
+def because(code: ReasonCode, until: float | None = None, /, **facts: float | str) -> Reason:
+    """Return a reason; an `until` that is no time is left out."""
+    ends = until if until is not None and math.isfinite(until) else None
+    return Reason(code=code, facts=MappingProxyType(facts), until=ends)
+
+
+def reasons_for(
+    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], needed: float
+) -> tuple[Reason, ...]:
+    """Return why a policy got what it got.
+
+    Args:
+        assessment: what was known before seats were handed out.
+        given: seats that it got, per place.
+        wanted: residents that it wants, per place.
+        needed: capacity that the law asks for.
+    """
+    reasons = [_ruling(assessment, sum(wanted), needed), *_mode(assessment), *_quality(assessment)]
+    reasons += _kept(assessment, given)
+    reasons += _supply(assessment, given, wanted, needed)
+    return tuple(reasons)
+
+
+def _ruling(assessment: Assessment, wanted: int, needed: float) -> Reason:
+    """The term that gave the answer, or the bound that overruled it."""
+    places = assessment.places
+    first = places[0].target if places else 1
+    asked = seats_for(needed, first)
+    if asked < assessment.floor or (asked == 0 and wanted == 0):
+        return because(ReasonCode.FLOOR, floor=assessment.floor, needed=needed)
+    if asked > assessment.most:
+        return because(ReasonCode.MAX, max=assessment.most, needed=needed)
+    return _term(assessment, needed)
+
+
+def _term(assessment: Assessment, needed: float) -> Reason:
+    terms, burst = assessment.terms, assessment.spec.burst
+    if terms.at_risk and terms.deadline >= max(terms.peak, terms.mean, terms.drain):
+        return _deadline(assessment)
+    if terms.drain > terms.mean and terms.drain >= needed:
+        return because(
+            ReasonCode.QUEUE_DRAIN,
+            queued=assessment.demand.queued,
+            drainSeconds=assessment.spec.queue_drain,
+            needed=terms.drain,
+        )
+    if needed > terms.mean and terms.peak >= needed:
+        window, value, seconds = "burst", terms.peak, burst.window
+    else:
+        window, value, seconds = "stable", terms.mean, burst.stable_window
+    return because(
+        ReasonCode.CONCURRENCY,
+        window=window,
+        demand=value,
+        windowSeconds=seconds,
+        capacity=assessment.capacity,
+    )
+
+
+def _deadline(assessment: Assessment) -> Reason:
+    facts: dict[str, float | str] = {
+        "queued": assessment.demand.queued,
+        "oldestWaitSeconds": assessment.demand.wait,
+        "objectiveSeconds": assessment.spec.ttft_objective,
+    }
+    if math.isfinite(assessment.terms.predicted_wait):
+        facts["predictedWaitSeconds"] = assessment.terms.predicted_wait
+    return because(ReasonCode.DEADLINE_AT_RISK, **facts)
+
+
+def _mode(assessment: Assessment) -> list[Reason]:
+    phase, terms, spec = assessment.phase, assessment.terms, assessment.spec
+    if phase.ended:
+        return [because(ReasonCode.BURST_ENDED, stableWindowSeconds=spec.burst.stable_window)]
+    if phase.mode is not Mode.BURST or phase.burst is None:
+        return []
+    if phase.burst.restarted:
+        ends = phase.changes_at if phase.burst.calm_since is not None else None
+        return [because(ReasonCode.RESTARTED, ends, stableWindowSeconds=spec.burst.stable_window)]
+    if phase.entered:
+        found = [
+            because(
+                ReasonCode.BURST_ENTERED,
+                demand=terms.peak,
+                capacity=assessment.capacity,
+                thresholdPercent=spec.burst.threshold * 100.0,
+            )
+        ]
+        return [*found, _deadline(assessment)] if terms.at_risk else found
+    ends = phase.changes_at if phase.burst.calm_since is not None else None
+    return [
+        because(
+            ReasonCode.BURST_HELD,
+            ends,
+            demand=terms.peak,
+            capacity=assessment.capacity,
+            stableWindowSeconds=spec.burst.stable_window,
+        )
+    ]
+
+
+def _quality(assessment: Assessment) -> list[Reason]:
+    demand: Demand = assessment.demand
+    if demand.quality is Quality.FRESH:
+        return []
+    if demand.quality is Quality.STALE:
+        return [because(ReasonCode.SIGNALS_STALE, source=demand.silent)]
+    holds_at = assessment.memory.fresh_at + assessment.spec.failure_threshold
+    return [
+        because(
+            ReasonCode.SIGNALS_MISSING,
+            None if assessment.holding else holds_at,
+            source=demand.silent or "all signals",
+            thresholdSeconds=assessment.spec.failure_threshold,
+            mode=str(assessment.phase.mode),
+        )
+    ]
+
+
+def _kept(assessment: Assessment, given: Sequence[int]) -> list[Reason]:
+    """Residents that serve although the stable answer would do without them."""
+    if assessment.sticky:
+        return []
+    left = assessment.answer
+    for index, place in enumerate(assessment.places):
+        enough = min(given[index], math.ceil(max(0.0, left) / place.target - 1e-9))
+        left -= enough * place.target
+        kept = min(given[index], place.own) - max(enough, 0)
+        if kept <= 0:
+            continue
+        asked = assessment.asked[place.pool.name]
+        facts: dict[str, float | str] = {"fleet": place.pool.name, "kept": kept, "serving": place.own}
+        if asked.marks[-1].value >= place.own:
+            return [
+                because(
+                    ReasonCode.SURVIVORS_TOO_FEW,
+                    **facts,
+                    demand=assessment.terms.pressing,
+                    survivors=(place.own - 1) * place.target,
+                )
+            ]
+        window = assessment.demote_window(index)
+        return [
+            because(ReasonCode.DEMOTE_DELAYED, asked.falls_at(window), **facts, demoteAfterSeconds=window)
+        ]
+    return []
+
+
+def _supply(
+    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], needed: float
+) -> list[Reason]:
+    places = assessment.places
+    reasons = []
+    bridged = sum(given[1:])
+    if bridged and wanted[0] > given[0]:
+        reasons.append(
+            because(
+                ReasonCode.BRIDGED,
+                fleet=places[0].pool.name,
+                missing=wanted[0] - given[0],
+                bridged=bridged,
+                on=", ".join(p.pool.name for p, seats in zip(places[1:], given[1:], strict=True) if seats),
+            )
+        )
+    capacity = float(sum(seats * place.target for seats, place in zip(given, places, strict=True)))
+    if sum(given) < assessment.most and (capacity < needed - 1e-9 or sum(given) < assessment.floor):
+        reasons.append(
+            because(
+                ReasonCode.SPARES_EXHAUSTED,
+                wanted=sum(wanted),
+                given=sum(given),
+                needed=needed,
+                capacity=capacity,
+            )
+        )
+    lost = sum(max(0, min(assessment.kept(i), place.own) - given[i]) for i, place in enumerate(places))
+    if lost and sum(given) < assessment.most:
+        reasons.append(because(ReasonCode.PREEMPTED, lost=lost, given=sum(given)))
+    return reasons

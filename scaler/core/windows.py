@@ -1,0 +1,183 @@
+"""What the law remembers of the past: rings of one-second buckets, sliding maxima, and a log of starts.
+
+All are immutable and small. Time may stand still or leap; a second without a reading has no bucket, because a gap is
+unknown and not zero. Every expiry is tested as `now >= then + window`, the form in which the wake-up is computed too,
+so that a wake-up never comes a rounding error early.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+BUCKET_SECONDS = 1.0
+"""Width of a bucket."""
+MAX_WINDOW_SECONDS = 3600.0
+"""Longest window that a ring remembers; a longer one is cut to it."""
+START_PERIOD_SECONDS = 60.0
+"""Period over which starts of seats are counted (`Replenish.per_minute`)."""
+
+
+def window_seconds(window: float) -> float:
+    """Return `window` as a ring can use it: between one bucket and an hour, also for NaN and infinity."""
+    if not window > BUCKET_SECONDS:
+        return BUCKET_SECONDS
+    return min(window, MAX_WINDOW_SECONDS)
+
+
+class Bucket(NamedTuple):
+    """One second of readings.
+
+    Attributes:
+        second: which second of the clock.
+        mean: mean of the readings that count in both directions.
+        readings: how many these were; 0 when only peaks are known.
+        peak: highest value that any reading reported.
+    """
+
+    second: int
+    mean: float
+    readings: int
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Buckets of the last seconds, oldest first; seconds without a reading are absent.
+
+    Each second weighs the same, however many readings fell into it: event-driven ticks come thick when much happens,
+    and a mean over readings would lean towards the busy moments.
+    """
+
+    buckets: tuple[Bucket, ...] = ()
+
+    def add(self, now: float, value: float | None, peak: float, window: float) -> "Ring":
+        """Return the ring with one more reading, without the buckets that left `window`.
+
+        Args:
+            now: time of the reading.
+            value: what counts into means; None when the reading may only raise.
+            peak: what counts into maxima.
+            window: seconds to remember.
+        """
+        index = math.floor(now / BUCKET_SECONDS)
+        last = self.buckets[-1] if self.buckets else None
+        if last is not None and last.second >= index:
+            return Ring((*self.buckets[:-1], _merged(last, value, peak)))
+        first = _first_index(now, window)
+        kept = self.buckets
+        if kept and kept[0].second < first:
+            kept = tuple(bucket for bucket in kept if bucket.second >= first)
+        fresh = Bucket(index, 0.0, 0, peak) if value is None else Bucket(index, value, 1, peak)
+        return Ring((*kept, fresh))
+
+    def mean(self, now: float, window: float) -> float | None:
+        """Return the mean over the known seconds of `window`; None when none is known."""
+        first = _first_index(now, window)
+        total = 0.0
+        known = 0
+        for second, mean, readings, _peak in self.buckets:
+            if readings and second >= first:
+                total += mean
+                known += 1
+        return total / known if known else None
+
+    def peak(self, now: float, window: float) -> float | None:
+        """Return the highest value in `window`; None when nothing is known of it."""
+        first = _first_index(now, window)
+        highest: float | None = None
+        for bucket in reversed(self.buckets):
+            if bucket.second < first:
+                break
+            if highest is None or bucket.peak > highest:
+                highest = bucket.peak
+        return highest
+
+    @property
+    def flat(self) -> bool:
+        """Whether all seconds agree, so that time alone changes neither mean nor peak."""
+        if not self.buckets:
+            return True
+        level = self.buckets[-1].peak
+        return all(bucket.peak == level and bucket.mean == level for bucket in self.buckets)
+
+
+def _merged(last: Bucket, value: float | None, peak: float) -> Bucket:
+    highest = max(last.peak, peak)
+    if value is None:
+        return Bucket(last.second, last.mean, last.readings, highest)
+    readings = last.readings + 1
+    return Bucket(last.second, last.mean + (value - last.mean) / readings, readings, highest)
+
+
+def _first_index(now: float, window: float) -> int:
+    """Index of the oldest bucket that still touches the window: it covers the window wholly, and up to 1 s more."""
+    return math.floor((now - window_seconds(window)) / BUCKET_SECONDS)
+
+
+def next_slide(now: float, window: float) -> float:
+    """Return when the next bucket leaves the window."""
+    return (_first_index(now, window) + 1) * BUCKET_SECONDS + window_seconds(window)
+
+
+class Mark(NamedTuple):
+    """A value and when it was last asked for."""
+
+    at: float
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Maxima:
+    """The highest value of a sliding window, kept as the strictly falling sequence that may still become it."""
+
+    marks: tuple[Mark, ...] = ()
+
+    def add(self, now: float, value: int, window: float) -> "Maxima":
+        """Return the maxima with `value` asked for at `now`, without what has left `window`."""
+        marks = self.marks
+        start, end = 0, len(marks)
+        while end and marks[end - 1].value <= value:
+            end -= 1
+        while start < end and now >= marks[start].at + window:
+            start += 1
+        return Maxima((*marks[start:end], Mark(now, value)))
+
+    @property
+    def highest(self) -> int:
+        """The highest value still in the window; 0 when nothing was ever asked for."""
+        return self.marks[0].value if self.marks else 0
+
+    def falls_at(self, window: float) -> float:
+        """Return when the highest value leaves the window if it isn't asked for again; infinity if nothing is held."""
+        return self.marks[0].at + window if len(self.marks) > 1 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """How many seats were started when, over the last minute: the strict form of a token bucket.
+
+    A bucket that refills steadily would let twice its size through within one minute; the log lets through
+    `per_minute` in any minute.
+    """
+
+    marks: tuple[Mark, ...] = ()
+
+    def at(self, now: float) -> "Starts":
+        """Return the log without what is older than a minute."""
+        if self.marks and now >= self.marks[0].at + START_PERIOD_SECONDS:
+            return Starts(tuple(mark for mark in self.marks if now < mark.at + START_PERIOD_SECONDS))
+        return self
+
+    def add(self, now: float, count: int) -> "Starts":
+        """Return the log with `count` seats started at `now`."""
+        return Starts((*self.marks, Mark(now, count))) if count > 0 else self
+
+    @property
+    def count(self) -> int:
+        """Seats started within the period."""
+        return sum(mark.value for mark in self.marks)
+
+    @property
+    def frees_at(self) -> float:
+        """When the oldest start leaves the period; infinity when there is none."""
+        return self.marks[0].at + START_PERIOD_SECONDS if self.marks else math.inf

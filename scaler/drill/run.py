@@ -1,0 +1,415 @@
+"""One drill from its file to its verdict: arms one after another, everything cleaned up on every way out."""
+
+import asyncio
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import psutil
+from rich.console import Console
+from ruamel.yaml import YAML
+
+from scaler.drill import collect, cpu, measure
+from scaler.drill.arms import Arm, ArmName, make_arm
+from scaler.drill.checkpoints import Maker, prepare
+from scaler.drill.checks import checks, passed
+from scaler.drill.child import Child, ChildFailed, Endpoints, running
+from scaler.drill.collect import Evidence
+from scaler.drill.cpu import CpuSample
+from scaler.drill.faults import inject
+from scaler.drill.figures import (
+    ArmFigures,
+    FleetInfo,
+    HostInfo,
+    PolicyInfo,
+    Report,
+    ScenarioInfo,
+    StageInfo,
+)
+from scaler.drill.load import Tally, Target, generate
+from scaler.drill.loading import Loaded, load_scenario
+from scaler.drill.progress import Progress, View
+from scaler.drill.report import Written, write_report, write_requests
+from scaler.drill.schedule import Request, StageWindow, schedule, windows
+from scaler.drill.summary import print_summary
+from scaler.drill.watch import Live, meter, poll
+from scaler.policy.compile import PolicySet
+from warmpool.seats import PolicyName
+
+
+def _console() -> Console:
+    """Where people look; a log has no width, and tables shouldn't be folded to 80 columns there."""
+    console = Console(stderr=True)
+    return console if console.is_terminal else Console(stderr=True, width=150)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillOptions:
+    """What a drill is run with.
+
+    Attributes:
+        scenario: the scenario's file.
+        arms: the arms, in the order in which they run.
+        local_command: the command that starts `emberpool local`, without options.
+        checkpoint_command: the command that makes a checkpoint from `--shape S --seed N DIR`.
+        output: the report's folder; None for a new one under `.emberpool/drills`.
+        checkpoint_cache: folder in which checkpoints are kept.
+        checkpoints: per policy, a checkpoint to use instead of a made one.
+        seed: seed of the load; None for the scenario's.
+        keep: keep the state directories of the arms.
+        ready_seconds: how long the child may take until it serves.
+        console: where progress and summary go.
+    """
+
+    scenario: Path
+    arms: tuple[ArmName, ...] = (ArmName.WARM, ArmName.COLD)
+    local_command: Sequence[str] = (sys.executable, "-m", "scaler", "local")
+    checkpoint_command: Sequence[str] = (sys.executable, "-m", "warmpool.reference", "make-checkpoint")
+    output: Path | None = None
+    checkpoint_cache: Path = Path(".emberpool/checkpoints")
+    checkpoints: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
+    seed: int | None = None
+    keep: bool = False
+    ready_seconds: float = 180.0
+    console: Console = field(default_factory=_console)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillResult:
+    """How a drill came out.
+
+    Attributes:
+        report: every figure.
+        written: the report's files.
+    """
+
+    report: Report
+    written: Written
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return self.report.passed
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every check passed, else 1."""
+        return 0 if self.passed else 1
+
+
+def run_drill(options: DrillOptions) -> DrillResult:
+    """Run a drill to its end, from a program without an event loop; Ctrl-C and SIGTERM end it in order.
+
+    Raises:
+        PolicyError: the scenario or its policies can't be used (exit code 2).
+        UserError: an option can't be used (exit code 2).
+        ChildFailed: `emberpool local` died or didn't get ready (exit code 1).
+        CheckpointFailed: a checkpoint can't be made (exit code 1).
+        KeyboardInterrupt: Ctrl-C; the child is gone (exit code 130).
+        SystemExit: with code 143 after SIGTERM; the child is gone.
+    """
+    terminated = False
+
+    async def main() -> DrillResult:
+        this = asyncio.current_task()
+        assert this is not None
+
+        def terminate() -> None:
+            nonlocal terminated
+            terminated = True
+            this.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        return await drill(options)
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        if terminated:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+
+
+async def drill(options: DrillOptions) -> DrillResult:
+    """Run a drill to its end. When it is cancelled, the child and its files are gone before it returns.
+
+    Raises:
+        PolicyError, UserError, ChildFailed, CheckpointFailed: as `run_drill`.
+    """
+    started = time.time()
+    progress = Progress(options.console)
+    loaded = load_scenario(options.scenario)
+    spec = loaded.scenario.spec
+    seed = spec.seed if options.seed is None else options.seed
+    requests = schedule(loaded.scenario, seed)
+    maker = Maker(
+        command=options.checkpoint_command, cache=options.checkpoint_cache, given=options.checkpoints
+    )
+    checkpoints = await prepare(spec.models, maker, progress.say)
+    figures = []
+    async with _output(options.output or _folder(loaded.scenario.metadata.name, started)) as output:
+        for name in options.arms:
+            arm = make_arm(name, loaded.policies, spec.engine)
+            figures.append(await _ArmRun(options, loaded, arm, checkpoints, progress).run(requests, output))
+    made = checks(spec.thresholds, figures)
+    report = Report(
+        scenario=_scenario_info(loaded, seed),
+        policies=[_policy_info(loaded.policies, model.policy) for model in spec.models],
+        host=_host_info(),
+        started_at=started,
+        arms=figures,
+        checks=made,
+        passed=passed(made),
+    )
+    written = await asyncio.to_thread(write_report, report, output)
+    print_summary(report, written, options.console)
+    return DrillResult(report=report, written=written)
+
+
+class _ArmRun:
+    """One arm: child up, load, child down, figures."""
+
+    def __init__(
+        self,
+        options: DrillOptions,
+        loaded: Loaded,
+        arm: Arm,
+        checkpoints: Mapping[str, Path],
+        progress: Progress,
+    ) -> None:
+        self._options = options
+        self._loaded = loaded
+        self._arm = arm
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._plan: list[StageWindow] = windows(loaded.scenario.spec)
+        self._tally = Tally()
+        self._evidence = Evidence()
+        self._cpu: list[CpuSample] = []
+
+    async def run(self, requests: Sequence[Request], output: Path) -> ArmFigures:
+        """Play the schedule once and return what it came to; evidence is copied to `output`."""
+        async with _state_directory(self._arm.name, keep=self._options.keep, say=self._progress) as state:
+            policies = state / "policies.yaml"
+            await asyncio.to_thread(write_policies, self._arm.policies, policies)
+            begun = time.monotonic()
+            try:
+                async with running(self._command(policies, state), state) as child:
+                    endpoints = await self._ready(child)
+                    start_seconds = time.monotonic() - begun
+                    await self._load(requests, endpoints, child)
+            finally:
+                await asyncio.to_thread(_keep_evidence, state, output, self._arm.name)
+            await asyncio.to_thread(self._read_events, state)
+        await asyncio.to_thread(
+            write_requests, self._tally.records, output / f"requests-{self._arm.name}.jsonl"
+        )
+        return self._figures(start_seconds, child.left)
+
+    async def _ready(self, child: Child) -> Endpoints:
+        async with self._progress.waiting(self._arm.name) as waiting:
+            return await child.ready(self._options.ready_seconds, waiting)
+
+    async def _load(self, requests: Sequence[Request], endpoints: Endpoints, child: Child) -> None:
+        spec = self._loaded.scenario.spec
+        names = {
+            model.policy: self._arm.policies.policies[PolicyName(model.policy)].models[0]
+            for model in spec.models
+        }
+        target = Target(gateway=endpoints.gateway, models=names, timeout=float(spec.request_timeout_seconds))
+        live = Live()
+        view = View(
+            arm=self._arm.name,
+            plan=self._plan,
+            objectives=self._loaded.objectives,
+            tally=self._tally,
+            live=live,
+        )
+        self._tally.begin()
+        try:
+            async with asyncio.TaskGroup() as group:
+                beside = [
+                    group.create_task(child.watch()),
+                    group.create_task(poll(endpoints.controller, self._tally, self._evidence, live)),
+                    group.create_task(meter(child.tree, self._tally, self._cpu, live)),
+                    group.create_task(self._progress.show(view)),
+                    group.create_task(
+                        inject(spec.faults, endpoints.controller, self._tally, self._evidence.hits)
+                    ),
+                ]
+                await generate(requests, target, self._tally)
+                # the load is the whole scenario: a quiet end counts as much as its requests
+                await asyncio.sleep(max(0.0, self._plan[-1].end - self._tally.now()))
+                for task in beside:
+                    task.cancel()
+        except* ChildFailed as failures:
+            raise _first(failures) from None
+        self._evidence.zero = self._tally.started
+        self._evidence.end = self._tally.now()
+
+    def _command(self, policies: Path, state: Path) -> list[str]:
+        command = [*self._options.local_command, "--policy", str(policies)]
+        for policy, directory in self._checkpoints.items():
+            command += ["--checkpoint", f"{policy}={directory}"]
+        command += ["--state-dir", str(state), "--gateway-port", "0", "--controller-port", "0"]
+        if self._arm.seat_budget is not None:
+            command += ["--seat-budget", str(self._arm.seat_budget)]
+        return command
+
+    def _read_events(self, state: Path) -> None:
+        self._evidence.events, self._evidence.unreadable = collect.read_events(state / "events.jsonl")
+
+    def _figures(self, start_seconds: float, left: list[str]) -> ArmFigures:
+        records, objectives, evidence = self._tally.records, self._loaded.objectives, self._evidence
+        promotions = collect.promotions(evidence)
+        bands = collect.seat_bands(evidence)
+        return ArmFigures(
+            arm=self._arm.name,
+            seat_budget=self._arm.seat_budget,
+            fleets=_fleet_infos(self._arm.policies),
+            start_seconds=round(start_seconds, 1),
+            load_started_at=evidence.zero,
+            load_seconds=round(evidence.end, 1),
+            stages=measure.stage_figures(records, self._tally.gaps, self._plan, objectives),
+            bursts=measure.burst_figures(records, self._plan, objectives, promotions),
+            burst_ttft=measure.burst_ttft(records, self._plan),
+            promotions=promotions,
+            promotion_summary=collect.summarize(promotions),
+            demotions=collect.demotions(evidence),
+            seat_seconds=collect.seat_seconds(bands),
+            served_seconds=collect.served_seconds(bands),
+            seats=bands,
+            load=collect.load_curves(evidence, objectives),
+            requests=measure.request_points(records),
+            cpu=cpu.stage_cpu(self._cpu, self._plan),
+            generator=measure.generator_figures(records),
+            faults=collect.fault_figures(evidence),
+            failure_examples=measure.failure_examples(records),
+            left_processes=left,
+        )
+
+
+@asynccontextmanager
+async def _output(folder: Path) -> AsyncIterator[Path]:
+    """The report's folder; a drill that is broken off leaves none, unless it was there before."""
+    new = not await asyncio.to_thread(folder.exists)
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    try:
+        yield folder
+    except asyncio.CancelledError:
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@asynccontextmanager
+async def _state_directory(arm: str, *, keep: bool, say: Progress) -> AsyncIterator[Path]:
+    """A temporary folder for the child's state; gone afterwards unless it is to be kept."""
+    state = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f"emberpool-drill-{arm}-"))
+    try:
+        yield state
+    finally:
+        if keep:
+            say.say(f"{arm} arm: state kept in {state}")
+        else:
+            # in this thread: a cancelled drill must not leave before its files are gone
+            shutil.rmtree(state, ignore_errors=True)
+
+
+def _keep_evidence(state: Path, output: Path, arm: str) -> None:
+    """Copy what the report rests on out of a state directory that is about to go."""
+    for name in ("events.jsonl", "decisions.jsonl", "local.log", "policies.yaml"):
+        if (state / name).is_file():
+            stem, dot, suffix = name.partition(".")
+            shutil.copyfile(state / name, output / f"{stem}-{arm}{dot}{suffix}")
+
+
+def _first(failures: BaseExceptionGroup[ChildFailed]) -> BaseException:
+    first: BaseException = failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+def write_policies(policies: PolicySet, path: Path) -> None:
+    """Write a policy set as the YAML that it could have come from."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    objects = [*policies.fleets.values(), *policies.policies.values()]
+    documents = [item.model_dump(mode="json", by_alias=True, exclude_none=True) for item in objects]
+    with path.open("w", encoding="utf-8") as file:
+        yaml.dump_all(documents, file)
+
+
+def _folder(name: str, started: float) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
+    return Path(".emberpool/drills") / f"{name}-{stamp}"
+
+
+# ------------------------------------------------------------------ what the report says of the settings
+
+
+def _scenario_info(loaded: Loaded, seed: int) -> ScenarioInfo:
+    scenario = loaded.scenario
+    return ScenarioInfo(
+        name=scenario.metadata.name,
+        description=scenario.metadata.description,
+        seed=seed,
+        seconds=float(scenario.spec.seconds),
+        stages=[
+            StageInfo(
+                name=window.stage.name,
+                kind=window.stage.kind,
+                start=window.start,
+                end=window.end,
+                rates=window.rates,
+                bursting=list(window.bursting),
+            )
+            for window in windows(scenario.spec)
+        ],
+        engine=scenario.spec.engine.model_dump(by_alias=True),
+    )
+
+
+def _policy_info(policies: PolicySet, name: str) -> PolicyInfo:
+    spec = policies.policy_specs[PolicyName(name)]
+    return PolicyInfo(
+        name=name,
+        objective_milliseconds=spec.ttft_objective * 1000,
+        target_in_flight={share.fleet: share.target_in_flight for share in spec.fleets},
+        serving_min=spec.serving_min,
+        serving_max=spec.serving_max,
+        burst_window_seconds=spec.burst.window,
+        stable_window_seconds=spec.burst.stable_window,
+        demote_after_seconds=spec.burst.demote_after,
+        threshold_percent=round(spec.burst.threshold * 100),
+    )
+
+
+def _fleet_infos(policies: PolicySet) -> list[FleetInfo]:
+    return [
+        FleetInfo(
+            name=spec.name,
+            max_seats=spec.max_seats,
+            spare_min=spec.spare_target,
+            scale_down_window_seconds=spec.scale_down_window,
+        )
+        for spec in policies.fleet_specs.values()
+    ]
+
+
+def _host_info() -> HostInfo:
+    return HostInfo(
+        cores=cpu.cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+    )

@@ -1,0 +1,275 @@
+"""The drill scenario that people write: models, stages, faults, thresholds (`kind: DrillScenario`).
+
+Integers with their unit in the name, no unknown keys, all faults at once with file, line and column.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from scaler.policy.base import Broken, Envelope, Metadata, Name, PolicyModel
+
+Ramp = Literal["Step", "Linear"]
+StageKind = Literal["Warmup", "Baseline", "Burst", "Hold", "Decay"]
+Percent = Annotated[int, Field(ge=0, le=100)]
+
+
+class DrillMetadata(Metadata):
+    """Who the scenario is; report folders are called after its name."""
+
+    description: str = ""
+    """What it rehearses, in a sentence for the report."""
+
+
+class Policies(PolicyModel):
+    """Where the fleets and scaling policies of the drill stand."""
+
+    files: list[str] = Field(default_factory=list)
+    """Policy files, relative to the scenario's own folder."""
+    documents: list[dict[str, Any]] = Field(default_factory=list)
+    """`Fleet` and `ScalingPolicy` documents, written right here."""
+
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield the rule that there is something to drill."""
+        if not self.files and not self.documents:
+            yield Broken(
+                path=(), message="no policies are given", hint="name files: [FILE], or write documents: here"
+            )
+
+
+class Engine(PolicyModel):
+    """How the reference engines of the drill run, the same in both arms."""
+
+    max_num_seqs: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Requests that one engine computes at once; more wait in the engine."""
+    max_model_len: Annotated[int, Field(ge=16, le=131072)] = 512
+    """Tokens of prompt and answer together that a request may have."""
+    max_tokens_per_second: Annotated[int, Field(ge=1)] | None = 25
+    """Pace of each answer, so that a small model answers as slowly as a large one does; null for none."""
+    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Compute threads of each engine."""
+
+
+class Arrivals(PolicyModel):
+    """The process that a model's requests arrive by."""
+
+    process: Literal["Constant", "Poisson", "Gamma"] = "Poisson"
+    """Constant gaps, exponential gaps (Poisson), or gamma-distributed ones."""
+    burstiness_percent: Annotated[int, Field(ge=1, le=10000)] = 100
+    """Gamma only: 100 is Poisson, below is burstier, above is smoother."""
+
+
+class Size(PolicyModel):
+    """A number of tokens: fixed, or drawn uniformly."""
+
+    type: Literal["Fixed", "Uniform"] = "Fixed"
+    """Which of the two."""
+    value: Annotated[int, Field(ge=1)] = 32
+    """Fixed only: the number."""
+    min: Annotated[int, Field(ge=1)] = 16
+    """Uniform only: the smallest."""
+    max: Annotated[int, Field(ge=1)] = 64
+    """Uniform only: the largest."""
+
+    @property
+    def largest(self) -> int:
+        """The largest number that can be drawn."""
+        return self.value if self.type == "Fixed" else self.max
+
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield the rule that bounds are in order."""
+        if self.type == "Uniform" and self.min > self.max:
+            yield Broken(
+                path=("min",), message=f"must be ≤ max ({self.min} > {self.max})", hint="swap the two"
+            )
+
+
+class Model(PolicyModel):
+    """One model of the drill: its checkpoint and its baseline load."""
+
+    policy: Name
+    """Name of its ScalingPolicy."""
+    shape: Literal["tiny", "small", "llama-1b", "llama-8b"] = "small"
+    """Shape of the checkpoint with random weights that is made for it, once."""
+    seed: Annotated[int, Field(ge=0)] = 1
+    """Seed of those weights."""
+    requests_per_minute: Annotated[int, Field(ge=1)]
+    """The baseline: what 100 percent means in the stages."""
+    arrivals: Arrivals = Arrivals()
+    """How requests arrive."""
+    prompt_tokens: Size = Size()
+    """Length of prompts (reckoned in bytes, which are the tokens of the checkpoints that the drill makes)."""
+    output_tokens: Size = Size()
+    """Length of answers; the end-of-sequence token is ignored and the length checked."""
+    stream_percent: Percent = 100
+    """Share of requests that ask for a stream. TTFT is known of streamed answers only."""
+
+
+class Load(PolicyModel):
+    """How fast one model's requests arrive in a stage: give `percent` or `requestsPerMinute`."""
+
+    policy: Name
+    """The model's policy."""
+    percent: Annotated[int, Field(ge=0, le=100000)] | None = None
+    """In percent of its baseline."""
+    requests_per_minute: Annotated[int, Field(ge=0)] | None = None
+    """Or absolutely."""
+    ramp: Ramp = "Step"
+    """Step: the rate holds from the stage's start. Linear: it is reached at the stage's end."""
+
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield the rule that the rate is given once."""
+        if (self.percent is None) == (self.requests_per_minute is None):
+            yield Broken(
+                path=(),
+                message="needs exactly one of percent and requestsPerMinute",
+                hint="percent: 300 is three times the model's baseline",
+            )
+
+
+class Stage(PolicyModel):
+    """A part of the load."""
+
+    name: Name
+    """Unique in the scenario."""
+    kind: StageKind
+    """Warmup isn't judged; Burst is where a load steps up; Hold keeps it up; Decay lets it down."""
+    seconds: Annotated[int, Field(ge=1, le=86400)]
+    """How long it lasts."""
+    loads: list[Load] = Field(default_factory=list)
+    """Models that are not named run at 100 percent of their baseline."""
+
+
+class Fault(PolicyModel):
+    """Something that is broken on purpose."""
+
+    type: Literal["KillEngine"]
+    """KillEngine: SIGKILL to the process of one engine."""
+    at_seconds: Annotated[int, Field(ge=0)]
+    """When, in seconds after the start of the load."""
+    policy: Name
+    """Whose engine."""
+    which: Literal["Serving"] = "Serving"
+    """Serving: of those in rotation, the one with most requests in flight."""
+
+
+class Thresholds(PolicyModel):
+    """What the verdict asks for. A check that isn't named isn't made; a check that can't be measured fails."""
+
+    max_failures: Annotated[int, Field(ge=0)] = 0
+    """Requests that may fail, in each arm; interrupted streams are counted apart."""
+    max_interrupted_streams: Annotated[int, Field(ge=0)] = 0
+    """Streams that may end in mid-answer with a clear error event, in each arm (an engine was killed on purpose)."""
+    burst_ttft_p99_milliseconds: Annotated[int, Field(ge=1)] | None = None
+    """Warm arm: p99 of the bursting models' TTFT over all Burst stages."""
+    promotion_p99_milliseconds: Annotated[int, Field(ge=1)] | None = None
+    """Warm arm: p99 of sample → first token over all promotions onto a spare seat."""
+    switch_p99_milliseconds: Annotated[int, Field(ge=1)] | None = None
+    """Warm arm: the same over all switches, whose drain counts."""
+    min_promotions: Annotated[int, Field(ge=0)] | None = None
+    """Warm arm: promotions, switches and recalls that must take place during the load."""
+    recovery_seconds: Annotated[int, Field(ge=0)] | None = None
+    """Warm arm: time from the start of each burst until all requests keep the objective."""
+    warm_vs_cold_burst_ttft_ratio: Annotated[int, Field(ge=1)] | None = None
+    """Cold arm's p99 of the bursting models' TTFT over all Burst stages must be at least so many times the warm arm's."""
+    replacement_seconds: Annotated[int, Field(ge=1)] | None = None
+    """Each killed engine must be replaced within this time, and its neighbours on the seat must go on."""
+    cpu_percent: Percent = 85
+    """Warning only: mean CPU of the whole machine in the Hold stages."""
+    generator_lag_p99_milliseconds: Annotated[int, Field(ge=1)] = 20
+    """Warning only: p99 of how late the load generator itself sent its requests."""
+
+
+class Spec(PolicyModel):
+    """What the drill does."""
+
+    seed: Annotated[int, Field(ge=0)] = 1
+    """Seed of arrivals, prompts and lengths."""
+    policies: Policies
+    """The fleets and scaling policies that are drilled."""
+    engine: Engine = Engine()
+    """The engines."""
+    models: Annotated[list[Model], Field(min_length=1)]
+    """The models and their baseline."""
+    stages: Annotated[list[Stage], Field(min_length=1)]
+    """The load, stage after stage."""
+    faults: list[Fault] = Field(default_factory=list)
+    """What is broken on purpose."""
+    thresholds: Thresholds = Thresholds()
+    """What the verdict asks for."""
+    request_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """A request that has no whole answer after this time has failed."""
+
+    @property
+    def seconds(self) -> int:
+        """How long the load lasts."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield what is wrong between the models, the stages and the faults."""
+        yield from self._broken_models()
+        yield from self._broken_stages()
+        for index, fault in enumerate(self.faults):
+            yield from self._unknown(("faults", index, "policy"), fault.policy)
+            if fault.at_seconds >= self.seconds:
+                message = f"the load is over after {self.seconds} s"
+                yield Broken(
+                    path=("faults", index, "atSeconds"),
+                    message=message,
+                    hint="choose a time within the stages",
+                )
+
+    def _broken_models(self) -> Iterator[Broken]:
+        seen: set[str] = set()
+        for index, model in enumerate(self.models):
+            if model.policy in seen:
+                yield Broken(
+                    path=("models", index, "policy"),
+                    message=f"{model.policy} is named twice",
+                    hint="keep one entry",
+                )
+            seen.add(model.policy)
+            # one token more than the text: tokenizers put a begin-of-sequence token in front
+            whole = model.prompt_tokens.largest + 1 + model.output_tokens.largest
+            if whole > self.engine.max_model_len:
+                limit = self.engine.max_model_len
+                yield Broken(
+                    path=("models", index),
+                    message=f"prompt and answer can have {whole} tokens, more than engine.maxModelLen ({limit})",
+                    hint="raise spec.engine.maxModelLen or shorten promptTokens or outputTokens",
+                )
+
+    def _broken_stages(self) -> Iterator[Broken]:
+        seen: set[str] = set()
+        for index, stage in enumerate(self.stages):
+            if stage.name in seen:
+                message = f"{stage.name} is the name of an earlier stage"
+                yield Broken(
+                    path=("stages", index, "name"), message=message, hint="give each stage its own name"
+                )
+            seen.add(stage.name)
+            for number, load in enumerate(stage.loads):
+                place = ("stages", index, "loads", number, "policy")
+                yield from self._unknown(place, load.policy)
+                if load.policy in {earlier.policy for earlier in stage.loads[:number]}:
+                    yield Broken(
+                        path=place, message=f"{load.policy} is named twice", hint="keep one load per model"
+                    )
+
+    def _unknown(self, path: tuple[str | int, ...], policy: str) -> Iterator[Broken]:
+        names = [model.policy for model in self.models]
+        if policy not in names:
+            message = f"no model of this drill has policy {policy}"
+            yield Broken(path=path, message=message, hint=f"known: {', '.join(names)}")
+
+
+class Scenario(Envelope):
+    """A drill: `kind: DrillScenario`."""
+
+    kind: Literal["DrillScenario"]
+    """The kind of the document."""
+    metadata: DrillMetadata
+    """Name and description."""
+    spec: Spec
+    """What it does."""

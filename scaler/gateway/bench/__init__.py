@@ -1,0 +1,1 @@
+"""Measurements of the gateway; run by hand, imported by nothing."""

@@ -1,0 +1,304 @@
+"""Where requests may go: models, endpoints in rotation, and what each of them holds at present.
+
+The runtime replaces the whole table at each change of rotation. What an endpoint holds is counted across
+replacements, so an endpoint that leaves takes no new request while its running ones finish. PURE: no I/O, time is
+an argument (seconds of a monotonic clock).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from warmpool.seats import PolicyName, SeatName
+
+FIRST_PENALTY_SECONDS = 0.1
+"""How long an endpoint is left alone after its first failure; doubles with each further one."""
+LONGEST_PENALTY_SECONDS = 5.0
+"""How long an endpoint is left alone at most."""
+ERRORS_BEFORE_PENALTY = 3
+"""5xx answers in a row before an endpoint is left alone: one bad request must not close it to all others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointKey:
+    """What makes an endpoint the same across replacements of the table: seat, policy and address."""
+
+    uid: str
+    policy: PolicyName
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One resident in rotation, as the gateway reaches it.
+
+    Attributes:
+        seat: the seat's name.
+        uid: the seat's identity; a new seat of the same name is another endpoint.
+        policy: the policy whose resident it is.
+        url: base URL of the resident's guard, without a path.
+        slots: requests that this gateway lets it hold at once; > 0.
+    """
+
+    seat: SeatName
+    uid: str
+    policy: PolicyName
+    url: str
+    slots: int
+
+    def __post_init__(self) -> None:
+        """Refuse an endpoint that could never get a request.
+
+        Raises:
+            ValueError: `slots` is not positive.
+        """
+        if self.slots < 1:
+            msg = f"endpoint {self.url} of seat {self.seat}: slots is {self.slots}, and must be at least 1"
+            raise ValueError(msg)
+
+    @property
+    def key(self) -> EndpointKey:
+        """Its identity across replacements."""
+        return EndpointKey(uid=self.uid, policy=self.policy, url=self.url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """How much of one policy may wait. What exceeds it is answered 503 with Retry-After.
+
+    Attributes:
+        max_requests: requests that may wait at once.
+        max_bytes: bytes of their bodies together.
+        max_age_seconds: how long one may wait.
+    """
+
+    max_requests: int = 1024
+    max_bytes: int = 256 * 1024 * 1024
+    max_age_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRoutes:
+    """What the gateway knows of one policy.
+
+    Attributes:
+        models: names in a request's `model` that mean this policy.
+        endpoints: its residents in rotation.
+        limits: how much may wait.
+    """
+
+    models: tuple[str, ...]
+    endpoints: tuple[Endpoint, ...] = ()
+    limits: QueueLimits = field(default_factory=QueueLimits)
+
+
+class Failure(StrEnum):
+    """How an attempt at an endpoint ended before it had brought any content."""
+
+    NOT_CONNECTED = "NotConnected"
+    """No connection: the engine never saw the request."""
+    NOT_SERVING = "NotServing"
+    """The guard is closed: the engine never saw the request."""
+    CUT = "Cut"
+    """The connection broke after the request had been sent."""
+    ENGINE_ERROR = "EngineError"
+    """The engine answered 5xx."""
+
+    @property
+    def reached_engine(self) -> bool:
+        """Whether the engine may have worked on the request."""
+        return self in {Failure.CUT, Failure.ENGINE_ERROR}
+
+
+@dataclass(slots=True)
+class _Load:
+    """What one endpoint holds, and whether it may get more."""
+
+    endpoint: Endpoint
+    listed: bool = True
+    in_flight: int = 0
+    last_taken: int = 0
+    closed_until: float = 0.0
+    struck_at: float = 0.0
+    strikes: int = 0
+    errors: int = 0
+
+    def open_to(self, now: float) -> bool:
+        return self.closed_until <= now and self.in_flight < self.endpoint.slots
+
+
+class RouteTable:
+    """Models, endpoints in rotation and their requests in flight.
+
+    Not thread-safe: the event loop's thread alone uses it.
+    """
+
+    def __init__(self) -> None:
+        self._policies: Mapping[PolicyName, PolicyRoutes] = MappingProxyType({})
+        self._models: dict[str, PolicyName] = {}
+        self._loads: dict[PolicyName, dict[EndpointKey, _Load]] = {}
+        self._taken = 0
+        self._watchers: list[Callable[[], None]] = []
+
+    # -------------------------------------------------------------- what there is
+
+    @property
+    def policies(self) -> Mapping[PolicyName, PolicyRoutes]:
+        """The table as it was last replaced."""
+        return self._policies
+
+    @property
+    def models(self) -> Iterable[str]:
+        """All names that are routed, in the policies' order."""
+        return self._models.keys()
+
+    def policy_of(self, model: str) -> PolicyName | None:
+        """Return the policy that serves `model`, or None."""
+        return self._models.get(model)
+
+    def limits(self, policy: PolicyName) -> QueueLimits | None:
+        """Return the policy's queue limits, or None when the table has no such policy."""
+        routes = self._policies.get(policy)
+        return routes.limits if routes is not None else None
+
+    def in_flight(self, policy: PolicyName) -> int:
+        """Return the policy's requests in flight, those on endpoints that have left included."""
+        return sum(load.in_flight for load in self._loads.get(policy, {}).values())
+
+    def endpoint_in_flight(self, key: EndpointKey) -> int:
+        """Return what one endpoint holds; 0 when it is unknown."""
+        load = self._loads.get(key.policy, {}).get(key)
+        return load.in_flight if load is not None else 0
+
+    # -------------------------------------------------------------- changes of rotation
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` after each replacement, before `replace` returns."""
+        self._watchers.append(changed)
+
+    def replace(self, policies: Mapping[PolicyName, PolicyRoutes]) -> None:
+        """Put another table in place of this one, and let what waits go to endpoints that are new.
+
+        Raises:
+            ValueError: two policies claim one model, or an endpoint stands under another policy than its own;
+                the old table stays.
+        """
+        models = _models(policies)
+        wanted = {name: dict(_keyed(name, routes)) for name, routes in policies.items()}
+        for name in self._loads.keys() | wanted.keys():
+            self._replace_policy(name, wanted.get(name, {}))
+        self._policies = MappingProxyType(dict(policies))
+        self._models = models
+        for changed in self._watchers:
+            changed()
+
+    def _replace_policy(self, policy: PolicyName, endpoints: Mapping[EndpointKey, Endpoint]) -> None:
+        loads = self._loads.setdefault(policy, {})
+        for key, load in list(loads.items()):
+            load.listed = load.listed and key in endpoints
+            if not load.listed and not load.in_flight:
+                del loads[key]
+        for key, endpoint in endpoints.items():
+            load = loads.setdefault(key, _Load(endpoint=endpoint))
+            if not load.listed:  # it had left and comes back: what failed before its rest says nothing now
+                loads[key] = load = _Load(endpoint=endpoint, in_flight=load.in_flight)
+            load.endpoint = endpoint
+        if not loads:
+            del self._loads[policy]
+
+    # -------------------------------------------------------------- one request's way
+
+    def pick(self, policy: PolicyName, now: float, *, avoid: Collection[EndpointKey] = ()) -> Endpoint | None:
+        """Return the endpoint with room that holds least (the one used longest ago among equals), or None.
+
+        Args:
+            policy: whose endpoints.
+            now: monotonic seconds.
+            avoid: endpoints that failed this request; taken only when there is no other in the table.
+        """
+        listed = [load for load in self._loads.get(policy, {}).values() if load.listed]
+        if avoid:
+            others = [load for load in listed if load.endpoint.key not in avoid]
+            listed = others or listed
+        best: _Load | None = None
+        for load in listed:
+            if load.open_to(now) and (
+                best is None or (load.in_flight, load.last_taken) < (best.in_flight, best.last_taken)
+            ):
+                best = load
+        return best.endpoint if best is not None else None
+
+    def take(self, endpoint: Endpoint) -> None:
+        """Count one more request on `endpoint`."""
+        load = self._loads[endpoint.policy][endpoint.key]
+        self._taken += 1
+        load.last_taken = self._taken
+        load.in_flight += 1
+
+    def give_back(self, endpoint: Endpoint) -> None:
+        """Count one request less on `endpoint`; forget it when it has left and holds nothing."""
+        loads = self._loads[endpoint.policy]
+        load = loads[endpoint.key]
+        load.in_flight -= 1
+        if not load.listed and not load.in_flight:
+            del loads[endpoint.key]
+            if not loads:
+                del self._loads[endpoint.policy]
+
+    # -------------------------------------------------------------- trust
+
+    def succeeded(self, endpoint: Endpoint, *, dispatched_at: float) -> None:
+        """Note that the endpoint brought content: failures before the request was sent are forgiven."""
+        load = self._loads.get(endpoint.policy, {}).get(endpoint.key)
+        if load is not None and dispatched_at >= load.struck_at:
+            load.strikes = load.errors = 0
+            load.closed_until = 0.0
+
+    def failed(self, endpoint: Endpoint, failure: Failure, *, dispatched_at: float, now: float) -> None:
+        """Note a failed attempt, and leave the endpoint alone for a while.
+
+        Without that, an endpoint that fails at once holds least and would draw every request to it. Attempts that
+        began before the last strike count as the same failure.
+        """
+        load = self._loads.get(endpoint.policy, {}).get(endpoint.key)
+        if load is None or dispatched_at < load.struck_at:
+            return
+        if failure is Failure.ENGINE_ERROR:
+            load.errors += 1
+            if load.errors < ERRORS_BEFORE_PENALTY:
+                return
+        penalty = min(LONGEST_PENALTY_SECONDS, FIRST_PENALTY_SECONDS * 2 ** min(load.strikes, 16))
+        load.strikes += 1
+        load.struck_at = now
+        load.closed_until = now + penalty
+
+    def next_opening(self, policy: PolicyName, now: float) -> float | None:
+        """Return when the next endpoint that is left alone may be tried again, or None."""
+        times = [
+            load.closed_until
+            for load in self._loads.get(policy, {}).values()
+            if load.listed and load.closed_until > now
+        ]
+        return min(times, default=None)
+
+
+def _keyed(policy: PolicyName, routes: PolicyRoutes) -> Iterator[tuple[EndpointKey, Endpoint]]:
+    for endpoint in routes.endpoints:
+        if endpoint.policy != policy:
+            msg = f"endpoint {endpoint.url} of policy {endpoint.policy} is listed under policy {policy}"
+            raise ValueError(msg)
+        yield endpoint.key, endpoint
+
+
+def _models(policies: Mapping[PolicyName, PolicyRoutes]) -> dict[str, PolicyName]:
+    models: dict[str, PolicyName] = {}
+    for name, routes in policies.items():
+        for model in routes.models:
+            owner = models.setdefault(model, name)
+            if owner != name:
+                msg = (
+                    f"model {model} is claimed by policies {owner} and {name}; a model belongs to one policy"
+                )
+                raise ValueError(msg)
+    return models

@@ -1,0 +1,89 @@
+"""What every model of a file format is made from: strict, frozen, no unknown keys, lowerCamelCase outside."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from scaler.policy.document import Path
+
+API_VERSION: Final = "emberpool.dev/v1alpha1"
+"""The one version of the formats so far."""
+
+EXPECTS: Final = "x-expects"
+"""Key in a field's JSON Schema: what a value must be, in words, where the schema's own terms would read badly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A rule over several fields that the values break.
+
+    Attributes:
+        path: the place to point at, from the model that has the rule, in the keys of the file.
+        message: what is wrong, with the numbers.
+        hint: what to do about it; may be empty.
+    """
+
+    path: Path
+    message: str
+    hint: str = ""
+
+
+class PolicyModel(BaseModel):
+    """Base of all models of file formats.
+
+    Values are checked strictly (no text for numbers, no numbers for text), instances are frozen, unknown keys are
+    refused, and the docstring under a field is its description in errors and in the JSON Schema.
+    """
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_alias=True,
+        validate_by_name=True,
+        use_attribute_docstrings=True,
+    )
+
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield each rule over several fields that this model's values break.
+
+        `scaler.policy.source.validate` asks every model of a tree once all single values are right.
+        """
+        yield from ()
+
+
+Name = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63),
+    Field(
+        json_schema_extra={
+            EXPECTS: "a DNS label (lower-case letters, digits and -, begins and ends with a letter or digit, "
+            "at most 63 characters)"
+        }
+    ),
+]
+"""A name as Kubernetes takes it: it becomes part of labels, pod names and host names."""
+
+
+class Metadata(PolicyModel):
+    """Which object this is."""
+
+    name: Name
+    """Name of the object, unique among the objects of its kind. It becomes part of label keys and pod names."""
+    namespace: Name = "default"
+    """Kubernetes namespace of its pods. Without a cluster it is ignored. The default is Kubernetes' own."""
+
+
+class Envelope(PolicyModel):
+    """What every document begins with; a format adds `kind` as a literal of its own and `spec`."""
+
+    api_version: Literal["emberpool.dev/v1alpha1"]
+    """Version of the format."""
+    kind: str
+    """Which format the document has."""
+    metadata: Metadata
+    """Which object this is."""

@@ -1,0 +1,128 @@
+"""From documents to checked models: every fault at once, at its line, in plain words.
+
+The models say what a value must be; this module turns what pydantic found into sentences about the file.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from scaler.errors import PolicyError, PolicyFault
+from scaler.policy.base import API_VERSION, Broken, Envelope, PolicyModel
+from scaler.policy.document import Document, Path, dotted, load_documents, parse_documents, show
+from scaler.policy.wording import did_you_mean, expectation, first_sentence, mend, schema_at, schema_of
+
+__all__ = ["Document", "Path", "dotted", "load_documents", "model_for", "parse_documents", "show", "validate"]
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(model: type[Model], document: Document) -> Model:
+    """Check a document against a model.
+
+    Raises:
+        PolicyError: with all faults. Rules over several fields are looked at once every single value is right.
+    """
+    try:
+        checked = model.model_validate_json(json.dumps(document.data), by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        faults = [_fault(model, document, details) for details in found if not _follows(details)]
+        raise PolicyError(tuple(sorted(faults, key=lambda fault: (fault.line, fault.column)))) from error
+    broken = tuple(
+        document.fault(path + rule.path, rule.message, rule.hint) for path, rule in _broken_rules(checked, ())
+    )
+    if broken:
+        raise PolicyError(broken)
+    return checked
+
+
+def model_for(kinds: Mapping[str, type[Envelope]], document: Document) -> type[Envelope]:
+    """Choose the model that a document's `apiVersion` and `kind` ask for.
+
+    Raises:
+        PolicyError: either of them is missing or unknown.
+    """
+    faults = []
+    version, kind = document.data.get("apiVersion"), document.data.get("kind")
+    if version != API_VERSION:
+        faults.append(
+            document.fault(("apiVersion",), _found(API_VERSION, "apiVersion" in document.data, version))
+        )
+    if not isinstance(kind, str) or kind not in kinds:
+        message = _found("one of " + ", ".join(kinds), "kind" in document.data, kind)
+        faults.append(document.fault(("kind",), message, did_you_mean(kind, kinds)))
+    if faults:
+        raise PolicyError(tuple(faults))
+    return kinds[str(kind)]
+
+
+def _found(expected: str, present: bool, value: object) -> str:  # noqa: FBT001 - private, two callers
+    return f"must be {expected}, is {show(value) if present else 'missing'}"
+
+
+def _broken_rules(value: object, path: Path) -> Iterator[tuple[Path, Broken]]:
+    """Collect the broken rules of a tree of models, parents first."""
+    match value:
+        case PolicyModel():
+            yield from ((path, rule) for rule in value.broken_rules())
+            for name, field in type(value).model_fields.items():
+                yield from _broken_rules(getattr(value, name), (*path, field.alias or name))
+        case Mapping():
+            for key, item in value.items():
+                yield from _broken_rules(item, (*path, str(key)))
+        case list() | tuple():
+            for index, item in enumerate(value):
+                yield from _broken_rules(item, (*path, index))
+        case _:
+            pass
+
+
+# ------------------------------------------------------------------ wording
+
+
+def _fault(model: type[BaseModel], document: Document, details: ErrorDetails) -> PolicyFault:
+    """Say what pydantic found about one place."""
+    path = _path_in(document.data, details["loc"])
+    if details["type"] == "extra_forbidden":
+        known = schema_at(schema_of(model), path[:-1]).get("properties", {})
+        hint = did_you_mean(path[-1], known) or f"known here: {', '.join(known)}"
+        line, column = document.key_position(path)
+        message = "is not a known key"
+        return PolicyFault(
+            file=document.file, line=line, column=column, path=dotted(path), message=message, hint=hint
+        )
+    schema = schema_at(schema_of(model), path)
+    if details["type"] == "missing":
+        return document.fault(path, f"is missing: must be {expectation(schema)}", first_sentence(schema))
+    if details["type"] in {"value_error", "assertion_error"}:
+        return document.fault(path, details["msg"].partition(", ")[2] or details["msg"])
+    value = details["input"]
+    message = f"must be {expectation(schema)}, is {show(value)}"
+    return document.fault(path, message, mend(schema, value))
+
+
+def _follows(details: ErrorDetails) -> bool:
+    """Whether a list counts as too short only because pydantic leaves out its faulty entries."""
+    return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
+
+
+def _path_in(data: object, location: tuple[str | int, ...]) -> Path:
+    """Drop from pydantic's location what names a branch of a union and no place in the data."""
+    path: list[str | int] = []
+    for depth, part in enumerate(location):
+        last = depth == len(location) - 1
+        match data, part:
+            case dict(), str() if part in data:
+                data = data[part]
+            case list(), int() if part < len(data):
+                data = data[part]
+            case dict(), str() if last:
+                pass
+            case _:
+                continue
+        path.append(part)
+    return tuple(path)

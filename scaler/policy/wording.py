@@ -1,0 +1,124 @@
+"""What a model's JSON Schema says of one place, in plain words.
+
+The wording of errors comes from the same schema that editors read, so that the two can't drift apart.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from pydantic import BaseModel
+
+from scaler.policy.base import EXPECTS
+from scaler.policy.document import Path, show
+
+Schema: TypeAlias = Mapping[str, Any]
+
+_WORDS_FOR_TRUTH: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
+
+
+@cache
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Return the JSON Schema of a model, with the keys of the file."""
+    return model.model_json_schema(by_alias=True)
+
+
+def schema_at(schema: Schema, path: Path) -> Schema:
+    """Walk a JSON Schema to what it says of `path`; an empty schema where it says nothing."""
+    definitions = schema.get("$defs", {})
+    here = _resolved(schema, definitions)
+    for part in path:
+        for branch in _branches(here):
+            child = branch.get("items") if isinstance(part, int) else branch.get("properties", {}).get(part)
+            child = child or branch.get("additionalProperties")
+            if isinstance(child, Mapping):
+                here = _resolved(child, definitions)
+                break
+        else:
+            return {}
+    return here
+
+
+def _resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Follow references, also those in a union's branches; what stands beside one (a description) wins."""
+    if "$ref" in schema:
+        schema = {**definitions[str(schema["$ref"]).rpartition("/")[2]], **schema}
+    union = schema.get("anyOf") or schema.get("oneOf")
+    if union is None:
+        return schema
+    return {**schema, "anyOf": [_resolved(branch, definitions) for branch in union]}
+
+
+def _branches(schema: Schema) -> list[Schema]:
+    """List what a value may be: the branches of a union without its null, or the schema itself."""
+    return [branch for branch in schema.get("anyOf", [schema]) if branch.get("type") != "null"]
+
+
+def expectation(schema: Schema) -> str:
+    """Say in words what a value must be."""
+    if EXPECTS in schema:
+        return str(schema[EXPECTS])
+    if "const" in schema:
+        return show(schema["const"])
+    if "enum" in schema:
+        return "one of " + ", ".join(str(choice) for choice in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(expectation(branch) for branch in _branches(schema))
+    return _type_in_words(schema)
+
+
+def _type_in_words(schema: Schema) -> str:
+    match schema.get("type"):
+        case "integer":
+            return "an integer" + _bounds(schema)
+        case "number":
+            return "a number" + _bounds(schema)
+        case "boolean":
+            return "true or false"
+        case "string":
+            return "text" + (" that is not empty" if schema.get("minLength") else "")
+        case "array":
+            return "a list" + (" with at least one entry" if schema.get("minItems") else "")
+        case _:
+            return "a mapping"
+
+
+def _bounds(schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    if low is not None:
+        return f" ≥ {low}"
+    return f" ≤ {high}" if high is not None else ""
+
+
+def mend(schema: Schema, value: object) -> str:
+    """Say what to do about a wrong value."""
+    kinds = {branch.get("type") for branch in _branches(schema)}
+    if isinstance(value, str) and "enum" in schema and (guess := did_you_mean(value, schema["enum"])):
+        return guess
+    if isinstance(value, str) and "integer" in kinds and value.lstrip("-").isdecimal():
+        return "remove the quotes"
+    if isinstance(value, str) and "boolean" in kinds and value.lower() in _WORDS_FOR_TRUTH:
+        return "YAML 1.2 knows only true and false"
+    if isinstance(value, int | float) and kinds == {"string"}:
+        return "put it into quotes"
+    return first_sentence(schema)
+
+
+def first_sentence(schema: Schema) -> str:
+    """Take the first sentence of a field's description, as a hint reads: no capital, no full stop."""
+    text = " ".join(str(schema.get("description", "")).split())
+    sentence = text.partition(". ")[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Guess what a misspelt word stands for; empty without a good guess."""
+    if not isinstance(word, str):
+        return ""
+    by_fold = {"".join(letter for letter in choice.lower() if letter.isalnum()): choice for choice in known}
+    folded = "".join(letter for letter in word.lower() if letter.isalnum())
+    close = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.6)
+    return f"did you mean {by_fold[close[0]]}?" if close else ""

@@ -1,0 +1,349 @@
+"""Carrying out a plan: claims, orders to agents, settlements. One task an action, one action a seat.
+
+Every action is idempotent and has a precondition (the seat's version), and ends settled: in rotation, or given back.
+What fails is not retried here: the next tick looks at the world again and takes the next candidate. A seat that failed a
+promotion rests for a while first.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from scaler.cluster.agents import Agents
+from scaler.cluster.port import Cluster
+from scaler.errors import ClusterError, Conflict, LeadershipLost
+from scaler.runtime.clock import Clock
+from scaler.runtime.events import EventLog, PromotionRecord, Trigger
+from warmpool.claim import Errand, Resolution, Term, new_claim, resolve_orphan
+from warmpool.errors import StaleEpoch, WarmpoolError, WrongState
+from warmpool.plan import Action, Demote, Promote, Prove, Recall, Release, Replace, Resize, Switch
+from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatName
+
+log = structlog.get_logger(__name__)
+
+_FAILURES_BEFORE_REPLACE = 3
+"""Promotions in a row that may fail on a seat before it is replaced."""
+_REST_SECONDS = 2.0
+"""How long a seat rests after a failed promotion, doubled with each further one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long each operation may take, in seconds.
+
+    Attributes:
+        promote: claim to rotation, the drain of a switch included.
+        drain: what a demotion gives the accepted requests.
+        pause: pausing and releasing KV memory.
+        prove: one proof.
+    """
+
+    promote: float = 10.0
+    drain: float = 30.0
+    pause: float = 10.0
+    prove: float = 20.0
+
+
+@dataclass(slots=True)
+class _Rest:
+    failures: int = 0
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ticket:
+    """The right to work on a seat; compared by identity, so that an overtaken operation can't give back another's."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    claim: str
+    rotation: float
+
+
+@dataclass(slots=True)
+class Ports:
+    """What the actuator works with."""
+
+    cluster: Cluster
+    agents: Agents
+    clock: Clock
+    events: EventLog
+    queued: Callable[[PolicyName], int] = field(default=lambda _policy: 0)
+
+
+class Actuator:
+    """Carries out actions inside the TaskGroup of its `run()`.
+
+    Args:
+        ports: what it works with.
+        term: in whose name.
+        wake: called when an action has ended, so that the loop looks again.
+        deadlines: how long each operation may take.
+    """
+
+    def __init__(
+        self, ports: Ports, term: Term, wake: Callable[[str], None], deadlines: Deadlines | None = None
+    ) -> None:
+        self._ports = ports
+        self._term = term
+        self._wake = wake
+        self._deadlines = deadlines or Deadlines()
+        self._busy: dict[SeatName, _Ticket] = {}
+        self._rests: dict[SeatName, _Rest] = {}
+        self._awaited: dict[tuple[SeatName, PolicyName], _Awaited] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._numbers = itertools.count(1)
+        self._settled: dict[SeatName, float] = {}
+
+    async def run(self) -> None:
+        """Hold the actions' TaskGroup open until cancelled; cancelling ends every action."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+
+    def candidates(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """Return the seats that may be planned with: all but those that rest after a failed promotion."""
+        now = self._ports.clock.wall()
+        return [seat for seat in seats if not self._rests_now(seat, now)]
+
+    def _rests_now(self, seat: Seat, now: float) -> bool:
+        rest = self._rests.get(seat.name)
+        return rest is not None and now < rest.until and not seat.serving and seat.claim is None
+
+    def start(self, actions: Sequence[Action], triggers: Mapping[PolicyName, Trigger]) -> None:
+        """Begin each action in a task of its own; one that is under way already is left alone."""
+        for action in actions:
+            self._start(action, triggers)
+
+    def _start(self, action: Action, triggers: Mapping[PolicyName, Trigger]) -> None:
+        match action:
+            case Resize(fleet=fleet, total=total):
+                self._spawn(self._resize(fleet, total))
+            case Recall(seat=seat, policy=policy):
+                self._begin(seat, Operation.RECALL, lambda: self._promote(seat, policy, None, triggers))
+            case Promote(seat=seat, policy=policy):
+                self._begin(seat, Operation.PROMOTE, lambda: self._promote(seat, policy, None, triggers))
+            case Switch(seat=seat, leaving=leaving, policy=policy):
+                self._begin(seat, Operation.SWITCH, lambda: self._promote(seat, policy, leaving, triggers))
+            case Demote(seat=seat, policy=policy):
+                self._begin(seat, Operation.DEMOTE, lambda: self._demote(seat, policy))
+            case Release(seat=seat, policy=policy):
+                self._begin(seat, Operation.DEMOTE, lambda: self._release(seat, policy))
+            case Prove(seat=seat, policy=policy):
+                self._begin(seat, Operation.PROVE, lambda: self._prove(seat, policy))
+            case Replace(seat=seat, reason=reason):
+                self._begin(seat, Operation.DEMOTE, lambda: self._replace(seat, reason))
+
+    def _begin(
+        self, seat: Seat, operation: Operation, work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Run one operation on a seat unless another runs there; only a recall may overtake a demotion."""
+        running = self._busy.get(seat.name)
+        if running is not None and not (
+            operation is Operation.RECALL and running.operation is Operation.DEMOTE
+        ):
+            return
+        ticket = _Ticket(operation)
+        self._busy[seat.name] = ticket
+        self._spawn(self._guarded(seat.name, ticket, work()))
+
+    async def _guarded(self, name: SeatName, ticket: "_Ticket", work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except (WarmpoolError, ClusterError) as error:
+            log.warning("action failed", seat=name, operation=str(ticket.operation), error=str(error))
+            if isinstance(error, StaleEpoch):
+                raise LeadershipLost(str(error)) from error
+        finally:
+            if self._busy.get(name) is ticket:
+                del self._busy[name]
+            self._wake("action ended")
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        if self._tasks is None:
+            work.close()
+            return
+        self._tasks.create_task(work)
+
+    def adopt(self, seats: Sequence[Seat]) -> None:
+        """End claims that nobody carries out any more: of an earlier term, or of ours whose settlement was lost."""
+        now = self._ports.clock.wall()
+        for seat in seats:
+            if seat.claim is None or seat.name in self._busy:
+                continue
+            resolution = resolve_orphan(seat, now, self._term.epoch)
+            if resolution is not None:
+                log.info(
+                    "orphaned claim resolved", seat=seat.name, claim=resolution.claim.id, why=resolution.why
+                )
+                self._begin(seat, resolution.claim.operation, partial(self._resolve, seat, resolution))
+
+    async def _resolve(self, seat: Seat, resolution: Resolution) -> None:
+        await self._settle(seat.name, resolution.claim, resolution.serving)
+
+    # -------------------------------------------------------------- promotion, switch, recall
+
+    async def _promote(
+        self,
+        seat: Seat,
+        policy: PolicyName,
+        leaving: PolicyName | None,
+        triggers: Mapping[PolicyName, Trigger],
+    ) -> None:
+        operation = Operation.SWITCH if leaving else self._busy[seat.name].operation
+        claim = self._claim(
+            Errand(operation=operation, policy=policy, leaving=leaving), self._deadlines.promote
+        )
+        now = self._ports.clock.wall()
+        record = PromotionRecord(
+            claim=claim.id,
+            operation=operation,
+            policy=policy,
+            fleet=seat.fleet,
+            seat=seat.name,
+            trigger=triggers.get(policy) or Trigger(sample=now, decision=now),
+        )
+        try:
+            await self._carry_out(seat, claim, record)
+        except Conflict:
+            raise  # somebody else was faster; nothing was begun
+        except (WarmpoolError, ClusterError) as error:
+            record.error = str(error) or type(error).__name__
+            self._ports.events.promotion(record)
+            await self._rest(seat)
+            raise
+        self._rests.pop(seat.name, None)
+        self._ports.events.promotion(record)
+
+    async def _carry_out(self, seat: Seat, claim: Claim, record: PromotionRecord) -> None:
+        clock, cluster, agents = self._ports.clock, self._ports.cluster, self._ports.agents
+        claimed = await cluster.claim(seat, claim)
+        record.claimed = clock.wall()
+        serving: PolicyName | None = None
+        try:
+            if claim.leaving is not None:
+                await agents.drain(claimed, claim, claim.leaving, deadline=self._deadlines.promote / 2)
+                await agents.pause(claimed, claim, claim.leaving, deadline=self._deadlines.pause)
+            left = max(0.5, claim.deadline - clock.wall())
+            done = await agents.resume(claimed, claim, claim.policy, deadline=left)
+            record.canary = clock.wall()
+            record.resumed = record.canary - done.phases.get("canary", 0.0) - done.phases.get("open", 0.0)
+            record.phases = done.phases
+            serving = claim.policy
+        finally:
+            record.waiting = self._ports.queued(claim.policy)
+            await self._settle(claimed.name, claim, serving)
+        record.rotation = clock.wall()
+        self._awaited[seat.name, claim.policy] = _Awaited(claim.id, record.rotation)
+
+    async def _settle(self, name: SeatName, claim: Claim, serving: PolicyName | None) -> None:
+        """End the claim even while we are being cancelled: a claim left behind blocks the seat until its deadline."""
+        await asyncio.shield(self._ports.cluster.settle(name, claim, serving=serving))
+        self._settled[name] = self._ports.clock.wall()
+
+    @property
+    def settled(self) -> Mapping[SeatName, float]:
+        """When each seat was last settled, in Unix seconds: for a while its labels are newer than its agent's report."""
+        return self._settled
+
+    async def _rest(self, seat: Seat) -> None:
+        """Leave a seat alone for a while after a failed promotion; replace it when it fails again and again."""
+        rest = self._rests.setdefault(seat.name, _Rest())
+        rest.failures += 1
+        rest.until = self._ports.clock.wall() + _REST_SECONDS * 2 ** (rest.failures - 1)
+        if rest.failures >= _FAILURES_BEFORE_REPLACE:
+            del self._rests[seat.name]
+            await self._replace(seat, f"{rest.failures} promotions in a row failed")
+
+    def _holds(self, claim: Claim) -> bool:
+        return any(
+            seat.claim is not None and seat.claim.id == claim.id for seat in self._ports.cluster.seats()
+        )
+
+    def first_content(
+        self, policy: PolicyName, seat: SeatName, dispatched: float, queued_since: float, at: float
+    ) -> None:
+        """Record the first content that a promoted resident sent to a client; later ones cost a dictionary look-up."""
+        awaited = self._awaited.get((seat, policy))
+        if awaited is None:
+            return
+        del self._awaited[seat, policy]
+        self._ports.events.record(
+            "firstToken",
+            claim=awaited.claim,
+            policy=policy,
+            seat=seat,
+            dispatched=dispatched,
+            first=at,
+            waited=queued_since < awaited.rotation,
+        )
+
+    # -------------------------------------------------------------- the other operations
+
+    async def _demote(self, seat: Seat, policy: PolicyName) -> None:
+        deadlines = self._deadlines
+        claim = self._claim(
+            Errand(operation=Operation.DEMOTE, policy=policy), deadlines.drain + deadlines.pause
+        )
+        claimed = await self._ports.cluster.claim(seat, claim)
+        outcome, phases = "Failed", dict[str, float]()
+        try:
+            drained = await self._ports.agents.drain(claimed, claim, policy, deadline=deadlines.drain)
+            paused = await self._ports.agents.pause(claimed, claim, policy, deadline=deadlines.pause)
+            outcome, phases = "Demoted", {**drained.phases, **paused.phases}
+        except WrongState:
+            if self._holds(claim):
+                raise
+            outcome = "Recalled"  # a recall took the claim over, which is how this drain was ended
+        finally:
+            with suppress(Conflict):  # a recall holds the seat by now
+                await self._settle(claimed.name, claim, None)
+            self._ports.events.record(
+                "demotion", claim=claim.id, policy=policy, seat=seat.name, outcome=outcome, phases=phases
+            )
+
+    async def _release(self, seat: Seat, policy: PolicyName) -> None:
+        """Take a dead resident out of rotation; there is nothing to drain."""
+        claim = self._claim(Errand(operation=Operation.DEMOTE, policy=policy), self._deadlines.pause)
+        claimed = await self._ports.cluster.claim(seat, claim)
+        await self._settle(claimed.name, claim, None)
+        self._ports.events.record(
+            "demotion", claim=claim.id, policy=policy, seat=seat.name, outcome="Released", phases={}
+        )
+
+    async def _prove(self, seat: Seat, policy: PolicyName) -> None:
+        claim = self._claim(Errand(operation=Operation.PROVE, policy=policy), self._deadlines.prove)
+        claimed = await self._ports.cluster.claim(seat, claim)
+        try:
+            await self._ports.agents.prove(claimed, claim, policy, deadline=self._deadlines.prove)
+        finally:
+            await self._settle(claimed.name, claim, None)
+
+    async def _replace(self, seat: Seat, why: str) -> None:
+        await self._ports.cluster.delete(seat, reason=why)
+        self._ports.events.record("replace", seat=seat.name, fleet=seat.fleet, why=why)
+
+    async def _resize(self, fleet: FleetName, total: int) -> None:
+        before = self._ports.cluster.replicas(fleet)
+        try:
+            await self._ports.cluster.resize(fleet, total)
+        except ClusterError as error:
+            log.warning("resize failed", fleet=fleet, total=total, error=str(error))
+            return
+        self._ports.events.record("resize", fleet=fleet, to=total, **{"from": before})
+
+    def _claim(self, errand: Errand, seconds: float) -> Claim:
+        return new_claim(
+            errand, self._term, number=next(self._numbers), now=self._ports.clock.wall(), seconds=seconds
+        )

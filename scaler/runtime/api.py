@@ -1,0 +1,211 @@
+"""The controller's HTTP: samples and reports in, everything that an operator asks out.
+
+Answers come from the last tick and the cluster's cache; no handler waits for anything but its own request body.
+"""
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.aiohttp import make_aiohttp_handler
+
+from scaler.core.explain import explain
+from scaler.core.model import PolicyDecision, Reason
+from scaler.errors import SampleRejected
+from scaler.runtime.controller import Controller, Tick
+from warmpool.errors import BadOrder
+from warmpool.seats import FleetName, PolicyName, SeatValue, seat_value
+from warmpool.states import ResidentState
+from warmpool.wire import seat_to_json
+
+_BODY_LIMIT_BYTES = 256 * 1024
+"""Samples and reports are a few kilobytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """Where what comes in goes.
+
+    Attributes:
+        sample: takes a pushed sample's body; raises SampleRejected.
+        report: takes an agent's report; raises BadOrder.
+        models: model names of each policy.
+        token: bearer token that agents must show; a report can take a seat out of rotation, so not everybody may make one.
+    """
+
+    sample: Callable[[bytes], None]
+    report: Callable[[Mapping[str, Any]], None]
+    models: Mapping[PolicyName, tuple[str, ...]]
+    token: str
+
+
+class Api:
+    """Handlers over one controller.
+
+    Args:
+        controller: whose last tick is shown.
+        intake: where samples and reports go.
+        registry: what `/metrics` shows.
+    """
+
+    def __init__(self, controller: Controller, intake: Intake, registry: CollectorRegistry) -> None:
+        self._controller = controller
+        self._intake = intake
+        self._metrics = make_aiohttp_handler(registry)
+
+    def application(self) -> web.Application:
+        """Build the aiohttp application."""
+        app = web.Application(client_max_size=_BODY_LIMIT_BYTES)
+        app.add_routes(
+            [
+                web.get("/livez", self._live),
+                web.get("/readyz", self._ready),
+                web.get("/metrics", self._metrics),
+                web.post("/v1/signals", self._signals),
+                web.post("/v1/agents", self._agents),
+                web.get("/v1/status", self._status),
+                web.get("/v1/fleets", self._fleets),
+                web.get("/v1/policies", self._policies),
+                web.get("/v1/seats", self._seats),
+            ]
+        )
+        return app
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self._controller.last is None:
+            return web.Response(status=503, text="no decision yet\n")
+        return web.Response(text="ok\n")
+
+    async def _signals(self, request: web.Request) -> web.Response:
+        try:
+            self._intake.sample(await request.read())
+        except SampleRejected as error:
+            return _refused("SampleRejected", str(error))
+        return web.Response(status=204)
+
+    async def _agents(self, request: web.Request) -> web.Response:
+        shown = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(shown.encode(), f"Bearer {self._intake.token}".encode()):
+            return web.json_response(
+                {"error": {"code": "Unauthorized", "message": "wrong token"}}, status=401
+            )
+        try:
+            body = json.loads(await request.read())
+            if not isinstance(body, dict):
+                raise BadOrder("a report is a JSON object")
+            self._intake.report(body)
+        except (BadOrder, ValueError) as error:
+            return _refused("BadReport", str(error))
+        return web.Response(status=204)
+
+    async def _status(self, _: web.Request) -> web.Response:
+        waiting = waiting_for(self._controller)
+        return web.json_response(
+            {"ready": not waiting, "waitingFor": waiting, "version": version("emberpool")}
+        )
+
+    async def _fleets(self, _: web.Request) -> web.Response:
+        tick = self._controller.last
+        items = (
+            [] if tick is None else [self._fleet(tick, fleet.name) for fleet in self._controller.table.fleets]
+        )
+        return web.json_response({"items": items})
+
+    def _fleet(self, tick: Tick, name: FleetName) -> dict[str, Any]:
+        spec = next(fleet for fleet in self._controller.table.fleets if fleet.name == name)
+        decided, view = tick.decision.fleets[name], tick.snapshot.fleets[name]
+        values = [seat_value(seat) for seat in tick.seats if seat.fleet == name]
+        created = [seat.created_at for seat in tick.seats if seat.fleet == name]
+        return {
+            "name": name,
+            "mode": "Observe" if spec.observe else "Enforce",
+            "maxSeats": spec.max_seats,
+            "replicas": view.replicas,
+            "total": decided.total,
+            "spareTarget": decided.spare,
+            "seats": {str(value): values.count(value) for value in SeatValue if value in values},
+            "policies": sorted(
+                policy.name
+                for policy in self._controller.table.policies
+                if any(share.fleet == name for share in policy.fleets)
+            ),
+            "reasons": _reasons(decided.reasons),
+            "createdAt": min(created, default=None),
+        }
+
+    async def _policies(self, _: web.Request) -> web.Response:
+        tick = self._controller.last
+        items = (
+            [] if tick is None else [self._policy(tick, policy) for policy in tick.decision.policies.values()]
+        )
+        return web.json_response({"items": items})
+
+    def _policy(self, tick: Tick, decided: PolicyDecision) -> dict[str, Any]:
+        load = tick.snapshot.loads[decided.policy]
+        return {
+            "name": decided.policy,
+            "models": list(self._intake.models.get(decided.policy, ())),
+            "mode": str(decided.mode),
+            "demand": decided.demand,
+            "needed": decided.needed,
+            "capacity": decided.capacity,
+            "wanted": dict(decided.wanted),
+            "serving": dict(decided.serving),
+            "queued": load.queued.value if load.queued.known else None,
+            "inFlight": load.in_flight.value if load.in_flight.known else None,
+            "oldestWaitSeconds": load.oldest_wait.value if load.oldest_wait.known else None,
+            "signals": str(load.queued.quality),
+            "reasons": _reasons(decided.reasons),
+        }
+
+    async def _seats(self, _: web.Request) -> web.Response:
+        tick = self._controller.last
+        return web.json_response(
+            {"items": [] if tick is None else [seat_to_json(seat) for seat in tick.seats]}
+        )
+
+
+def waiting_for(controller: Controller) -> list[str]:
+    """Say what stands between now and a warm set of fleets; empty when every floor serves and every spare is proven."""
+    tick = controller.last
+    if tick is None:
+        return ["the first decision"]
+    missing = []
+    for policy in controller.table.policies:
+        supplies = [tick.snapshot.fleets[share.fleet].supply.get(policy.name) for share in policy.fleets]
+        serving = sum(supply.serving for supply in supplies if supply is not None)
+        if serving < policy.serving_min:
+            missing.append(f"policy {policy.name}: {serving} of {policy.serving_min} residents serve")
+    for fleet in controller.table.fleets:
+        view = tick.snapshot.fleets[fleet.name]
+        if view.spare < min(fleet.spare_target, fleet.max_seats - view.serving):
+            missing.append(f"fleet {fleet.name}: {view.spare} of {fleet.spare_target} spare seats are warm")
+    for seat in tick.seats:
+        if seat_value(seat) in {SeatValue.STARTING, SeatValue.SPARE}:
+            if not seat.residents:
+                missing.append(f"seat {seat.name}: agent starting")
+            missing += [
+                f"seat {seat.name}: {resident.policy} {resident.state}"
+                for resident in seat.residents
+                if resident.state not in {ResidentState.PAUSED, ResidentState.PARKED}
+            ]
+    return missing
+
+
+def _reasons(reasons: tuple[Reason, ...]) -> list[dict[str, Any]]:
+    return [
+        {"code": str(reason.code), "facts": dict(reason.facts), "sentence": explain(reason)}
+        for reason in reasons
+    ]
+
+
+def _refused(code: str, message: str) -> web.Response:
+    return web.json_response({"error": {"code": code, "message": message}}, status=400)

@@ -1,0 +1,133 @@
+"""What happened, as records: seats and residents that changed, promotions with the time of every stage.
+
+The drill draws its pictures from these lines, and an operator reads them after the fact. Only changes are written.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaler.core.model import PolicyDecision
+from scaler.runtime.clock import Clock
+from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatName, SeatValue, seat_value
+
+_LOAD_INTERVAL_SECONDS = 0.05
+"""At most 20 load records a second for each policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """What an action answers: for the record, and for the time from sample to first token.
+
+    Attributes:
+        sample: Unix time of the newest sample that the decision saw.
+        decision: Unix time of the decision.
+    """
+
+    sample: float
+    decision: float
+
+
+@dataclass(slots=True, kw_only=True)
+class PromotionRecord:
+    """One promotion, stage by stage; times are Unix seconds, 0.0 for a stage that wasn't reached."""
+
+    claim: str
+    operation: Operation
+    policy: PolicyName
+    fleet: FleetName
+    seat: SeatName
+    trigger: Trigger
+    claimed: float = 0.0
+    resumed: float = 0.0
+    canary: float = 0.0
+    rotation: float = 0.0
+    waiting: int = 0
+    phases: Mapping[str, float] | None = None
+    error: str = ""
+
+
+class EventLog:
+    """Turns changes into records.
+
+    Args:
+        append: takes each record; must not block.
+        clock: stamps them.
+    """
+
+    def __init__(self, append: Callable[[Mapping[str, Any]], None], clock: Clock) -> None:
+        self._append = append
+        self._clock = clock
+        self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
+        self._residents: dict[tuple[SeatName, PolicyName], tuple[str, int | None]] = {}
+        self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
+
+    def seats(self, seats: Sequence[Seat]) -> None:
+        """Record each seat and resident that has changed since the last call."""
+        for seat in seats:
+            value = (seat_value(seat), _served(seat))
+            if self._values.get(seat.name) != value:
+                self._values[seat.name] = value
+                self.record("seat", seat=seat.name, fleet=seat.fleet, value=str(value[0]), serves=value[1])
+            for resident in seat.residents:
+                self._resident(seat, resident)
+        for name in self._values.keys() - {seat.name for seat in seats}:
+            del self._values[name]
+            self.record("seat", seat=name, fleet=None, value="Gone", serves=None)
+
+    def _resident(self, seat: Seat, resident: Resident) -> None:
+        key, state = (seat.name, resident.policy), (str(resident.state), resident.pid)
+        if self._residents.get(key) != state:
+            self._residents[key] = state
+            self.record(
+                "resident",
+                seat=seat.name,
+                policy=resident.policy,
+                state=state[0],
+                failure=resident.failure,
+                pid=resident.pid,
+                restarts=resident.restarts,
+                phases=dict(resident.phases),
+            )
+
+    def load(self, policy: PolicyDecision, queued: float, in_flight: float, oldest: float) -> None:
+        """Record what one policy's signals said, at most 20 times a second and only if it changed."""
+        now = self._clock.wall()
+        values = (queued, in_flight, round(oldest, 3), policy.demand, policy.capacity, str(policy.mode))
+        last, known = self._loads.get(policy.policy, (0.0, ()))
+        if values == known or now - last < _LOAD_INTERVAL_SECONDS:
+            return
+        self._loads[policy.policy] = (now, values)
+        names = ("queued", "inFlight", "oldestWaitSeconds", "demand", "capacity", "mode")
+        self.record("load", policy=policy.policy, **dict(zip(names, values, strict=True)))
+
+    def promotion(self, record: PromotionRecord) -> None:
+        """Record a promotion that ended, well or not."""
+        self.record(
+            "promotion",
+            claim=record.claim,
+            operation=str(record.operation),
+            policy=record.policy,
+            fleet=record.fleet,
+            seat=record.seat,
+            outcome="Failed" if record.error else "Promoted",
+            error=record.error,
+            waiting=record.waiting,
+            sample=record.trigger.sample,
+            decision=record.trigger.decision,
+            claimed=record.claimed,
+            resumed=record.resumed,
+            canary=record.canary,
+            rotation=record.rotation,
+            phases=dict(record.phases or {}),
+        )
+
+    def record(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever the kind carries, as JSON
+        """Record one event of any kind."""
+        self._append({"at": self._clock.wall(), "kind": kind, **facts})
+
+
+def _served(seat: Seat) -> PolicyName | None:
+    if seat.serving:
+        return min(seat.serving)
+    return seat.claim.policy if seat.claim is not None else None

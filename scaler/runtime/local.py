@@ -1,0 +1,414 @@
+"""`emberpool local`: controller, gateway and seats on one machine, until Ctrl-C, which drains.
+
+One process holds controller and gateway; every seat is an agent process with its engines. It is the product on one
+machine, not a model of it: the same controller, gateway and agent code through another cluster adapter.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from scaler.cluster.http_agents import HttpAgents
+from scaler.cluster.local.cluster import LocalCluster
+from scaler.cluster.local.gpus import find_gpus
+from scaler.core.model import Load
+from scaler.errors import UserError
+from scaler.gateway.observe import Outcome
+from scaler.gateway.proxy import Gateway
+from scaler.gateway.routes import Endpoint
+from scaler.gateway.settings import GatewaySettings
+from scaler.runtime import logs
+from scaler.runtime.actuator import Actuator, Ports
+from scaler.runtime.api import Api, Intake, waiting_for
+from scaler.runtime.clock import SystemClock
+from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
+from scaler.runtime.events import EventLog
+from scaler.runtime.local_options import LocalOptions
+from scaler.runtime.local_plan import LocalPlan, describe, make_plan, templates
+from scaler.runtime.mailbox import Mailbox
+from scaler.runtime.metrics import ControllerMetrics
+from scaler.runtime.proofs import expectations
+from scaler.runtime.routing import routes
+from scaler.signals.pushed import PushedSamples
+from scaler.store.journal import Journal
+from warmpool.claim import Term
+from warmpool.seats import PolicyName, Seat
+from warmpool.states import ResidentState
+
+_Result = TypeVar("_Result")
+
+_GATEWAY_DRAIN_SECONDS = 20.0
+"""How long requests in flight may take to finish after Ctrl-C."""
+_HEARTBEAT_SECONDS = 30.0
+"""A loop that hasn't ticked for this long is stuck."""
+
+
+def run(options: LocalOptions) -> int:
+    """Run until SIGINT or SIGTERM.
+
+    Returns:
+        The exit code: 0 after an orderly end, 2 for input that can't be used (already said on stderr), 1 otherwise.
+    """
+    logs.configure()
+    return asyncio.run(_main(options))
+
+
+async def _main(options: LocalOptions) -> int:
+    plan = make_plan(options, await find_gpus() if options.device != "cpu" else ())
+    if options.dry_run:
+        sys.stdout.write(describe(plan) + "\n")
+        return 0
+    async with AsyncExitStack() as stack:
+        directory = options.state_dir or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="emberpool-"))
+        )
+        await asyncio.to_thread((directory / "logs").mkdir, parents=True, exist_ok=True)
+        stop = _stop_on_signals(stack)
+        try:
+            await _serve(options, plan, directory, stop)
+        except* _Stopped:
+            pass
+        except* UserError as group:
+            raise _first(group) from None
+    return 0
+
+
+class _Stopped(Exception):
+    """A signal asked for the end."""
+
+
+def _first(group: BaseExceptionGroup[UserError]) -> UserError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, UserError)
+    return error
+
+
+def _stop_on_signals(stack: AsyncExitStack) -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+        stack.callback(loop.remove_signal_handler, number)
+    return stop
+
+
+async def _or_stop(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Await `work`, but not past the signal to stop."""
+    async with asyncio.TaskGroup() as tasks:
+        job, stopped = tasks.create_task(work), tasks.create_task(stop.wait())
+        await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not job.done():
+            raise _Stopped
+        stopped.cancel()
+    return job.result()
+
+
+# ------------------------------------------------------------------ one machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """Everything that runs here, wired up."""
+
+    cluster: LocalCluster
+    actuator: Actuator
+    controller: Controller
+    gateway: Gateway
+    gateway_url: str
+    controller_url: str
+
+
+async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, stop: asyncio.Event) -> None:
+    _say(describe(plan))
+    device = "cuda" if plan.cuda else "cpu"
+    with _listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
+        _check_free(options.gateway_host, options.gateway_port)
+        proofs = await _or_stop(stop, expectations(plan.directories, directory, device))
+        token = secrets.token_urlsafe(24)
+        seats = templates(options, plan, proofs, token)
+        controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        cluster = LocalCluster(seats, directory, [controller_url])
+        async with _machine(
+            options, plan, directory, cluster, _Door(listener, controller_url, token)
+        ) as machine:
+            await asyncio.to_thread(_write_state, directory, machine)
+            await _run_until(stop, machine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """Where the controller listens, and what agents must show."""
+
+    listener: socket.socket
+    url: str
+    token: str
+
+
+@asynccontextmanager
+async def _machine(
+    options: LocalOptions, plan: LocalPlan, directory: Path, cluster: LocalCluster, door: _Door
+) -> AsyncIterator[_Machine]:
+    """Wire controller, gateway and API together; on leaving everything has ended, the seats' processes included."""
+    clock, mailbox, registry = SystemClock(), Mailbox(), CollectorRegistry()
+    signals = PushedSignals(mailbox, clock)
+    models = {name: tuple(policy.spec.models or (name,)) for name, policy in plan.set.policies.items()}
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        events = EventLog(_journal(stack, directory / "events.jsonl").append, clock)
+        ports = Ports(cluster=cluster, agents=HttpAgents(session, door.token), clock=clock, events=events)
+        actuator = Actuator(
+            ports, Term(holder=f"local-{os.getpid()}", epoch=1), partial(mailbox.wake, urgent=True)
+        )
+        wiring = Wiring(
+            cluster=cluster,
+            signals=signals,
+            actuator=actuator,
+            events=events,
+            clock=clock,
+            metrics=ControllerMetrics(registry),
+            ledger=_journal(stack, directory / "decisions.jsonl").append,
+        )
+        table = PolicyTable(
+            policies=tuple(plan.set.policy_specs.values()),
+            fleets=tuple(plan.set.fleet_specs.values()),
+            hash=plan.set.short_hash,
+            seat_budget=options.seat_budget,
+        )
+        controller = Controller(table, wiring, mailbox)
+        settings = GatewaySettings(instance=f"gateway-{os.getpid()}", controllers=(door.url,))
+        gateway = Gateway(settings, _FirstTokens(actuator), registry)
+        ports.queued = lambda policy: gateway.stats(policy).queued
+        stack.push_async_callback(cluster.stop_all)
+        await _serve_api(
+            stack,
+            Api(
+                controller,
+                Intake(sample=signals.ingest, report=cluster.report, models=models, token=door.token),
+                registry,
+            ),
+            door,
+        )
+        gateway_url = await _serve_gateway(stack, gateway, options)
+        stack.callback(
+            cluster.subscribe(lambda: gateway.routes.replace(routes(table.policies, models, cluster.seats())))
+        )
+        gateway.routes.replace(routes(table.policies, models, cluster.seats()))
+        yield _Machine(
+            cluster=cluster,
+            actuator=actuator,
+            controller=controller,
+            gateway=gateway,
+            gateway_url=gateway_url,
+            controller_url=door.url,
+        )
+
+
+def _journal(stack: AsyncExitStack, path: Path) -> Journal:
+    journal = Journal(path)
+    stack.callback(journal.close)
+    return journal
+
+
+async def _serve_api(stack: AsyncExitStack, api: Api, door: _Door) -> None:
+    runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.SockSite(runner, door.listener).start()
+
+
+async def _serve_gateway(stack: AsyncExitStack, gateway: Gateway, options: LocalOptions) -> str:
+    try:
+        return await stack.enter_async_context(gateway.serve(options.gateway_host, options.gateway_port))
+    except OSError as error:
+        raise _port_taken(options.gateway_host, options.gateway_port, "--gateway-port", error) from error
+
+
+async def _run_until(stop: asyncio.Event, machine: _Machine) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        parts = [
+            tasks.create_task(part)
+            for part in (
+                machine.cluster.run(),
+                machine.actuator.run(),
+                machine.controller.run(),
+                heartbeat(machine.controller, _HEARTBEAT_SECONDS),
+                _announce(machine),
+                _watch_failures(machine.cluster),
+            )
+        ]
+        await stop.wait()
+        stop.clear()
+        _say("draining: what is in flight finishes first; Ctrl-C again ends it at once")
+        impatience = tasks.create_task(_kill_on_second_signal(stop, machine.cluster))
+        await machine.gateway.drain(_GATEWAY_DRAIN_SECONDS)
+        for part in parts:
+            part.cancel()
+        await machine.cluster.stop_all()
+        impatience.cancel()
+
+
+async def _kill_on_second_signal(stop: asyncio.Event, cluster: LocalCluster) -> None:
+    await stop.wait()
+    cluster.kill_all()
+    raise _Stopped
+
+
+# ------------------------------------------------------------------ sockets
+
+
+def _listen(host: str, port: int, flag: str) -> socket.socket:
+    """Bind a listening socket.
+
+    Raises:
+        UserError: the port is taken or not ours to take.
+    """
+    try:
+        return socket.create_server((host, port), backlog=256)
+    except OSError as error:
+        raise _port_taken(host, port, flag, error) from error
+
+
+def _check_free(host: str, port: int) -> None:
+    """Find out early that the gateway's port is taken: before seconds of start-up, not after."""
+    if port:
+        _listen(host, port, "--gateway-port").close()
+
+
+def _port_taken(host: str, port: int, flag: str, error: OSError) -> UserError:
+    return UserError(
+        f"can't listen on {host}:{port}: {error.strerror or error}",
+        hint=f"choose another port with {flag} N, or {flag} 0 for any that is free",
+    )
+
+
+# ------------------------------------------------------------------ glue
+
+
+class PushedSignals:
+    """Pushed samples as the controller's `Signals`: stored, and a reason to tick at once."""
+
+    def __init__(self, mailbox: Mailbox, clock: SystemClock) -> None:
+        self._samples = PushedSamples()
+        self._mailbox = mailbox
+        self._clock = clock
+
+    def ingest(self, body: bytes) -> None:
+        """Take a pushed sample.
+
+        Raises:
+            SampleRejected: it is malformed; it changed nothing.
+        """
+        self._samples.ingest(body, self._clock.wall())
+        self._mailbox.wake("sample", urgent=True)
+
+    def load(self, policy: PolicyName, now: float) -> Load:
+        """See `Signals.load`; ages are taken on the wall clock that samples are stamped with."""
+        del now
+        return self._samples.load(policy, self._clock.wall())
+
+    def observed_at(self, policy: PolicyName) -> float | None:
+        """See `Signals.observed_at`."""
+        return self._samples.sampled_at(policy, self._clock.wall())
+
+    def seen(self) -> None:
+        """See `Signals.seen`."""
+        self._samples.take_peaks()
+
+
+class _FirstTokens:
+    """Tells the actuator when a resident that it promoted has sent its first content."""
+
+    def __init__(self, actuator: Actuator) -> None:
+        self._actuator = actuator
+
+    def first_content(
+        self, policy: PolicyName, endpoint: Endpoint, dispatched_at: float, at: float, queued_before: float
+    ) -> None:
+        """See `GatewayObserver.first_content`."""
+        self._actuator.first_content(policy, endpoint.seat, dispatched_at, dispatched_at - queued_before, at)
+
+    def finished(
+        self, policy: PolicyName, outcome: Outcome, *, endpoint: Endpoint | None, at: float, seconds: float
+    ) -> None:
+        """See `GatewayObserver.finished`: nothing to do."""
+
+
+async def _watch_failures(cluster: LocalCluster) -> None:
+    """End everything with the reason when a policy's residents have been given up on and none was ever proven."""
+    changed = asyncio.Event()
+    unsubscribe = cluster.subscribe(changed.set)
+    proven: set[PolicyName] = set()
+    try:
+        while True:
+            await changed.wait()
+            changed.clear()
+            proven |= {
+                r.policy for seat in cluster.seats() for r in seat.residents if r.proven_at is not None
+            }
+            hopeless = _hopeless(cluster.seats(), proven)
+            if hopeless is not None:
+                raise UserError(
+                    hopeless,
+                    hint="the engine's log has more; `python -m loader verify DIR` checks a checkpoint",
+                )
+    finally:
+        unsubscribe()
+
+
+def _hopeless(seats: Sequence[Seat], proven: set[PolicyName]) -> str | None:
+    for seat in seats:
+        for resident in seat.residents:
+            given_up = resident.state is ResidentState.FAILED and resident.failure.startswith("given up")
+            if given_up and resident.policy not in proven:
+                return f"{resident.policy} can't be started on seat {seat.name}: {resident.failure}"
+    return None
+
+
+async def _announce(machine: _Machine) -> None:
+    """Say on stderr what is still missing while the fleets warm up, and then where to send requests."""
+    began, said = time.monotonic(), ""
+    while waiting := waiting_for(machine.controller):
+        if waiting[-1] != said:
+            said = waiting[-1]
+            _say(f"[{time.monotonic() - began:5.1f} s] waiting for {said}")
+        await asyncio.sleep(0.25)
+    models = ", ".join(machine.gateway.routes.models)
+    _say(f"[{time.monotonic() - began:5.1f} s] ready: {machine.gateway_url}/v1 serves {models}")
+    _say(f"look inside: emberpool seat get --server {machine.controller_url}")
+
+
+def _write_state(directory: Path, machine: _Machine) -> None:
+    """Leave local.json for those who look for a running instance."""
+    state = {
+        "pid": os.getpid(),
+        "gateway": machine.gateway_url,
+        "controller": machine.controller_url,
+        "startedAt": time.time(),
+    }
+    temporary = directory / "local.json.partial"
+    temporary.write_text(json.dumps(state, indent=1), "utf-8")
+    temporary.replace(directory / "local.json")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,41 @@
+"""What `emberpool local` can be told; plain values, so that the command line needs none of the runtime to parse them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """Options of one `emberpool local`.
+
+    Attributes:
+        checkpoints: checkpoint directory by policy name (or by a model name that the policy lists).
+        policies: policy files or directories; empty: a default set is made, one policy per checkpoint.
+        seats: seats of the default fleet; None: one per GPU, or one on a machine without GPUs.
+        seats_per_gpu: how many seats share one GPU.
+        device: `auto`, `cpu` or `cuda`.
+        gateway_host: address that the OpenAI-compatible endpoint listens on.
+        gateway_port: its port; 0 takes a free one.
+        controller_port: port of the controller's API on 127.0.0.1; 0 takes a free one.
+        state_dir: where records, logs and local.json go; None: a temporary directory, removed at the end.
+        seat_budget: seats that all fleets together may have; None: no such limit.
+        max_num_seqs: sequences per engine; None: the fleet's targetInFlight of each policy.
+        max_model_len: tokens per sequence; None: the engine's default.
+        dry_run: print what would run, and start nothing.
+    """
+
+    checkpoints: Mapping[str, Path]
+    policies: tuple[Path, ...] = ()
+    seats: int | None = None
+    seats_per_gpu: int = 1
+    device: str = "auto"
+    gateway_host: str = "127.0.0.1"
+    gateway_port: int = 8000
+    controller_port: int = 9080
+    state_dir: Path | None = None
+    seat_budget: int | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    dry_run: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)

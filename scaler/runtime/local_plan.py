@@ -1,0 +1,318 @@
+"""What one machine would run, worked out before anything starts: seats, residents, commands, memory.
+
+Everything that can be wrong with the options, the policies or the checkpoints is found here, as one clear error.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loader.checkpoint import Checkpoint
+from loader.errors import CheckpointError
+from loader.sources.files import open_checkpoint
+from scaler.cluster.local.cluster import SeatTemplate
+from scaler.cluster.local.gpus import Gpu
+from scaler.cluster.local.memory import Footprint, available_bytes, footprint, seat_bytes
+from scaler.errors import UserError
+from scaler.policy.compile import PolicySet, load_policies
+from scaler.policy.default import FLEET_NAME, default_set
+from scaler.policy.models import EngineType, ScalingPolicy
+from scaler.runtime.local_options import LocalOptions
+from warmpool.seats import FleetName, PolicyName
+
+_MIB = 1024 * 1024
+_GIB = 1024 * _MIB
+_DEFAULT_LENGTH = 512
+"""Tokens per sequence where nobody said: enough for a chat turn, small enough for a laptop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPlan:
+    """What would run.
+
+    Attributes:
+        set: fleets and policies.
+        checkpoints: opened checkpoint of each policy.
+        directories: its directory.
+        footprints: per fleet and policy, what one resident takes.
+        placements: per fleet, the GPUs of each seat slot (empty tuples on the CPU).
+        cuda: whether engines run on GPUs.
+    """
+
+    set: PolicySet
+    checkpoints: Mapping[PolicyName, Checkpoint]
+    directories: Mapping[PolicyName, Path]
+    footprints: Mapping[tuple[FleetName, PolicyName], Footprint]
+    placements: Mapping[FleetName, Sequence[tuple[str, ...]]]
+    cuda: bool
+
+    @property
+    def needed_bytes(self) -> int:
+        """What all seats take together when they are warm."""
+        return sum(self.seat_bytes(fleet) * len(slots) for fleet, slots in self.placements.items())
+
+    def seat_bytes(self, fleet: FleetName) -> int:
+        """What one seat of a fleet takes."""
+        return seat_bytes([size for (name, _), size in self.footprints.items() if name == fleet])
+
+
+def make_plan(options: LocalOptions, gpus: Sequence[Gpu]) -> LocalPlan:
+    """Work out what would run. Reads policy files and checkpoint headers.
+
+    Raises:
+        UserError: something is missing, wrong or too large; the message names it and the hint its mend.
+        PolicyError: the policy files have faults.
+    """
+    cuda = _choose_device(options, gpus)
+    policies = _policy_set(options, gpus if cuda else ())
+    directories = _match_checkpoints(options, policies)
+    checkpoints = {name: _open(name, path) for name, path in directories.items()}
+    plan = LocalPlan(
+        set=policies,
+        checkpoints=checkpoints,
+        directories=directories,
+        footprints=_footprints(options, policies, checkpoints, cuda=cuda),
+        placements=_place(options, policies, gpus if cuda else ()),
+        cuda=cuda,
+    )
+    _check_memory(options, plan, gpus)
+    return plan
+
+
+def _choose_device(options: LocalOptions, gpus: Sequence[Gpu]) -> bool:
+    if options.device == "cuda" and not gpus:
+        raise UserError(
+            "no GPU was found", hint="`nvidia-smi` lists what the driver sees; --device cpu runs without"
+        )
+    return bool(gpus) and options.device != "cpu"
+
+
+def _policy_set(options: LocalOptions, gpus: Sequence[Gpu]) -> PolicySet:
+    if options.policies:
+        return load_policies(options.policies)
+    seats = options.seats if options.seats is not None else max(1, len(gpus) * options.seats_per_gpu)
+    in_flight = options.max_num_seqs or 8
+    return default_set(
+        list(options.checkpoints), seats=seats, target_in_flight=in_flight, gpus=1 if gpus else 0
+    )
+
+
+def _match_checkpoints(options: LocalOptions, policies: PolicySet) -> dict[PolicyName, Path]:
+    """Find the checkpoint of each policy: by the policy's name, or by one of its model names."""
+    matched: dict[PolicyName, Path] = {}
+    for name, policy in policies.policies.items():
+        names = [name, *_models(policy)]
+        found = next((options.checkpoints[key] for key in names if key in options.checkpoints), None)
+        if found is None:
+            raise UserError(
+                f"policy {name} has no checkpoint",
+                hint=f"add --checkpoint {name}=DIR, a directory of .safetensors files",
+            )
+        matched[name] = found
+    known = {key for name, policy in policies.policies.items() for key in (name, *_models(policy))}
+    if unknown := sorted(set(options.checkpoints) - known):
+        raise UserError(
+            f"no policy is called {unknown[0]}, and none lists it as a model",
+            hint=f"policies: {', '.join(sorted(policies.policies))}; write --checkpoint NAME=DIR with one of these",
+        )
+    return matched
+
+
+def _models(policy: ScalingPolicy) -> Sequence[str]:
+    return policy.spec.models or (policy.metadata.name,)
+
+
+def _open(name: PolicyName, path: Path) -> Checkpoint:
+    try:
+        return open_checkpoint(path)
+    except CheckpointError as error:
+        hint = (
+            getattr(error, "hint", "")
+            or "`python -m loader verify DIR` lists what is wrong with a checkpoint"
+        )
+        raise UserError(f"the checkpoint of {name} can't be used: {error}", hint=hint) from error
+    except OSError as error:
+        raise UserError(
+            f"the checkpoint of {name} can't be read: {error}", hint="name a directory of .safetensors files"
+        ) from error
+
+
+def _footprints(
+    options: LocalOptions, policies: PolicySet, checkpoints: Mapping[PolicyName, Checkpoint], *, cuda: bool
+) -> dict[tuple[FleetName, PolicyName], Footprint]:
+    sizes = {}
+    for name, spec in policies.policy_specs.items():
+        for share in spec.fleets:
+            sizes[share.fleet, name] = footprint(
+                checkpoints[name],
+                sequences=sequences(options, policies, name, share.fleet),
+                length=length(options, policies, name),
+                cuda=cuda,
+            )
+    return sizes
+
+
+def sequences(options: LocalOptions, policies: PolicySet, policy: PolicyName, fleet: FleetName) -> int:
+    """Return how many sequences an engine takes: its own argument, the option, or what the policy promises per seat."""
+    given = _argument(policies.policies[policy], "--max-num-seqs") or options.max_num_seqs
+    share = next(share for share in policies.policy_specs[policy].fleets if share.fleet == fleet)
+    return given or share.target_in_flight
+
+
+def length(options: LocalOptions, policies: PolicySet, policy: PolicyName) -> int:
+    """Return how many tokens one sequence may have."""
+    return _argument(policies.policies[policy], "--max-model-len") or options.max_model_len or _DEFAULT_LENGTH
+
+
+def _argument(policy: ScalingPolicy, flag: str) -> int | None:
+    arguments = policy.spec.engine.args
+    for position, argument in enumerate(arguments):
+        value = arguments[position + 1 : position + 2] if argument == flag else ()
+        if argument.startswith(f"{flag}="):
+            value = (argument.partition("=")[2],)
+        if value and value[0].isdigit():
+            return int(value[0])
+    return None
+
+
+def _place(
+    options: LocalOptions, policies: PolicySet, gpus: Sequence[Gpu]
+) -> dict[FleetName, Sequence[tuple[str, ...]]]:
+    """Give each seat slot its GPUs; fleets take them in turn, and a GPU holds `seats_per_gpu` seats at most."""
+    free = [gpu.uuid for _ in range(options.seats_per_gpu) for gpu in gpus]
+    placements: dict[FleetName, Sequence[tuple[str, ...]]] = {}
+    for name, fleet in policies.fleets.items():
+        wanted, per_seat = fleet.spec.max_seats, max(1, fleet.spec.seat.gpus)
+        if options.seat_budget is not None:
+            wanted = min(wanted, options.seat_budget)
+        if not gpus:
+            placements[name] = [()] * wanted
+            continue
+        slots = [
+            tuple(free[i * per_seat : (i + 1) * per_seat]) for i in range(min(wanted, len(free) // per_seat))
+        ]
+        free = free[len(slots) * per_seat :]
+        if len(slots) < wanted:
+            raise UserError(
+                f"fleet {name} may have {wanted} seats of {per_seat} GPU(s), and room is left for {len(slots)}",
+                hint=f"lower its maxSeats, or raise --seats-per-gpu (now {options.seats_per_gpu})",
+            )
+        placements[name] = slots
+    return placements
+
+
+def _check_memory(options: LocalOptions, plan: LocalPlan, gpus: Sequence[Gpu]) -> None:
+    """Refuse what would end in the kernel's OOM killer or CUDA's."""
+    if plan.cuda:
+        room = min(gpu.memory_bytes for gpu in gpus) // options.seats_per_gpu
+        for fleet in plan.placements:
+            needed = plan.seat_bytes(fleet) * 102 // 100
+            if needed > room:
+                raise UserError(
+                    f"a seat of fleet {fleet} needs {_gib(needed)} of GPU memory, and {_gib(room)} is there for it",
+                    hint="fewer residents a seat, fewer sequences (--max-num-seqs), or a lower --seats-per-gpu",
+                )
+        return
+    available = available_bytes()
+    budget = options.seat_budget
+    needed = plan.needed_bytes
+    if budget is not None and plan.placements:
+        needed = min(needed, budget * max(plan.seat_bytes(fleet) for fleet in plan.placements))
+    if needed > available:
+        raise UserError(
+            f"the seats need {_gib(needed)} of memory, and {_gib(available)} is available",
+            hint="lower maxSeats (or --seats), serve fewer models, or take a smaller checkpoint",
+        )
+
+
+def _gib(count: float) -> str:
+    return f"{count / _GIB:.1f} GiB"
+
+
+# ------------------------------------------------------------------ what seats are made from
+
+
+def templates(
+    options: LocalOptions, plan: LocalPlan, proofs: Mapping[PolicyName, Mapping[str, Any]], token: str
+) -> list[SeatTemplate]:
+    """Make each fleet's seat template.
+
+    Args:
+        options: what was asked for.
+        plan: what would run.
+        proofs: per policy, the recorded prompts and tokens that its residents must reproduce.
+        token: bearer token that agents will want.
+    """
+    environment = {"EMBERPOOL_AGENT_TOKEN": token, **options.environment}
+    return [
+        SeatTemplate(
+            fleet=fleet,
+            residents=[
+                _resident(options, plan, fleet, policy, proofs[policy])
+                for policy in plan.set.policies_on(fleet)
+            ],
+            placements=slots,
+            environment=environment,
+        )
+        for fleet, slots in plan.placements.items()
+    ]
+
+
+def _resident(
+    options: LocalOptions, plan: LocalPlan, fleet: FleetName, policy: PolicyName, proof: Mapping[str, Any]
+) -> dict[str, Any]:
+    written = plan.set.policies[policy]
+    if written.spec.engine.type is not EngineType.REFERENCE:
+        raise UserError(
+            f"policy {policy} wants engine type {written.spec.engine.type}, which `emberpool local` can't start yet",
+            hint="write `engine: {type: Reference}`, or leave `engine` out",
+        )
+    size = plan.footprints[fleet, policy]
+    return {
+        "policy": policy,
+        "model": _models(written)[0],
+        "type": "Reference",
+        "command": _command(options, plan, fleet, policy),
+        "environment": {},
+        "proof": dict(proof),
+        "memoryMiB": (size.weights_bytes + size.kv_bytes + size.overhead_bytes) // _MIB,
+    }
+
+
+def _command(options: LocalOptions, plan: LocalPlan, fleet: FleetName, policy: PolicyName) -> list[str]:
+    written = plan.set.policies[policy]
+    arguments = [str(argument) for argument in written.spec.engine.args]
+    command = [sys.executable, "-m", "warmpool.reference", "serve"]
+    for model in _models(written):
+        command += ["--model", model]
+    command += ["--checkpoint", str(plan.directories[policy])]
+    command += ["--host", "{host}", "--port", "{port}", "--control-port", "{controlPort}"]
+    command += ["--guard", "closed", "--die-with-parent"]
+    command += ["--device", "cuda" if plan.cuda else "cpu"]
+    if _argument(written, "--max-num-seqs") is None:
+        command += ["--max-num-seqs", str(sequences(options, plan.set, policy, fleet))]
+    if _argument(written, "--max-model-len") is None:
+        command += ["--max-model-len", str(length(options, plan.set, policy))]
+    return command + arguments
+
+
+def describe(plan: LocalPlan) -> str:
+    """Say in words what would run: for --dry-run and the start-up message."""
+    lines = []
+    for fleet, slots in plan.placements.items():
+        where = "CPU" if not plan.cuda else f"{len({gpu for slot in slots for gpu in slot})} GPU(s)"
+        lines.append(
+            f"fleet {fleet}: up to {len(slots)} seats on {where}, {_gib(plan.seat_bytes(fleet))} each"
+        )
+        for policy in plan.set.policies_on(fleet):
+            size = plan.footprints[fleet, policy]
+            lines.append(
+                f"  resident {policy}: {_gib(size.weights_bytes)} weights, {_gib(size.kv_bytes)} KV memory while it"
+                f" serves, from {plan.directories[policy]}"
+            )
+    return "\n".join(lines)
+
+
+__all__ = ["FLEET_NAME", "LocalPlan", "describe", "length", "make_plan", "sequences", "templates"]

@@ -1,0 +1,243 @@
+"""What every cluster adapter promises, run on the in-memory one and on real processes alike."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+from aiohttp import web
+
+from scaler.cluster.agents import Agents
+from scaler.cluster.http_agents import HttpAgents
+from scaler.cluster.local.cluster import LocalCluster, SeatTemplate
+from scaler.cluster.port import Cluster
+from scaler.errors import Conflict, NotFound
+from tests.fakes.loop_clock import LoopClock
+from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster, Timing
+from tests.integration.agent.conftest import resident
+from warmpool.claim import Errand, Term, new_claim
+from warmpool.errors import AgentError, StaleEpoch
+from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatValue, seat_value
+from warmpool.states import ResidentState as S
+
+FLEET, CHAT, CODE = FleetName("spares"), PolicyName("chat"), PolicyName("code")
+TOKEN = "secret"
+WAIT_SECONDS = 60.0
+
+
+class Rig:
+    """A cluster with its agents, and a way to wait for what it becomes."""
+
+    def __init__(self, cluster: Cluster, agents: Agents, wall: Callable[[], float]) -> None:
+        self.cluster = cluster
+        self.agents = agents
+        self.wall = wall
+        self._numbers = iter(range(1, 1000))
+
+    def claim(
+        self, operation: Operation, policy: PolicyName = CHAT, *, epoch: int = 1, **leaving: PolicyName
+    ) -> Claim:
+        errand = Errand(operation=operation, policy=policy, leaving=leaving.get("leaving"))
+        return new_claim(
+            errand, Term(holder="test", epoch=epoch), number=next(self._numbers), now=self.wall(), seconds=60
+        )
+
+    def seats(self) -> list[Seat]:
+        return [seat for seat in self.cluster.seats() if not seat.terminating]
+
+    async def until(self, condition: Callable[[list[Seat]], bool]) -> list[Seat]:
+        changed = asyncio.Event()
+        end = self.cluster.subscribe(changed.set)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not condition(self.seats()):
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            end()
+        return self.seats()
+
+    async def warm(self, seats: int) -> list[Seat]:
+        await self.cluster.resize(FLEET, seats)
+        return await self.until(
+            lambda found: (
+                len(found) == seats
+                and all(
+                    len(seat.residents) == 2 and all(r.state is S.PAUSED for r in seat.residents)
+                    for seat in found
+                )
+            )
+        )
+
+    async def promoted(self, seat: Seat, policy: PolicyName = CHAT) -> Seat:
+        order = self.claim(Operation.PROMOTE, policy)
+        claimed = await self.cluster.claim(seat, order)
+        await self.agents.resume(claimed, order, policy, deadline=10)
+        return await self.cluster.settle(seat.name, order, serving=policy)
+
+
+@asynccontextmanager
+async def memory_rig(_: Path) -> AsyncIterator[Rig]:
+    clock = LoopClock()
+    cluster = MemoryCluster({FLEET: [CHAT, CODE]}, clock.wall, Timing(start=0.2))
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(cluster.run())
+        yield Rig(cluster, MemoryAgents(cluster.engines), clock.wall)
+        running.cancel()
+
+
+@asynccontextmanager
+async def local_rig(directory: Path) -> AsyncIterator[Rig]:
+    (directory / "logs").mkdir()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        clusters: list[LocalCluster] = []
+
+        async def report(request: web.Request) -> web.Response:
+            clusters[0].report(json.loads(await request.read()))
+            return web.Response(status=204)
+
+        app = web.Application()
+        app.router.add_post("/v1/agents", report)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        template = SeatTemplate(
+            fleet=FLEET,
+            residents=[resident(CHAT, seed=1), resident(CODE, seed=2)],
+            placements=[()] * 4,
+            environment={"EMBERPOOL_AGENT_TOKEN": TOKEN},
+        )
+        cluster = LocalCluster([template], directory, [f"http://127.0.0.1:{site.port}"])
+        clusters.append(cluster)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(cluster.run())
+            try:
+                yield Rig(cluster, HttpAgents(session, TOKEN), time.time)
+            finally:
+                running.cancel()
+                await cluster.stop_all()
+
+
+@pytest.fixture(params=[pytest.param(memory_rig, id="memory"), pytest.param(local_rig, id="local")])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with request.param(tmp_path) as made:
+        yield made
+
+
+async def test_a_fleet_grows_to_its_size_with_every_resident_paused_and_proven(rig: Rig) -> None:
+    seats = await rig.warm(2)
+    assert rig.cluster.replicas(FLEET) == 2
+    assert {seat_value(seat) for seat in seats} == {SeatValue.SPARE}
+    assert all(r.proven_at is not None and r.address for seat in seats for r in seat.residents)
+    assert all(seat.admitted and seat.ready for seat in seats)
+
+
+async def test_a_promotion_and_a_demotion_go_there_and_back(rig: Rig) -> None:
+    (seat,) = await rig.warm(1)
+    serving = await rig.promoted(seat)
+    assert serving.serving == frozenset({CHAT})
+    order = rig.claim(Operation.DEMOTE)
+    claimed = await rig.cluster.claim(serving, order)
+    assert claimed.serving == frozenset()
+    await rig.agents.drain(claimed, order, CHAT, deadline=10)
+    await rig.agents.pause(claimed, order, CHAT, deadline=10)
+    await rig.cluster.settle(seat.name, order, serving=None)
+    (again,) = await rig.until(lambda seats: all(r.state is S.PAUSED for r in seats[0].residents))
+    assert seat_value(again) is SeatValue.SPARE
+
+
+async def test_a_switch_serves_the_other_resident_of_the_same_seat(rig: Rig) -> None:
+    (seat,) = await rig.warm(1)
+    serving = await rig.promoted(seat)
+    order = rig.claim(Operation.SWITCH, CODE, leaving=CHAT)
+    claimed = await rig.cluster.claim(serving, order)
+    await rig.agents.drain(claimed, order, CHAT, deadline=10)
+    await rig.agents.pause(claimed, order, CHAT, deadline=10)
+    await rig.agents.resume(claimed, order, CODE, deadline=10)
+    await rig.cluster.settle(seat.name, order, serving=CODE)
+    (switched,) = await rig.until(
+        lambda seats: {r.policy: r.state for r in seats[0].residents} == {CHAT: S.PAUSED, CODE: S.SERVING}
+    )
+    assert switched.serving == frozenset({CODE})
+
+
+async def test_of_two_claims_on_one_seat_exactly_one_wins(rig: Rig) -> None:
+    (seat,) = await rig.warm(1)
+    outcomes = await asyncio.gather(
+        *(rig.cluster.claim(seat, rig.claim(Operation.PROMOTE, policy)) for policy in (CHAT, CODE)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(outcome, Seat) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 1
+
+
+async def test_the_agent_refuses_an_earlier_term(rig: Rig) -> None:
+    (seat,) = await rig.warm(1)
+    late = rig.claim(Operation.PROMOTE, epoch=5)
+    await rig.agents.resume(seat, late, CHAT, deadline=10)
+    with pytest.raises(StaleEpoch):
+        await rig.agents.drain(seat, rig.claim(Operation.DEMOTE, epoch=4), CHAT, deadline=10)
+
+
+async def test_a_resident_that_is_not_there_is_refused(rig: Rig) -> None:
+    (seat,) = await rig.warm(1)
+    with pytest.raises(AgentError):
+        await rig.agents.resume(seat, rig.claim(Operation.PROMOTE), PolicyName("nobody"), deadline=5)
+
+
+async def test_a_smaller_fleet_keeps_the_seat_that_serves(rig: Rig) -> None:
+    seats = await rig.warm(2)
+    await rig.promoted(seats[1])
+    await rig.cluster.resize(FLEET, 1)
+    (left,) = await rig.until(lambda found: len(found) == 1)
+    assert left.name == seats[1].name
+
+
+async def test_a_deleted_seat_is_made_anew_under_another_identity(rig: Rig) -> None:
+    (seat,) = await rig.warm(1)
+    await rig.cluster.delete(seat, reason="test")
+    await rig.cluster.delete(seat, reason="again")
+    (fresh,) = await rig.until(lambda found: len(found) == 1 and found[0].uid != seat.uid)
+    assert fresh.name != seat.name
+    with pytest.raises(NotFound):
+        await rig.cluster.claim(seat, rig.claim(Operation.PROMOTE))
+
+
+async def test_an_unknown_fleet_is_said_to_be_unknown(rig: Rig) -> None:
+    with pytest.raises(NotFound):
+        rig.cluster.replicas(FleetName("nothing"))
+
+
+async def test_a_dead_agent_takes_its_engines_along_and_its_seat_is_replaced(tmp_path: Path) -> None:
+    async with local_rig(tmp_path) as rig:
+        (seat,) = await rig.warm(1)
+        engines = [psutil.Process(r.pid) for r in seat.residents if r.pid is not None]
+        agent = engines[0].parent()
+        assert agent is not None
+        agent.kill()
+        await rig.until(lambda found: len(found) == 1 and found[0].uid != seat.uid)
+        for engine in engines:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                engine.wait(timeout=10)
+        assert not any(engine.is_running() for engine in engines)
+
+
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+async def test_stopping_everything_leaves_no_process_and_no_file_but_logs(tmp_path: Path) -> None:
+    async with local_rig(tmp_path) as rig:
+        (seat,) = await rig.warm(1)
+        engines = [psutil.Process(r.pid) for r in seat.residents if r.pid is not None]
+    assert not any(engine.is_running() for engine in engines)
+    assert names(tmp_path) == ["logs"]

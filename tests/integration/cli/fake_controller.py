@@ -1,0 +1,61 @@
+"""A controller's HTTP for the command line's tests: canned answers over a real socket."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class FakeController(ThreadingHTTPServer):
+    """Answers each path with a status and a body; what isn't there is 404."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.asked: list[str] = []
+        self.answered = threading.Condition()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def say(self, path: str, body: Any) -> None:
+        self.answers[path] = (200, json.dumps(body).encode())
+
+    def wait_until_asked(self, times: int, seconds: float = 20.0) -> None:
+        with self.answered:
+            assert self.answered.wait_for(lambda: len(self.asked) >= times, timeout=seconds)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeController
+
+    def do_GET(self) -> None:
+        status, body = self.server.answers.get(self.path, (404, b"nothing here"))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        with self.server.answered:
+            self.server.asked.append(self.path)
+            self.server.answered.notify_all()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        pass
+
+
+@contextmanager
+def serving(controller: FakeController) -> Iterator[FakeController]:
+    """Serve until the block ends; then the port is free again."""
+    thread = threading.Thread(target=controller.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield controller
+    finally:
+        controller.shutdown()
+        thread.join()
+        controller.server_close()

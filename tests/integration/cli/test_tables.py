@@ -1,0 +1,278 @@
+"""What people see of a running controller, to the letter."""
+
+import json
+
+import pytest
+from ruamel.yaml import YAML
+
+from scaler.cli.app import main
+from tests.integration.cli.fake_controller import FakeController, serving
+
+
+@pytest.fixture
+def ask(controller: FakeController, capsys: pytest.CaptureFixture[str]) -> "Ask":
+    return Ask(controller, capsys)
+
+
+class Ask:
+    def __init__(self, controller: FakeController, capsys: pytest.CaptureFixture[str]) -> None:
+        self.controller = controller
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = main([*arguments, "--server", self.controller.url])
+        captured = self._capsys.readouterr()
+        return code, captured.out, captured.err
+
+
+TABLES = {
+    "fleet get": """\
+NAME     MODE      SERVING   SPARE   STARTING   TOTAL   MAX   AGE
+shared   Enforce   2         1/2     0          3       4     3m4s
+own      Observe   0         0/0     0          0       1     -
+""",
+    "fleet get -o wide": """\
+NAME     MODE      SERVING   SPARE   STARTING   TOTAL   MAX   DRAINING   HELD   REPLICAS   POLICIES    AGE
+shared   Enforce   2         1/2     0          3       4     0          0      3          chat,code   3m4s
+own      Observe   0         0/0     0          0       1     0          0      0          -           -
+""",
+    "fleet get own": """\
+NAME   MODE      SERVING   SPARE   STARTING   TOTAL   MAX   AGE
+own    Observe   0         0/0     0          0       1     -
+""",
+    "seat get": """\
+NAME       FLEET    VALUE       SERVING   RESIDENTS        IN-FLIGHT   AGE
+shared-0   shared   Serving     chat      2/2              3           3m4s
+shared-1   shared   Promoting   -         0/1 (1 failed)   0           12s
+""",
+    "seat get -o wide": """\
+NAME       FLEET    VALUE       SERVING   RESIDENTS        IN-FLIGHT   CLAIM         VERDICT   NODE        GPUS    MEMORY    AGE
+shared-0   shared   Serving     chat      2/2              3           -             Ok        localhost   -       700 MiB   3m4s
+shared-1   shared   Promoting   -         0/1 (1 failed)   0           Switch:chat   Ok        localhost   GPU-1   -         12s
+""",
+    "policy get": """\
+NAME   MODE    DEMAND   NEEDED   CAPACITY   SERVING   QUEUED   IN-FLIGHT   OLDEST
+chat   Burst   24       30.5     16         2/4       3        21          0.12s
+code   Hold    -        8        8          0/0       -        -           -
+""",
+    "policy get chat -o wide": """\
+NAME   MODE    DEMAND   NEEDED   CAPACITY   SERVING   QUEUED   IN-FLIGHT   OLDEST   FLEETS           SIGNALS   MODELS
+chat   Burst   24       30.5     16         2/4       3        21          0.12s    own=1,shared=1   Fresh     chat,chat-v2
+""",
+    "fleet get -o name": "fleet/shared\nfleet/own\n",
+    "seat get shared-1 -o name": "seat/shared-1\n",
+    "policy get -o name": "policy/chat\npolicy/code\n",
+    "fleet describe shared": """\
+Name:      shared
+Mode:      Enforce
+Total:     3 seats wanted, at most 4
+Replicas:  3 asked for at present
+Spare:     1 of 2
+Seats:     1 Serving, 1 Promoting, 1 Spare
+Policies:  chat, code
+Age:       3m4s
+Reasons:
+  - 1 seat to be started. [Replenishing]
+Seat list:
+  NAME       FLEET    VALUE       SERVING   RESIDENTS        IN-FLIGHT   AGE
+  shared-0   shared   Serving     chat      2/2              3           3m4s
+  shared-1   shared   Promoting   -         0/1 (1 failed)   0           12s
+""",
+    "fleet describe own": """\
+Name:      own
+Mode:      Observe
+Total:     0 seats wanted, at most 1
+Replicas:  0 asked for at present
+Spare:     0 of 0
+Seats:     -
+Policies:  -
+Age:       -
+Reasons:
+  none
+Seat list:
+  none
+""",
+    "seat describe shared-0": """\
+Name:     shared-0
+Fleet:    shared
+Value:    Serving
+Serving:  chat
+Node:     localhost
+GPUs:     -
+Age:      3m4s
+Health:   GPU verdict Ok, ready, admitted, agent reports
+Agent:    http://127.0.0.1:40000
+Claim:    -
+Residents:
+  chat:
+    State:        Serving for 12s
+    In rotation:  yes
+    In flight:    3
+    Address:      http://127.0.0.1:40001
+    Process:      pid 1234, 0 restarts
+    Memory:       700 MiB
+    Proven:       3m4s ago
+    Phases:       spawn 0.42s, load 1.25s, warmup 83ms
+  code:
+    State:        Paused for 5m
+    In rotation:  no
+    In flight:    0
+    Address:      -
+    Process:      no process, 2 restarts
+    Memory:       -, KV released
+    Proven:       never
+    Phases:       -
+""",
+    "policy describe chat": """\
+Name:      chat
+Models:    chat, chat-v2
+Mode:      Burst
+Signals:   Fresh
+Load:      queued 3, in flight 21; the oldest waits for 0.12s
+Demand:    24 requests in flight
+Needed:    30.5 requests in flight
+Capacity:  16 requests in flight
+Fleets:
+  FLEET    SERVING   WANTED
+  own      1         1
+  shared   1         3
+Reasons:
+  - Demand reached 24 requests. [Concurrency]
+  - 1 resident on shared bridges the gap. [Bridged]
+""",
+    "policy describe code": """\
+Name:      code
+Models:    code
+Mode:      Hold
+Signals:   Missing
+Load:      queued -, in flight -
+Demand:    unknown
+Needed:    8 requests in flight
+Capacity:  8 requests in flight
+Fleets:
+  FLEET    SERVING   WANTED
+  shared   0         0
+Reasons:
+  none
+""",
+}
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_output(ask: Ask, command: str) -> None:
+    assert ask(*command.split()) == (0, TABLES[command], "")
+
+
+def test_a_claim_and_a_failure_are_told_in_full(ask: Ask) -> None:
+    code, out, _ = ask("seat", "describe", "shared-1")
+    assert code == 0
+    (claim,) = [line for line in out.splitlines() if line.startswith("Claim:")]
+    assert claim.startswith("Claim:    Switch chat in place of code, by ctl-1 (epoch 4) since ")
+    assert ", overdue by 100." in claim
+    assert "Health:   GPU verdict Ok, not ready, not admitted, agent is silent\n" in out
+    assert "    Failure:      the engine left with code 1\n" in out
+
+
+def test_json_is_what_the_controller_said(ask: Ask) -> None:
+    said = json.loads(ask.controller.answers["/v1/seats"][1])
+    assert json.loads(ask("seat", "get", "-o", "json")[1]) == said
+    assert json.loads(ask("seat", "get", "shared-1", "-o", "json")[1]) == said["items"][1]
+
+
+def test_yaml_is_what_the_controller_said(ask: Ask) -> None:
+    said = json.loads(ask.controller.answers["/v1/policies"][1])
+    assert YAML(typ="safe").load(ask("policy", "get", "-o", "yaml")[1]) == said
+
+
+def test_nothing_to_list_is_chatter(ask: Ask) -> None:
+    ask.controller.say("/v1/seats", {"items": []})
+    assert ask("seat", "get") == (0, "", "No seats found.\n")
+    assert json.loads(ask("seat", "get", "-o", "json")[1]) == {"items": []}
+
+
+def test_a_newer_controller_may_say_more(ask: Ask) -> None:
+    ask.controller.say("/v1/fleets", {"items": [{"name": "f", "somethingNew": 1}]})
+    assert ask("fleet", "get", "-o", "name") == (0, "fleet/f\n", "")
+    assert ask("fleet", "get")[1].splitlines()[1].split() == ["f", "0", "0/-", "0", "-", "-", "-"]
+
+
+# ------------------------------------------------------------------ when it goes wrong
+
+
+def test_an_unknown_name_ends_with_1_and_says_what_there_is(ask: Ask) -> None:
+    assert ask("seat", "describe", "shared-7") == (
+        1,
+        "",
+        "error: there is no seat shared-7\n\nhint: there are: shared-0, shared-1\n\n",
+    )
+    ask.controller.say("/v1/seats", {"items": []})
+    assert ask("seat", "get", "x")[2] == "error: there is no seat x\n\nhint: the controller has no seats\n\n"
+
+
+def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FakeController()) as gone:
+        url = gone.url
+    assert main(["fleet", "get", "--server", url]) == 1
+    assert capsys.readouterr().err == (
+        f"error: no controller answers at {url} (Connection refused)\n\n"
+        "hint: start one with `emberpool local`, or name another: --server URL\n\n"
+    )
+
+
+def test_the_server_can_come_from_the_environment(
+    controller: FakeController, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBERPOOL_SERVER", controller.url + "/")
+    assert main(["seat", "get", "-o", "name"]) == 0
+    assert capsys.readouterr().out == "seat/shared-0\nseat/shared-1\n"
+
+
+def test_a_proxy_for_the_outside_is_not_asked_for_loopback(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert ask("seat", "get", "-o", "name")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        pytest.param(404, b"", "/v1/seats answers with status 404", id="another-server"),
+        pytest.param(503, b"starting", "/v1/seats answers with status 503", id="in-trouble"),
+        pytest.param(200, b"<html>", "/v1/seats answers with something else than JSON", id="html"),
+        pytest.param(200, b"\xff", "/v1/seats answers with something else than JSON", id="bytes"),
+        pytest.param(200, b"[]", "/v1/seats answers with something else than a JSON object", id="list"),
+        pytest.param(200, b"{}", "the answer holds no items", id="no-items"),
+        pytest.param(200, b'{"items": [1]}', "the answer holds no items", id="items-of-another-kind"),
+    ],
+)
+def test_whoever_answers_is_no_controller(ask: Ask, status: int, body: bytes, expected: str) -> None:
+    ask.controller.answers["/v1/seats"] = (status, body)
+    code, out, err = ask("seat", "get")
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        f"error: {ask.controller.url} doesn't answer as a controller does: {expected}\n\nhint: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "expected"),
+    [
+        pytest.param(
+            "/v1/seats",
+            ["seat", "get"],
+            "the controller's answer can't be read: not a seat: KeyError('uid')",
+            id="seat",
+        ),
+        pytest.param(
+            "/v1/fleets",
+            ["fleet", "get"],
+            "the controller's answer can't be read: maxSeats: Input should be a valid integer, unable to parse string"
+            " as an integer",
+            id="fleet",
+        ),
+    ],
+)
+def test_an_answer_that_cant_be_read(ask: Ask, path: str, arguments: list[str], expected: str) -> None:
+    ask.controller.say(path, {"items": [{"name": "x", "maxSeats": "many"}]})
+    code, out, err = ask(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {expected}\n\nhint: ")

@@ -1,0 +1,251 @@
+"""Whole drills against a stand-in for `emberpool local`: a real child process with real sockets and real engine processes."""
+
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from scaler.drill import ArmName, DrillOptions
+from scaler.drill.checkpoints import CheckpointFailed
+from scaler.drill.child import ChildFailed
+from scaler.drill.figures import Report, Status
+from scaler.drill.report import read_report
+from scaler.drill.run import drill
+from scaler.errors import PolicyError, UserError
+
+Options = Callable[..., DrillOptions]
+Scenario = Callable[..., Path]
+
+
+ONE_STAGE = "\n  stages: [{name: only, kind: Baseline, seconds: 1}]\n"
+
+
+def left_behind() -> list[str]:
+    """State directories and processes that a drill should have taken away."""
+    folders = [str(path) for path in Path(tempfile.gettempdir()).glob("emberpool-drill-*")]
+    mine = psutil.Process().children(recursive=True)
+    return folders + [str(process) for process in mine if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test a folder for temporary files of its own, so that what is left behind can be seen."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+
+
+def status(report: Report, name: str) -> Status:
+    return next(check.status for check in report.checks if check.name == name)
+
+
+async def test_both_arms_and_the_whole_report(options: Options) -> None:
+    given = options(arms=(ArmName.WARM, ArmName.COLD))
+    result = await drill(given)
+    assert result.passed, [check for check in result.report.checks if check.status is Status.FAIL]
+    warm, cold = result.report.arms
+    assert warm.bursts[0].ttft is not None
+    assert cold.bursts[0].ttft is not None
+    assert warm.bursts[0].ttft.p99 < cold.bursts[0].ttft.p99
+    assert warm.bursts[0].first_added_seconds is not None
+    assert cold.bursts[0].first_added_seconds is not None
+    assert warm.bursts[0].first_added_seconds < cold.bursts[0].first_added_seconds
+    assert len(warm.requests) == len(cold.requests) == sum(row.requests for row in warm.stages)
+    assert [one.at for one in warm.requests] == [one.at for one in cold.requests]
+    assert (warm.seat_budget, cold.seat_budget) == (None, 2)
+    assert {one.operation for one in warm.promotions} == {"Promote"}
+    assert warm.promotions[0].basis == "Waited"
+    assert warm.promotions[0].steps["rotation"] < warm.promotions[0].steps["firstToken"] < 1000
+    assert warm.cpu[1].mean_percent is not None
+    assert read_report(result.written.json) == result.report
+    assert given.output is not None
+    names = {path.name for path in given.output.iterdir()}
+    assert {"report.html", "report.md", "summary.png", "events-warm.jsonl", "requests-cold.jsonl"} <= names
+    assert left_behind() == []
+
+
+async def test_a_killed_engine_is_named_with_what_became_of_it(options: Options, short: Scenario) -> None:
+    stages = """
+  stages:
+    - {name: burst, kind: Burst, seconds: 3, loads: [{policy: chat, percent: 300}]}
+  faults: [{type: KillEngine, atSeconds: 1, policy: chat}]
+"""
+    thresholds = "  thresholds: {maxFailures: 0, maxInterruptedStreams: 4, replacementSeconds: 2}\n"
+    result = await drill(options(scenario=short(stages=stages, thresholds=thresholds)))
+    (fault,) = result.report.arms[0].faults
+    assert fault.error == ""
+    assert fault.pid is not None
+    assert fault.seat
+    assert fault.noticed_seconds is not None
+    assert fault.replaced_seconds is not None
+    assert status(result.report, "replacementSeconds") is Status.PASS
+    assert 1 <= sum(row.failures.get("InterruptedStream", 0) for row in result.report.arms[0].stages) <= 4
+
+
+async def test_failed_requests_fail_the_drill(options: Options, short: Scenario) -> None:
+    result = await drill(options("Refuse", scenario=short(stages=ONE_STAGE, thresholds="  thresholds: {}\n")))
+    assert result.exit_code == 1
+    assert status(result.report, "maxFailures") is Status.FAIL
+    assert set(result.report.arms[0].stages[0].failures) == {"Http5xx"}
+    assert "Http5xx" in result.report.arms[0].failure_examples[0]
+
+
+async def test_a_child_that_dies_at_its_start_is_quoted(options: Options) -> None:
+    with pytest.raises(ChildFailed, match=r"(?s)ended with exit code 1; its last lines:.*no such checkpoint"):
+        await drill(options("DieAtStart"))
+    assert left_behind() == []
+
+
+async def test_a_child_that_dies_in_mid_load_ends_the_drill(options: Options) -> None:
+    with pytest.raises(ChildFailed, match=r"(?s)exit code 3; its last lines:.*out of memory"):
+        await drill(options("DieInMiddle"))
+    assert left_behind() == []
+
+
+async def test_a_child_that_never_gets_ready_is_given_up(options: Options) -> None:
+    with pytest.raises(ChildFailed, match="not ready after 0 s"):
+        await drill(options(ready_seconds=0.05))
+    assert left_behind() == []
+
+
+async def test_a_child_that_can_not_be_started_says_so(options: Options) -> None:
+    with pytest.raises(ChildFailed, match="can't start /nowhere/emberpool"):
+        await drill(options(local_command=("/nowhere/emberpool", "local")))
+
+
+async def test_what_a_child_leaves_behind_is_killed_and_told(options: Options, short: Scenario) -> None:
+    scenario = short(stages=ONE_STAGE, thresholds="  thresholds: {}\n")
+    result = await drill(options("Orphans", scenario=scenario, keep=True))
+    assert len(result.report.arms[0].left_processes) == 2
+    assert status(result.report, "leftProcesses") is Status.WARN
+    (folder,) = left_behind()  # the state alone, as it was to be kept
+    assert (Path(folder) / "events.jsonl").is_file()
+
+
+class Told(io.StringIO):
+    """A console's file that knows when the burst has begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.burst = asyncio.Event()
+
+    def write(self, text: str) -> int:
+        if "burst (Burst" in text:
+            self.burst.set()
+        return super().write(text)
+
+
+async def test_a_cancelled_drill_leaves_nothing(options: Options) -> None:
+    told = Told()
+    given = options(console=Console(file=told, width=150))
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        task = group.create_task(drill(given))
+        await told.burst.wait()
+        task.cancel()
+    assert left_behind() == []
+    assert given.output is not None
+    assert not await asyncio.to_thread(given.output.exists)
+
+
+# ------------------------------------------------------------------ before anything runs
+
+
+async def test_a_bad_scenario_starts_nothing(options: Options, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(
+        "apiVersion: emberpool.dev/v1alpha1\nkind: DrillScenario\nmetadata: {name: bad}\nspec: {}\n"
+    )
+    with pytest.raises(PolicyError):
+        await drill(options(scenario=bad))
+    assert not (tmp_path / "report").exists()
+
+
+async def test_a_checkpoint_for_no_model_is_refused(options: Options, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such model"):
+        await drill(options(checkpoints={"chatt": tmp_path}))
+
+
+async def test_a_checkpoint_that_is_none_is_refused(options: Options, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no config\.json"):
+        await drill(options(checkpoints={"chat": tmp_path}))
+
+
+async def test_a_checkpoint_that_can_not_be_made_is_told(options: Options, tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "import sys; sys.exit('disk full')")
+    with pytest.raises(CheckpointFailed, match=r"(?s)exit code 1:.*disk full"):
+        await drill(options(checkpoint_command=command))
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+# ------------------------------------------------------------------ as a process
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from scaler.drill import ArmName, DrillOptions, run_drill
+scenario, output, cache, fake, maker = sys.argv[1:]
+run_drill(DrillOptions(
+    scenario=Path(scenario), arms=(ArmName.WARM,), output=Path(output), checkpoint_cache=Path(cache),
+    local_command=(sys.executable, fake), checkpoint_command=(sys.executable, "-c", maker),
+))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, id="Ctrl-C"), pytest.param(signal.SIGTERM, 143, id="SIGTERM")],
+)
+def test_a_signal_ends_everything(options: Options, number: signal.Signals, code: int) -> None:
+    given = options()
+    command = [
+        given.scenario,
+        given.output,
+        given.checkpoint_cache,
+        given.local_command[1],
+        given.checkpoint_command[2],
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *map(str, command)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "burst (Burst" in line:
+                break
+        tree = psutil.Process(process.pid).children(recursive=True)
+        assert len(tree) >= 2  # the child and its engines
+        process.send_signal(number)
+        process.stderr.read()
+        process.wait(20)
+    assert process.returncode in {
+        code,
+        -number,
+    }  # an uncaught KeyboardInterrupt ends Python by the signal itself
+    _, alive = psutil.wait_procs(tree, 1)
+    assert alive == []
+    assert left_behind() == []
+    assert given.output is not None
+    assert not given.output.exists()
+
+
+def test_the_command_line_says_2_for_a_bad_scenario(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("kind: DrillScenario\n")
+    command = [sys.executable, "-m", "scaler", "drill", "run", str(bad)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 2
+    assert "bad.yaml:1:1" in result.stderr

@@ -1,0 +1,160 @@
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from scaler.gateway.settings import GatewaySettings
+from scaler.signals.pushed import PushedSamples
+from tests.fakes.openai_engine import Behaviour, OpenAIEngine, Script
+from tests.integration.gateway.rig import CHAT, Controller, Rig, rig, until
+
+
+@asynccontextmanager
+async def rig_with(desk: "Desk") -> AsyncIterator[Rig]:
+    """Serve a gateway whose one controller is `desk`."""
+    async with (
+        Controller(desk.take).serve() as controller,
+        rig(GatewaySettings(instance="gw-1", controllers=(controller,))) as r,
+    ):
+        yield r
+
+
+class Desk:
+    """What one controller received, and when."""
+
+    def __init__(self, status: int = 204) -> None:
+        self.store = PushedSamples()
+        self.received: list[tuple[float, dict[str, Any]]] = []
+        self.status = status
+
+    def take(self, body: bytes) -> int:
+        now = time.time()
+        self.store.ingest(body, now)
+        self.received.append((now, json.loads(body)))
+        return self.status
+
+    def chat(self) -> tuple[int, int]:
+        """Return (queued, in flight) as last received."""
+        if not self.received:
+            return (-1, -1)
+        policy = self.received[-1][1]["policies"].get("chat", {})
+        return policy.get("queued", -1), policy.get("inFlight", -1)
+
+    async def until_chat(self, wanted: tuple[int, int]) -> None:
+        await until(lambda: self.chat() == wanted)
+
+
+async def test_samples_bring_the_right_counts_within_20_ms_of_a_change() -> None:
+    desk = Desk()
+    delays = []
+    async with rig_with(desk) as r, asyncio.TaskGroup() as group:
+        engine, url = await r.engine(Script(gated=True))
+        r.route(url, slots=2)
+        asks = []
+        for arrived in range(1, 9):
+            asks.append(group.create_task(r.ask()))
+            await r.until_demand(arrived)
+            changed = time.time()
+            expected = (max(0, arrived - 2), min(arrived, 2))
+            await desk.until_chat(expected)
+            delays.append(desk.received[-1][0] - changed)
+        assert desk.received[-1][1]["policies"]["chat"]["arrived"] == 8
+        engine.gate.set()
+        await asyncio.gather(*asks)
+        await desk.until_chat((0, 0))
+        load = desk.store.load(CHAT, time.time())
+        assert (load.queued.value, load.in_flight.value) == (0, 0)
+        assert load.peak.value >= 8
+    assert statistics.median(delays) < 0.02
+    assert desk.store.rejected == 0
+
+
+async def test_a_sample_bears_the_time_of_its_change() -> None:
+    desk = Desk()
+    async with rig_with(desk) as r, asyncio.TaskGroup() as group:
+        r.route()
+        await desk.until_chat((0, 0))
+        before = time.time()
+        ask = group.create_task(r.ask())
+        await r.until_queued(1)
+        after = time.time()
+        await desk.until_chat((1, 0))
+        at = next(body["at"] for _, body in desk.received if body["policies"]["chat"]["queued"] == 1)
+        assert before <= at <= after
+        _, url = await r.engine()
+        r.route(url)
+        await ask
+
+
+async def test_samples_come_without_a_change_and_oftener_while_something_waits() -> None:
+    desk = Desk()
+    async with rig_with(desk) as r, asyncio.TaskGroup() as group:
+        r.route()
+        ask = group.create_task(r.ask())
+        await desk.until_chat((1, 0))
+        count = len(desk.received)
+        begun = time.monotonic()
+        await until(lambda: len(desk.received) >= count + 3)
+        assert time.monotonic() - begun < 2.0
+        waits = [body["policies"]["chat"]["oldestWaitSeconds"] for _, body in desk.received[count:]]
+        assert waits == sorted(waits)
+        assert waits[-1] >= 0.5
+        _, url = await r.engine()
+        r.route(url)
+        await ask
+        await desk.until_chat((0, 0))
+        count = len(desk.received)
+        await until(lambda: len(desk.received) > count)
+
+
+async def test_many_changes_leave_in_few_samples_and_the_last_state_gets_out() -> None:
+    desk = Desk()
+    async with rig_with(desk) as r:
+        _, url = await r.engine()
+        r.route(url, slots=2)
+        begun = time.monotonic()
+        await asyncio.gather(*(r.ask() for _ in range(150)))
+        seconds = time.monotonic() - begun
+        await desk.until_chat((0, 0))
+        assert len(desk.received) <= seconds * 100 + 5
+        policy = desk.received[-1][1]["policies"]["chat"]
+        assert policy["arrived"] == 150
+
+
+async def test_a_dead_or_slow_controller_delays_nothing() -> None:
+    desk = Desk()
+    silent = OpenAIEngine(script=Script(behaviour=Behaviour.HANG))
+    async with Controller(desk.take).serve() as controller, silent.serve() as hanging:
+        controllers = ("http://127.0.0.1:9", hanging, controller)
+        async with rig(GatewaySettings(controllers=controllers)) as r:
+            _, url = await r.engine()
+            r.route(url, slots=8)
+            for _ in range(20):
+                assert (await r.ask())[0] == 200
+            await desk.until_chat((0, 0))
+            ttft = r.registry.get_sample_value(
+                "emberpool_gateway_time_to_first_token_seconds_bucket", {"policy": "chat", "le": "0.1"}
+            )
+            assert ttft is not None
+            assert ttft >= 18
+            failed = {"controller": "http://127.0.0.1:9", "outcome": "Failed"}
+            assert r.registry.get_sample_value("emberpool_gateway_samples_total", failed)
+
+
+async def test_a_controller_that_comes_back_gets_the_present_state() -> None:
+    desk = Desk(status=503)
+    async with rig_with(desk) as r, asyncio.TaskGroup() as group:
+        engine, url = await r.engine(Script(gated=True))
+        r.route(url, slots=2)
+        asks = [group.create_task(r.ask()) for _ in range(3)]
+        await engine.until(lambda engine: engine.in_flight == 2)
+        await until(lambda: len(desk.received) >= 3)
+        desk.status = 204
+        desk.received.clear()
+        await desk.until_chat((1, 2))
+        assert time.time() - desk.received[-1][1]["at"] < 1.5
+        engine.gate.set()
+        await asyncio.gather(*asks)

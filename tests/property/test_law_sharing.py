@@ -1,0 +1,154 @@
+"""Several policies on one fleet: nobody's state leaks, floors stand, and nobody starves."""
+
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.core.decide import decide
+from scaler.core.memory import Memory
+from scaler.core.model import (
+    Burst,
+    Decision,
+    FleetShare,
+    FleetSpec,
+    FleetView,
+    Load,
+    PolicySpec,
+    Quality,
+    Reading,
+    Snapshot,
+    Supply,
+)
+
+BURST = Burst(window=2.0, stable_window=10.0, demote_after=3.0)
+NAMES = ("a", "b", "c")
+
+
+def fresh(value: float) -> Reading:
+    return Reading(value=float(value), age=0.1, quality=Quality.FRESH)
+
+
+def gateway(in_flight: float) -> Load:
+    return Load(queued=fresh(0), in_flight=fresh(in_flight))
+
+
+def policy(name: str, fleet: str = "spares", **more: int) -> PolicySpec:
+    return PolicySpec(
+        name=name,
+        fleets=(FleetShare(fleet=fleet, target_in_flight=8),),
+        burst=BURST,
+        **({"serving_min": 0} | more),
+    )
+
+
+class Fleet:
+    """A fleet on which every policy is resident on every seat and decisions are carried out at once."""
+
+    def __init__(self, policies: Sequence[PolicySpec], seats: int) -> None:
+        self.policies = policies
+        self.seats = seats
+        self.serving = {str(p.name): 0 for p in policies}
+        self.memory = Memory.initial(0.0)
+        self.now = 0.0
+
+    def step(self, demands: Mapping[str, float], after: float) -> Decision:
+        self.now += after
+        busy = sum(self.serving.values())
+        spare = self.seats - busy
+        view = FleetView(
+            serving=busy,
+            spare=spare,
+            replicas=self.seats,
+            supply={
+                name: Supply(serving=own, promotable=spare, switchable=busy - own)
+                for name, own in self.serving.items()
+            },
+        )
+        snapshot = Snapshot(
+            loads={name: gateway(demand) for name, demand in demands.items()}, fleets={"spares": view}
+        )
+        shape = FleetSpec(name="spares", max_seats=self.seats)
+        decision, self.memory = decide(self.policies, [shape], snapshot, self.memory, self.now)
+        self.serving = {str(name): one.serving["spares"] for name, one in decision.policies.items()}
+        return decision
+
+
+ticks = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60), st.floats(0, 2)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(ticks, st.tuples(*[st.integers(0, 2)] * 3), st.tuples(*[st.integers(0, 2)] * 3), st.integers(6, 9))
+def test_no_one_falls_below_its_floor_for_anothers_burst(
+    history: Sequence[tuple[int, int, int, float]],
+    floors: tuple[int, int, int],
+    priorities: tuple[int, int, int],
+    seats: int,
+) -> None:
+    policies = [
+        policy(name, serving_min=floor, priority=priority)
+        for name, floor, priority in zip(NAMES, floors, priorities, strict=True)
+    ]
+    fleet = Fleet(policies, seats)
+    for *demands, step in history:
+        fleet.step(dict(zip(NAMES, demands, strict=True)), step)
+        assert sum(fleet.serving.values()) <= seats
+        for name, floor in zip(NAMES, floors, strict=True):
+            assert fleet.serving[name] >= floor
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.lists(st.integers(1, 80), min_size=3, max_size=3))
+def test_nobody_starves_under_equal_priority(seats: int, demands: Sequence[int]) -> None:
+    """With constant demand everyone serves within each three turns, however few seats there are."""
+    fleet = Fleet([policy(name) for name in NAMES], seats)
+    fed = dict.fromkeys(NAMES, 0.0)
+    for _ in range(300):
+        fleet.step(dict(zip(NAMES, demands, strict=True)), 0.5)
+        for name in NAMES:
+            if fleet.serving[name] > 0:
+                fed[name] = fleet.now
+            assert fleet.now - fed[name] <= 3 * BURST.stable_window
+
+
+@settings(max_examples=40, deadline=None)
+@given(ticks)
+def test_with_seats_for_all_no_policy_sees_another(history: Sequence[tuple[int, int, int, float]]) -> None:
+    """Three policies on three fleets decide as each would alone."""
+    shapes = [FleetSpec(name=name, max_seats=9, spare_target=1) for name in NAMES]
+    policies = [policy(name, fleet=name) for name in NAMES]
+    view = {
+        name: FleetView(serving=1, spare=2, replicas=3, supply={name: Supply(serving=1, promotable=2)})
+        for name in NAMES
+    }
+    together, now = Memory.initial(0.0), 0.0
+    alone = {name: Memory.initial(0.0) for name in NAMES}
+    for *demands, step in history:
+        now += step
+        loads = {name: gateway(demand) for name, demand in zip(NAMES, demands, strict=True)}
+        decision, together = decide(policies, shapes, Snapshot(loads=loads, fleets=view), together, now)
+        for index, name in enumerate(NAMES):
+            single, alone[name] = decide(
+                [policies[index]],
+                [shapes[index]],
+                Snapshot(loads={name: loads[name]}, fleets={name: view[name]}),
+                alone[name],
+                now,
+            )
+            assert decision.policies[name] == single.policies[name]
+            assert decision.fleets[name] == single.fleets[name]
+
+
+@settings(max_examples=40, deadline=None)
+@given(ticks, st.permutations(NAMES))
+def test_the_order_of_policies_does_not_matter(
+    history: Sequence[tuple[int, int, int, float]], order: Sequence[str]
+) -> None:
+    first, second = Fleet([policy(n) for n in NAMES], 4), Fleet([policy(n) for n in order], 4)
+    for *demands, step in history:
+        loads = dict(zip(NAMES, demands, strict=True))
+        assert dict(first.step(loads, step).policies) == dict(second.step(loads, step).policies)

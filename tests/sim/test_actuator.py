@@ -1,0 +1,194 @@
+"""Carrying out actions over the in-memory cluster, in virtual time: what succeeds, what fails, what overtakes what."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from scaler.runtime.actuator import Actuator, Deadlines, Ports
+from scaler.runtime.events import EventLog, Trigger
+from tests.fakes.loop_clock import LoopClock
+from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster
+from warmpool.claim import Errand, Term, new_claim
+from warmpool.errors import EngineLost
+from warmpool.plan import Action, Demote, Promote, Recall, Release, Replace, Resize, Switch
+from warmpool.seats import FleetName, Operation, PolicyName, Seat, SeatValue, seat_value
+from warmpool.states import ResidentState as S
+
+pytestmark = pytest.mark.looptime
+
+FLEET, CHAT, CODE = FleetName("spares"), PolicyName("chat"), PolicyName("code")
+WHY = {"why": "test"}
+
+
+@dataclass
+class Stage:
+    cluster: MemoryCluster
+    agents: MemoryAgents
+    actuator: Actuator
+    records: list[Mapping[str, object]]
+
+    def seat(self) -> Seat:
+        return self.cluster.seats()[0]
+
+    def start(self, action: Action) -> None:
+        self.actuator.start([action], {CHAT: Trigger(sample=1.0, decision=2.0)})
+
+    async def done(self, action: Action) -> Seat:
+        self.start(action)
+        await asyncio.sleep(5)
+        return self.seat()
+
+    def kinds(self, kind: str) -> list[Mapping[str, object]]:
+        return [record for record in self.records if record["kind"] == kind]
+
+
+@asynccontextmanager
+async def stage(seats: int = 1) -> AsyncIterator[Stage]:
+    clock = LoopClock()
+    cluster = MemoryCluster({FLEET: [CHAT, CODE]}, clock.wall)
+    agents = MemoryAgents(cluster.engines)
+    records: list[Mapping[str, object]] = []
+    actuator = Actuator(
+        Ports(cluster=cluster, agents=agents, clock=clock, events=EventLog(records.append, clock)),
+        Term(holder="test", epoch=1),
+        lambda _: None,
+        Deadlines(drain=10.0),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        parts = [tasks.create_task(cluster.run()), tasks.create_task(actuator.run())]
+        await cluster.resize(FLEET, seats)
+        await asyncio.sleep(30)
+        try:
+            yield Stage(cluster, agents, actuator, records)
+        finally:
+            for part in parts:
+                part.cancel()
+
+
+async def test_a_promotion_passes_every_stage_and_ends_in_rotation() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        assert (seat.serving, seat.claim, seat_value(seat)) == (frozenset({CHAT}), None, SeatValue.SERVING)
+        (record,) = on.kinds("promotion")
+        assert record["outcome"] == "Promoted"
+        assert record["sample"] == 1.0
+        assert record["claimed"] <= record["resumed"] <= record["canary"] <= record["rotation"]  # type: ignore[operator]
+
+
+async def test_a_failed_promotion_gives_the_seat_back_and_lets_it_rest() -> None:
+    async with stage() as on:
+        on.cluster.engines.refuse = lambda *_: EngineLost("no")
+        on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        await asyncio.sleep(0.1)
+        assert (on.seat().serving, on.seat().claim) == (frozenset(), None)
+        assert on.actuator.candidates(on.cluster.seats()) == []
+        await asyncio.sleep(5)
+        assert on.actuator.candidates(on.cluster.seats()) == [on.seat()]
+        assert on.kinds("promotion")[0]["error"] == "no"
+
+
+async def test_a_seat_that_fails_again_and_again_is_replaced() -> None:
+    async with stage() as on:
+        on.cluster.engines.refuse = lambda *_: EngineLost("no")
+        uid = on.seat().uid
+        for _ in range(3):
+            on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+            await asyncio.sleep(20)
+        assert uid not in {seat.uid for seat in on.cluster.seats()}
+        assert len(on.kinds("replace")) == 1
+
+
+async def test_a_demotion_drains_before_it_pauses() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.in_flight[seat.name, CHAT] = 2
+        on.start(Demote(seat=seat, policy=CHAT, **WHY))
+        await asyncio.sleep(1)
+        assert seat_value(on.seat()) is SeatValue.DRAINING
+        on.cluster.engines.in_flight[seat.name, CHAT] = 0
+        await asyncio.sleep(1)
+        assert seat_value(on.seat()) is SeatValue.SPARE
+        assert on.kinds("demotion")[0]["outcome"] == "Demoted"
+
+
+async def test_a_recall_overtakes_the_demotion_and_keeps_the_requests() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.in_flight[seat.name, CHAT] = 2
+        on.start(Demote(seat=seat, policy=CHAT, **WHY))
+        await asyncio.sleep(1)
+        recalled = await on.done(Recall(seat=on.seat(), policy=CHAT, **WHY))
+        assert seat_value(recalled) is SeatValue.SERVING
+        assert on.cluster.engines.in_flight[seat.name, CHAT] == 2
+        assert [record["outcome"] for record in on.kinds("demotion")] == ["Recalled"]
+
+
+async def test_a_switch_drains_one_and_promotes_the_other_on_the_same_seat() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        switched = await on.done(Switch(seat=seat, leaving=CHAT, policy=CODE, **WHY))
+        assert switched.serving == frozenset({CODE})
+        assert {r.policy: r.state for r in switched.residents} == {CHAT: S.PAUSED, CODE: S.SERVING}
+
+
+async def test_two_orders_for_one_seat_run_one() -> None:
+    async with stage() as on:
+        seat = on.seat()
+        on.start(Promote(seat=seat, policy=CHAT, **WHY))
+        on.start(Promote(seat=seat, policy=CODE, **WHY))
+        await asyncio.sleep(1)
+        assert on.seat().serving == frozenset({CHAT})
+        assert {policy for _, _, policy in on.agents.orders} == {CHAT}
+
+
+async def test_a_dead_resident_is_taken_out_of_rotation_without_a_drain() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.kill_engine(seat.name, CHAT)
+        released = await on.done(Release(seat=on.seat(), policy=CHAT, **WHY))
+        assert released.serving == frozenset()
+        assert ("drain", seat.name, CHAT) not in on.agents.orders
+
+
+async def test_replacing_and_resizing_reach_the_cluster() -> None:
+    async with stage() as on:
+        before = on.seat().uid
+        await on.done(Replace(seat=on.seat(), reason="given up", **WHY))
+        assert on.seat().uid != before
+        await on.done(Resize(fleet=FLEET, total=3, **WHY))
+        assert len(on.cluster.seats()) == 3
+
+
+async def test_cancelling_in_mid_promotion_leaves_no_claim_behind() -> None:
+    async with stage() as on:
+        on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        await asyncio.sleep(0.01)
+        assert on.seat().claim is not None
+    assert on.cluster.objects.all()[0].claim is None
+
+
+async def test_the_first_content_of_a_promoted_resident_is_recorded_once() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        for at in (5.0, 6.0):
+            on.actuator.first_content(CHAT, seat.name, 4.0, 3.0, at)
+        (record,) = on.kinds("firstToken")
+        assert (record["first"], record["waited"]) == (5.0, True)
+
+
+async def test_a_claim_of_an_earlier_term_is_resolved() -> None:
+    async with stage() as on:
+        old = new_claim(
+            Errand(operation=Operation.PROMOTE, policy=CHAT),
+            Term(holder="dead", epoch=0),
+            number=1,
+            now=LoopClock().wall(),
+            seconds=60,
+        )
+        await on.cluster.claim(on.seat(), old)
+        on.actuator.adopt(on.cluster.seats())
+        await asyncio.sleep(1)
+        assert (on.seat().claim, on.seat().serving) == (None, frozenset())

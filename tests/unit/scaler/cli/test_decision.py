@@ -1,0 +1,147 @@
+"""`emberpool decision`: the ledger as a table and as sentences."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from scaler.cli.app import main
+from scaler.core.model import (
+    Decision,
+    FleetDecision,
+    Mode,
+    PolicyDecision,
+    Reason,
+    ReasonCode,
+)
+from scaler.core.replay import decision_to_json
+
+
+def decision(serving: int, mode: Mode, reason: Reason) -> Decision:
+    return Decision(
+        at=100.0,
+        policies={
+            "chat": PolicyDecision(
+                policy="chat",
+                mode=mode,
+                demand=12.5,
+                needed=16.0,
+                capacity=8.0,
+                wanted={"shared": serving + 1},
+                serving={"shared": serving},
+                reasons=(reason,),
+            )
+        },
+        fleets={
+            "shared": FleetDecision(
+                fleet="shared",
+                serving=serving,
+                spare=1,
+                held=0,
+                total=3,
+                reasons=(Reason(code=ReasonCode.REPLENISHING, facts={"seats": 1.0, "spareTarget": 1.0}),),
+            )
+        },
+    )
+
+
+def record(number: int, serving: int, mode: Mode, **changes: object) -> str:
+    facts = {"demand": 12.0, "window": "burst", "windowSeconds": 6.0, "capacity": 8.0}
+    made = decision(serving, mode, Reason(code=ReasonCode.CONCURRENCY, facts=facts))
+    line = {
+        "at": 1767225600.25 + number,
+        "number": number,
+        "causes": {"sample": number, "cluster": 1},
+        "policyHash": "0123456789abcdef",
+        "inputs": {},
+        "decision": decision_to_json(made),
+        "actions": ["chat: one more is wanted"] if number == 2 else [],
+    }
+    return json.dumps({**line, **changes})
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    lines = [record(1, 1, Mode.STABLE), record(2, 2, Mode.BURST), '"not a record"', '{"torn": ']
+    (tmp_path / "decisions.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    code, out, _ = run(capsys, "decision", "list", "--state-dir", str(state), "-o", "wide")
+    assert code == 0
+    times = [datetime.fromtimestamp(1767225600.25 + n).astimezone().strftime("%H:%M:%S.250") for n in (1, 2)]
+    assert out.splitlines() == [
+        "NUMBER   TIME           CAUSE              SERVING         SEATS      POLICY-HASH    ACTIONS",
+        f"1        {times[0]}   sample,cluster     chat=1          shared=3   0123456789ab   -",
+        f"2        {times[1]}   sample×2,cluster   chat=2(Burst)   shared=3   0123456789ab   chat: one more is wanted",
+    ]
+
+
+def test_the_list_can_be_cut(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    _, out, _ = run(capsys, "decision", "list", "--state-dir", str(state), "--last", "1", "-o", "name")
+    assert out == "decision/2\n"
+
+
+def test_json_gives_the_records_as_they_were_written(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    _, out, _ = run(capsys, "decision", "list", "--state-dir", str(state), "-o", "json")
+    written = (state / "decisions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(out)["items"] == [json.loads(line) for line in written[:2]]
+
+
+def test_explain_says_why_in_sentences(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    code, out, _ = run(capsys, "decision", "explain", "2", "--state-dir", str(state))
+    assert code == 0
+    assert out.splitlines()[0] == "Decision:     2"
+    assert out.splitlines()[2:] == [
+        "Causes:       sample×2, cluster",
+        "Policy hash:  0123456789ab",
+        "Actions:      chat: one more is wanted",
+        "Policy chat: Burst, demand 12.5, needed 16, capacity 8; to serve: 2 on shared (3 wanted)",
+        "  - Demand reached 12 requests within the last 6 s; what serves holds 8. [Concurrency]",
+        "Fleet shared: 3 seats (2 serving, 1 spare, 0 held)",
+        "  - 1 seat to be started so that 1 spare seat are there again. [Replenishing]",
+    ]
+
+
+def test_explain_takes_the_last_of_a_number(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    ledger = state / "decisions.jsonl"
+    ledger.write_text(record(1, 1, Mode.STABLE) + "\n" + record(1, 2, Mode.HOLD) + "\n", encoding="utf-8")
+    _, out, _ = run(capsys, "decision", "explain", "1", "--file", str(ledger))
+    assert "Policy chat: Hold" in out
+
+
+def test_a_number_that_is_not_there_ends_with_1(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    code, out, err = run(capsys, "decision", "explain", "7", "--state-dir", str(state))
+    assert (code, out) == (1, "")
+    assert err == (
+        f"error: {state}/decisions.jsonl holds no decision 7\n\n"
+        "hint: it holds 2, from 1 to 2; decisions that change nothing are written once a second\n\n"
+    )
+
+
+def test_an_empty_ledger_lists_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "decisions.jsonl").touch()
+    assert run(capsys, "decision", "list", "--state-dir", str(tmp_path)) == (0, "", "No decisions found.\n")
+    assert run(capsys, "decision", "explain", "--state-dir", str(tmp_path))[0] == 1
+
+
+def test_a_record_of_another_version_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "decisions.jsonl").write_text('{"number": 1, "at": 1.0}\n', encoding="utf-8")
+    code, _, err = run(capsys, "decision", "explain", "--state-dir", str(tmp_path))
+    assert code == 1
+    assert err.startswith("error: the decision can't be read: decision: Field required")
+
+
+def test_a_file_that_is_no_text_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "decisions.jsonl").write_bytes(b"\xff\xfe\n")
+    code, _, err = run(capsys, "decision", "list", "--state-dir", str(tmp_path))
+    assert code == 2
+    assert "it isn't UTF-8" in err

@@ -1,0 +1,116 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from scaler.core.demand import Demand, measure
+from scaler.core.memory import NEVER_SEEN, Service
+from scaler.core.model import Load, Quality
+from scaler.core.need import admitting_capacity, measure_service, terms
+from scaler.core.windows import Ring
+from tests.unit.scaler.core.world import fresh, load, policy
+
+
+def demand(in_flight: float, queued: float = 0.0, **more: float) -> Demand:
+    return measure(load(in_flight, queued, **more), NEVER_SEEN, serving=True, now=0.0)[0]
+
+
+# μ = 0.5/s per slot throughout
+@pytest.mark.parametrize(
+    ("one", "rate", "seconds", "capacity"),
+    [
+        pytest.param(demand(8, 6), 0.5, 2.0, 8 + 6 / 2, id="arrivals unknown: they equal what finishes"),
+        pytest.param(demand(8, 6), 0.0, 2.0, 14, id="service rate unknown: the demand itself"),
+        pytest.param(demand(8, 6), 0.5, 0.0, 14, id="no time left: the demand itself"),
+        pytest.param(demand(8, 6), 0.5, math.nan, 14, id="no number of seconds: the demand itself"),
+        pytest.param(demand(8, 6, arrivals=8), 0.5, 2.0, (14 + 16) / 2, id="more arrives than finishes"),
+        pytest.param(
+            demand(8, 6, arrivals=1), 0.5, 2.0, 8 + 6 / 2, id="less arrives: what is busy stays counted"
+        ),
+        pytest.param(demand(8, 6, arrivals=1e6), 0.5, 2.0, 28, id="arrivals at most double the answer"),
+        pytest.param(demand(8, 0, arrivals=8), 0.5, 1e6, 16, id="in the long run λ/μ"),
+    ],
+)
+def test_the_fluid_model(one: Demand, rate: float, seconds: float, capacity: float) -> None:
+    assert admitting_capacity(one, rate, seconds) == pytest.approx(capacity, rel=1e-4)
+
+
+def test_the_fluid_model_admits_in_time() -> None:
+    one = demand(8, 6, arrivals=5)
+    slots = admitting_capacity(one, 0.5, 2.0)
+    admitted = (slots - 8) + 0.5 * slots * 2.0
+    assert admitted >= 6 + 5 * 2.0 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("one", "capacity", "at_risk", "wait"),
+    [
+        pytest.param(demand(8, 0, oldest_wait=9), 8, False, 0.0, id="nothing waits"),
+        pytest.param(demand(8, 1, oldest_wait=0.1), 8, False, 0.25, id="soon admitted"),
+        pytest.param(demand(8, 3, oldest_wait=0.1), 8, True, 0.75, id="the queue is too long"),
+        pytest.param(
+            demand(8, 1, oldest_wait=0.4), 8, True, 0.25, id="the oldest has waited for too long already"
+        ),
+        pytest.param(demand(8, 3, oldest_wait=0.1), 16, False, 0.0, id="capacity on its way counts"),
+        pytest.param(demand(8, 3, oldest_wait=0.6), 16, True, 0.0, id="age leads whatever is predicted"),
+    ],
+)
+def test_the_deadline(one: Demand, capacity: float, at_risk: bool, wait: float) -> None:
+    result = terms(one, Ring(), 0.5, policy(), capacity, 0.0)
+    assert result.at_risk is at_risk
+    assert result.predicted_wait == pytest.approx(wait)
+    assert (result.deadline > 0.0) is at_risk
+
+
+def test_a_queue_at_an_unknown_rate_is_a_risk_at_once() -> None:
+    result = terms(demand(8, 1), Ring(), 0.0, policy(), 8.0, 0.0)
+    assert result.at_risk
+    assert result.predicted_wait == math.inf
+    assert result.deadline == 9
+
+
+def test_the_drain_term_counts_only_while_something_waits() -> None:
+    assert terms(demand(8, 0, arrivals=100), Ring(), 0.5, policy(), 8.0, 0.0).drain == 0.0
+    assert terms(demand(8, 4), Ring(), 0.5, policy(queue_drain=2.0), 8.0, 0.0).drain == 10.0
+
+
+def test_the_mean_is_the_present_where_nothing_else_is_known() -> None:
+    assert terms(demand(6), Ring(), 0.0, policy(), 8.0, 0.0).mean == 6.0
+
+
+def test_the_service_rate_is_completions_over_in_flight() -> None:
+    service = measure_service(None, demand(6, completions=4), 1.0, 2.0)
+    assert service is not None
+    assert service.rate == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(demand(0, completions=0), id="idle is 0/0"),
+        pytest.param(demand(6), id="completions unknown"),
+        pytest.param(replace(demand(6, completions=1), quality=Quality.STALE), id="stale"),
+    ],
+)
+def test_what_says_nothing_about_service_leaves_it_alone(one: Demand) -> None:
+    before = Service(4.0, 6.0)
+    assert measure_service(before, one, 1.0, 2.0) == before
+
+
+def test_time_that_stands_still_does_not_move_the_service_rate() -> None:
+    before = Service(4.0, 6.0)
+    assert measure_service(before, demand(6, completions=1), 0.0, 2.0) == before
+
+
+def test_a_stall_lowers_the_service_rate() -> None:
+    before = Service(4.0, 6.0)
+    after = measure_service(before, demand(6, completions=0), 2.0, 2.0)
+    assert after is not None
+    assert after.rate == pytest.approx(before.rate * math.exp(-1.0))
+
+
+def test_engines_alone_give_a_rate_too() -> None:
+    one, _ = measure(Load(engines=fresh(6), completions=fresh(3)), NEVER_SEEN, serving=True, now=0.0)
+    service = measure_service(None, one, 1.0, 2.0)
+    assert service is not None
+    assert service.rate == 0.5

@@ -1,0 +1,96 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaler.drill.loading import load_scenario
+from scaler.errors import PolicyError
+
+DRILLS = Path(__file__).parents[4] / "policies" / "drills"
+
+
+def faults(path: Path) -> list[str]:
+    with pytest.raises(PolicyError) as caught:
+        load_scenario(path)
+    return [str(fault) for fault in caught.value.faults]
+
+
+@pytest.mark.parametrize("name", ["default", "smoke", "kill-engine", "switch"])
+def test_the_shipped_scenarios_can_be_loaded(name: str) -> None:
+    loaded = load_scenario(DRILLS / f"{name}.yaml")
+    assert loaded.scenario.metadata.name == name
+    assert set(loaded.objectives) == {str(policy) for policy in loaded.policies.policies}
+
+
+def test_objectives_are_seconds_in_the_scenarios_order(files: Callable[..., Path]) -> None:
+    assert list(load_scenario(files()).objectives.items()) == [("chat", 0.5), ("code", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        pytest.param("seed: 1", "sede: 1", ["6:3", "spec.sede", "did you mean seed?"], id="misspelt-key"),
+        pytest.param("percent: 300", "percent: 3.5", ["integer"], id="float"),
+        pytest.param("kind: Burst", "kind: Bust", ["13:27", "Warmup, Baseline, Burst", "did you mean Burst?"], id="unknown-kind"),
+        pytest.param("{policy: chat, percent: 300}", "{policy: chta, percent: 300}", ["no model of this drill"], id="unknown-model-in-stage"),
+        pytest.param("{policy: chat, percent: 300}", "{policy: chat}", ["exactly one of percent and requestsPerMinute"], id="no-rate"),
+        pytest.param("name: hold", "name: burst", ["name of an earlier stage"], id="stage-twice"),
+        pytest.param("{policy: code, shape", "{policy: chat, shape", ["named twice"], id="model-twice"),
+        pytest.param("{policy: code, shape", "{policy: cod, shape", ["there is no ScalingPolicy cod", "did you mean code?"], id="no-such-policy"),
+        pytest.param("[policies.yaml]", "[nowhere.yaml]", ["7:22", "there is no file"], id="no-such-file"),
+        pytest.param("{files: [policies.yaml]}", "{}", ["no policies are given"], id="no-policies"),
+        pytest.param("  stages:", "  faults: [{type: KillEngine, atSeconds: 60, policy: chat}]\n  stages:", ["over after 60 s"], id="fault-too-late"),
+        pytest.param("  models:", "  engine: {maxModelLen: 50}\n  models:", ["more than engine.maxModelLen"], id="too-long"),
+    ],
+)  # fmt: skip
+def test_a_fault_names_place_and_mend(
+    files: Callable[..., Path], old: str, new: str, expected: list[str]
+) -> None:
+    found = "\n".join(faults(files(old, new)))
+    assert "scenario.yaml:" in found
+    for part in expected:
+        assert part in found
+
+
+def test_all_faults_come_at_once(files: Callable[..., Path]) -> None:
+    path = files()
+    path.write_text(path.read_text().replace("seed: 1", "sed: 1").replace("seconds: 20", "seconds: 0"))
+    assert len(faults(path)) == 3
+
+
+def test_a_policy_without_a_model_is_a_fault(files: Callable[..., Path]) -> None:
+    path = files()
+    text = path.read_text()
+    path.write_text("\n".join(line for line in text.splitlines() if "policy: code" not in line))
+    assert "ScalingPolicy code has no model here" in faults(path)[0]
+
+
+def test_a_fault_in_the_policies_names_their_file(files: Callable[..., Path]) -> None:
+    path = files()
+    policies = path.parent / "policies.yaml"
+    policies.write_text(policies.read_text().replace("targetInFlight: 8", "targetInFlight: 0"))
+    found = faults(path)
+    assert len(found) == 2
+    assert all("policies.yaml:" in fault for fault in found)
+
+
+def test_a_fault_in_an_inline_document_points_into_the_scenario(tmp_path: Path) -> None:
+    text = (DRILLS / "smoke.yaml").read_text().replace("maxSeats: 2", "maxSeats: two")
+    path = tmp_path / "smoke.yaml"
+    path.write_text(text)
+    line = 1 + text[: text.index("maxSeats: two")].count("\n")
+    assert f"{path}:{line}:" in faults(path)[0]
+    assert "spec.policies.documents[0].spec.maxSeats" in faults(path)[0]
+
+
+def test_another_engine_than_the_reference_is_a_fault(files: Callable[..., Path]) -> None:
+    path = files()
+    policies = path.parent / "policies.yaml"
+    policies.write_text(
+        policies.read_text().replace("  serving: {min: 1}", "  engine: {type: VLLM}\n  serving: {min: 1}")
+    )
+    assert "engine type VLLM" in faults(path)[0]
+
+
+def test_a_missing_scenario_is_a_fault(tmp_path: Path) -> None:
+    assert "no such file" in faults(tmp_path / "nothing.yaml")[0]

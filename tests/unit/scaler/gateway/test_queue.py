@@ -1,0 +1,477 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from scaler.gateway.queue import Dispatcher, Lease, Refusal, Ticket
+from scaler.gateway.routes import Endpoint, Failure, PolicyRoutes, QueueLimits, RouteTable
+from warmpool.seats import PolicyName, SeatName
+
+CHAT = PolicyName("chat")
+
+
+def endpoint(name: str, slots: int = 1, policy: PolicyName = CHAT) -> Endpoint:
+    return Endpoint(seat=SeatName(name), uid=name, policy=policy, url=f"http://{name}", slots=slots)
+
+
+def routes(*endpoints: Endpoint, limits: QueueLimits | None = None) -> Mapping[PolicyName, PolicyRoutes]:
+    return {CHAT: PolicyRoutes(models=("m",), endpoints=endpoints, limits=limits or QueueLimits())}
+
+
+@dataclass
+class Client:
+    """One request's side of the queue."""
+
+    size: int = 1
+    arrived: float = 0.0
+    gone: bool = False
+    leases: list[Lease] = field(default_factory=list)
+    refusal: Refusal | None = None
+    table: RouteTable | None = None
+
+    def __post_init__(self) -> None:
+        self.ticket = Ticket(
+            policy=CHAT,
+            size_bytes=self.size,
+            arrived_at=self.arrived,
+            granted=self._granted,
+            refused=self._refused,
+        )
+
+    def _granted(self, lease: Lease) -> bool:
+        if not self.gone:
+            self.take(lease)
+        return not self.gone
+
+    def take(self, lease: Lease) -> None:
+        self.leases.append(lease)
+        if self.table is not None:
+            assert self.table.endpoint_in_flight(lease.endpoint.key) <= lease.endpoint.slots
+
+    def _refused(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+    @property
+    def at(self) -> str | None:
+        return self.leases[-1].endpoint.uid if self.leases else None
+
+
+class Hall:
+    """A dispatcher with what a gateway does around it."""
+
+    def __init__(self, *endpoints: Endpoint, limits: QueueLimits | None = None) -> None:
+        self.table = RouteTable()
+        self.changes = 0
+        self.dispatcher = Dispatcher(self.table, changed=self._changed)
+        self.now = 0.0
+        self.table.watch(lambda: self.dispatcher.advance(self.now))
+        self.table.replace(routes(*endpoints, limits=limits))
+
+    def _changed(self, _policy: PolicyName) -> None:
+        self.changes += 1
+
+    def enter(self, size: int = 1) -> Client:
+        client = Client(size=size, arrived=self.now, table=self.table)
+        self.submit(client)
+        return client
+
+    def submit(self, client: Client) -> None:
+        given = self.dispatcher.submit(client.ticket, self.now)
+        if isinstance(given, Lease):
+            client.take(given)
+        elif given is not None:
+            client.refusal = given
+
+    def leave(self, client: Client) -> None:
+        self.dispatcher.release(client.leases[-1], self.now)
+
+    def fail(self, client: Client, failure: Failure) -> None:
+        lease = client.leases[-1]
+        self.table.failed(lease.endpoint, failure, dispatched_at=lease.granted_at, now=self.now)
+        if failure.reached_engine:
+            client.ticket.avoid.add(lease.endpoint.key)
+        self.dispatcher.release(lease, self.now)
+        self.submit(client)
+
+    def queued(self) -> int:
+        return self.dispatcher.stats(CHAT, self.now).queued
+
+
+def test_a_request_goes_to_the_endpoint_that_holds_least() -> None:
+    hall = Hall(endpoint("a", 3), endpoint("b", 3))
+    clients = [hall.enter() for _ in range(4)]
+    hall.leave(clients[1])
+    assert [client.at for client in clients] == ["a", "b", "a", "b"]
+    assert hall.enter().at == "b"
+
+
+def test_equals_are_used_in_turn() -> None:
+    hall = Hall(endpoint("a"), endpoint("b"), endpoint("c"))
+    used = []
+    for _ in range(6):
+        client = hall.enter()
+        used.append(client.at)
+        hall.leave(client)
+    assert used == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_what_exceeds_the_slots_waits_and_goes_in_order_of_arrival() -> None:
+    hall = Hall(endpoint("a", 2))
+    clients = [hall.enter() for _ in range(5)]
+    assert [client.at for client in clients] == ["a", "a", None, None, None]
+    hall.leave(clients[0])
+    assert clients[2].at == "a"
+    assert clients[3].at is None
+    hall.leave(clients[1])
+    assert clients[3].at == "a"
+
+
+def test_a_new_endpoint_takes_what_waits_at_once() -> None:
+    hall = Hall(endpoint("a"))
+    clients = [hall.enter() for _ in range(4)]
+    hall.now = 0.5
+    hall.table.replace(routes(endpoint("a"), endpoint("b", 2)))
+    assert [client.at for client in clients] == ["a", "b", "b", None]
+    assert clients[1].leases[0].waited_seconds == 0.5
+
+
+def test_more_slots_take_what_waits_at_once() -> None:
+    hall = Hall(endpoint("a"))
+    clients = [hall.enter() for _ in range(2)]
+    hall.table.replace(routes(endpoint("a", 2)))
+    assert clients[1].at == "a"
+
+
+def test_an_endpoint_that_left_gets_nothing_new_and_its_requests_still_count() -> None:
+    hall = Hall(endpoint("a", 2))
+    running = hall.enter()
+    hall.table.replace(routes())
+    waiting = hall.enter()
+    assert waiting.at is None
+    assert hall.table.in_flight(CHAT) == 1
+    assert hall.dispatcher.stats(CHAT, hall.now).in_flight == 1
+    hall.leave(running)
+    assert waiting.at is None
+    assert hall.table.in_flight(CHAT) == 0
+
+
+def test_an_endpoint_that_comes_back_still_holds_what_it_held() -> None:
+    hall = Hall(endpoint("a", 2))
+    hall.enter()
+    hall.table.replace(routes())
+    hall.table.replace(routes(endpoint("a", 2)))
+    assert [hall.enter().at, hall.enter().at] == ["a", None]
+
+
+def test_fewer_slots_than_are_in_use_let_nothing_in_until_there_is_room() -> None:
+    hall = Hall(endpoint("a", 3))
+    clients = [hall.enter() for _ in range(3)]
+    waiting = hall.enter()
+    hall.table.replace(routes(endpoint("a", 1)))
+    hall.leave(clients[0])
+    hall.leave(clients[1])
+    assert waiting.at is None
+    hall.leave(clients[2])
+    assert waiting.at == "a"
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes", "refusals"),
+    [
+        pytest.param(QueueLimits(max_requests=2), [1, 1, 1], [None, None, Refusal.TOO_MANY], id="count"),
+        pytest.param(QueueLimits(max_bytes=10), [6, 5, 4], [None, Refusal.TOO_LARGE, None], id="bytes"),
+        pytest.param(QueueLimits(max_requests=0), [1], [Refusal.TOO_MANY], id="no queue at all"),
+    ],
+)
+def test_the_queue_is_bounded(limits: QueueLimits, sizes: list[int], refusals: list[Refusal | None]) -> None:
+    hall = Hall(endpoint("a"), limits=limits)
+    assert hall.enter().at == "a"
+    assert [hall.enter(size).refusal for size in sizes] == refusals
+
+
+def test_what_has_waited_too_long_is_refused_and_the_next_moment_is_known() -> None:
+    hall = Hall(endpoint("a"), limits=QueueLimits(max_age_seconds=10))
+    hall.enter()
+    old = hall.enter()
+    hall.now = 4.0
+    young = hall.enter()
+    assert hall.dispatcher.next_event(hall.now) == 10.0
+    hall.now = 10.0
+    hall.dispatcher.advance(hall.now)
+    assert (old.refusal, young.refusal) == (Refusal.TOO_OLD, None)
+    assert hall.dispatcher.next_event(hall.now) == 14.0
+    assert hall.dispatcher.stats(CHAT, 12.0).oldest_wait_seconds == 8.0
+
+
+def test_a_failed_request_goes_before_all_that_wait_and_past_the_bounds() -> None:
+    hall = Hall(endpoint("a"), endpoint("b"), limits=QueueLimits(max_requests=1))
+    first, second = hall.enter(), hall.enter()
+    waiting = hall.enter()
+    hall.fail(first, Failure.NOT_CONNECTED)
+    assert first.refusal is None
+    assert hall.queued() == 2
+    hall.leave(second)
+    assert (first.at, waiting.at) == ("b", None)
+
+
+def test_failed_requests_go_again_in_their_order_of_arrival() -> None:
+    hall = Hall(endpoint("a"), endpoint("b"))
+    first, second = hall.enter(), hall.enter()
+    hall.fail(second, Failure.NOT_CONNECTED)
+    hall.fail(first, Failure.NOT_CONNECTED)
+    hall.table.replace(routes(endpoint("a"), endpoint("b"), endpoint("c")))
+    assert (first.at, second.leases[-1].released) == ("c", True)
+
+
+def test_a_request_does_not_overtake_one_that_waits_for_an_endpoint_to_be_tried_again() -> None:
+    hall = Hall(endpoint("a"))
+    first = hall.enter()
+    hall.fail(first, Failure.NOT_CONNECTED)
+    hall.now = 0.2  # the endpoint may be tried again, and the timer has not run yet
+    second = hall.enter()
+    assert second.at is None
+    hall.dispatcher.advance(hall.now)
+    assert (len(first.leases), second.at) == (2, None)
+
+
+def test_a_failed_request_avoids_the_endpoint_that_failed_it() -> None:
+    hall = Hall(endpoint("a", 2), endpoint("b", 2))
+    client = hall.enter()
+    hall.fail(client, Failure.ENGINE_ERROR)
+    assert [lease.endpoint.uid for lease in client.leases] == ["a", "b"]
+
+
+def test_a_request_that_avoids_what_is_free_lets_others_pass() -> None:
+    hall = Hall(endpoint("a"), endpoint("b"))
+    first = hall.enter()
+    hall.enter()
+    hall.fail(first, Failure.ENGINE_ERROR)
+    assert hall.queued() == 1
+    assert hall.enter().at == "a"
+
+
+def test_the_only_endpoint_is_tried_again_though_it_failed() -> None:
+    hall = Hall(endpoint("a"))
+    client = hall.enter()
+    hall.fail(client, Failure.ENGINE_ERROR)
+    assert [lease.endpoint.uid for lease in client.leases] == ["a", "a"]
+
+
+@pytest.mark.parametrize("failure", [Failure.NOT_CONNECTED, Failure.NOT_SERVING, Failure.CUT])
+def test_an_endpoint_that_fails_is_left_alone_for_a_while(failure: Failure) -> None:
+    hall = Hall(endpoint("a", 4))
+    client = hall.enter()
+    hall.fail(client, failure)
+    assert hall.queued() == 1
+    assert hall.dispatcher.next_event(hall.now) == pytest.approx(0.1)
+    hall.now = 0.1
+    hall.dispatcher.advance(hall.now)
+    assert len(client.leases) == 2
+
+
+def test_penalties_double_and_end_with_a_success() -> None:
+    hall = Hall(endpoint("a", 4))
+    client = hall.enter()
+    pauses = []
+    for _ in range(8):
+        hall.fail(client, Failure.NOT_CONNECTED)
+        at = hall.dispatcher.next_event(hall.now)
+        assert at is not None
+        pauses.append(at - hall.now)
+        hall.now = at
+        hall.dispatcher.advance(hall.now)
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    hall.table.succeeded(client.leases[-1].endpoint, dispatched_at=client.leases[-1].granted_at)
+    hall.fail(client, Failure.NOT_CONNECTED)
+    assert hall.dispatcher.next_event(hall.now) == pytest.approx(hall.now + 0.1)
+
+
+def test_many_requests_that_fail_together_are_one_failure() -> None:
+    hall = Hall(endpoint("a", 8))
+    clients = [hall.enter() for _ in range(8)]
+    hall.now = 1.0
+    for client in clients:
+        hall.fail(client, Failure.CUT)
+    assert hall.dispatcher.next_event(hall.now) == pytest.approx(1.1)
+
+
+def test_errors_leave_an_endpoint_alone_only_when_they_come_in_a_row() -> None:
+    hall = Hall(endpoint("a", 8))
+    failing = endpoint("a", 8)
+    for _ in range(2):
+        hall.table.failed(failing, Failure.ENGINE_ERROR, dispatched_at=0.0, now=0.0)
+    assert hall.enter().at == "a"
+    hall.table.failed(failing, Failure.ENGINE_ERROR, dispatched_at=0.0, now=0.0)
+    assert hall.enter().at is None
+
+
+def test_a_slot_that_nobody_takes_goes_to_the_next() -> None:
+    hall = Hall(endpoint("a"))
+    running, gone, waiting = hall.enter(), hall.enter(), hall.enter()
+    gone.gone = True
+    hall.leave(running)
+    assert waiting.at == "a"
+    assert hall.queued() == 0
+
+
+def test_a_slot_is_given_back_once() -> None:
+    hall = Hall(endpoint("a"))
+    client = hall.enter()
+    hall.leave(client)
+    hall.leave(client)
+    assert hall.table.in_flight(CHAT) == 0
+
+
+def test_a_request_may_leave_the_queue() -> None:
+    hall = Hall(endpoint("a"))
+    running, first, second = hall.enter(), hall.enter(7), hall.enter()
+    hall.dispatcher.withdraw(first.ticket, hall.now)
+    assert hall.dispatcher.stats(CHAT, hall.now).queued_bytes == 1
+    hall.leave(running)
+    assert (first.at, second.at) == (None, "a")
+
+
+def test_closing_refuses_what_waits() -> None:
+    hall = Hall(endpoint("a"))
+    hall.enter()
+    waiting = hall.enter()
+    hall.dispatcher.close()
+    assert waiting.refusal is Refusal.CLOSING
+    assert hall.queued() == 0
+
+
+def test_a_policy_that_left_the_table_is_forgotten_once_it_holds_nothing() -> None:
+    hall = Hall(endpoint("a"))
+    client = hall.enter()
+    hall.table.replace({})
+    assert hall.dispatcher.policies() == (CHAT,)
+    hall.leave(client)
+    assert hall.dispatcher.policies() == ()
+
+
+def test_a_table_with_a_model_of_two_policies_is_refused_and_the_old_one_stays() -> None:
+    table = RouteTable()
+    table.replace(routes(endpoint("a")))
+    twice = {PolicyName("x"): PolicyRoutes(models=("m",)), PolicyName("y"): PolicyRoutes(models=("m",))}
+    with pytest.raises(ValueError, match="claimed by policies x and y"):
+        table.replace(twice)
+    assert table.policy_of("m") == CHAT
+
+
+def test_a_table_with_an_endpoint_of_another_policy_is_refused() -> None:
+    other = endpoint("a", policy=PolicyName("other"))
+    with pytest.raises(ValueError, match="listed under policy chat"):
+        RouteTable().replace(routes(other))
+
+
+def test_an_endpoint_without_slots_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        endpoint("a", 0)
+
+
+LIMITS = QueueLimits(max_requests=4, max_bytes=12, max_age_seconds=6.0)
+
+
+class Law(RuleBasedStateMachine):
+    """Whatever happens in whatever order, nobody is lost, served twice, overtaken or let in beyond the slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hall = Hall(endpoint("a", 2), limits=LIMITS)
+        self.clients: list[Client] = []
+        self.done: set[int] = set()
+
+    def serving(self) -> list[Client]:
+        return [client for client in self.clients if client.leases and not client.leases[-1].released]
+
+    def waiting(self) -> list[Client]:
+        return [
+            client
+            for client in self.clients
+            if client.refusal is None
+            and not client.gone
+            and id(client) not in self.done
+            and not (client.leases and not client.leases[-1].released)
+        ]
+
+    @rule(size=st.integers(1, 6))
+    def enter(self, size: int) -> None:
+        self.clients.append(self.hall.enter(size))
+
+    @precondition(lambda self: self.serving())
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(self.serving()))
+        self.done.add(id(client))
+        self.hall.leave(client)
+
+    @precondition(lambda self: self.serving())
+    @rule(data=st.data(), failure=st.sampled_from(list(Failure)))
+    def fail(self, data: st.DataObject, failure: Failure) -> None:
+        self.hall.fail(data.draw(st.sampled_from(self.serving())), failure)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data(), told=st.booleans())
+    def go_away(self, data: st.DataObject, told: bool) -> None:  # noqa: FBT001 - Hypothesis draws it
+        client = data.draw(st.sampled_from(self.waiting()))
+        client.gone = True
+        if told:
+            self.hall.dispatcher.withdraw(client.ticket, self.hall.now)
+
+    @rule(seconds=st.floats(0.01, 4.0))
+    def pass_time(self, seconds: float) -> None:
+        self.hall.now += seconds
+        self.hall.dispatcher.advance(self.hall.now)
+
+    @rule(slots=st.dictionaries(st.sampled_from("abc"), st.integers(1, 3)))
+    def rotate(self, slots: dict[str, int]) -> None:
+        self.hall.table.replace(
+            routes(*(endpoint(name, count) for name, count in slots.items()), limits=LIMITS)
+        )
+
+    @invariant()
+    def nobody_is_lost(self) -> None:
+        stats = self.hall.dispatcher.stats(CHAT, self.hall.now)
+        ghosts = stats.queued - len(self.waiting())
+        assert 0 <= ghosts <= sum(client.gone for client in self.clients)
+        assert stats.in_flight == len(self.serving()) == self.hall.table.in_flight(CHAT)
+
+    @invariant()
+    def nobody_is_served_twice(self) -> None:
+        for client in self.clients:
+            assert sum(not lease.released for lease in client.leases) <= 1
+
+    @invariant()
+    def what_was_never_tried_is_bounded(self) -> None:
+        fresh = [client for client in self.waiting() if not client.leases]
+        assert len(fresh) <= LIMITS.max_requests
+        assert sum(client.size for client in fresh) <= LIMITS.max_bytes
+        assert all(client.arrived + LIMITS.max_age_seconds > self.hall.now for client in fresh)
+
+    @invariant()
+    def nobody_is_overtaken(self) -> None:
+        """Who never failed is served in the order of arrival."""
+        plain = [client for client in self.clients if not client.ticket.avoid and not client.gone]
+        tried = [bool(client.leases) for client in plain if client.refusal is None]
+        assert tried == sorted(tried, reverse=True)
+
+    @invariant()
+    def nothing_waits_beside_a_free_slot(self) -> None:
+        plain = [client for client in self.waiting() if not client.ticket.avoid]
+        if plain:
+            assert self.hall.table.pick(CHAT, self.hall.now) is None
+
+    def teardown(self) -> None:
+        self.hall.now += 100.0
+        self.hall.table.replace(routes(endpoint("z", 1000), limits=LIMITS))
+        for client in self.serving():
+            self.hall.leave(client)
+        assert self.hall.queued() == 0
+        assert self.hall.table.in_flight(CHAT) == 0
+
+
+TestLaw = Law.TestCase
+TestLaw.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

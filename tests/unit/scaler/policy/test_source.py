@@ -1,0 +1,246 @@
+"""From pydantic's findings to sentences with a place and a mend."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from scaler.errors import PolicyError
+from scaler.policy.base import Broken, Envelope, Name, PolicyModel
+from scaler.policy.source import model_for, parse_documents, validate
+
+
+class Taste(StrEnum):
+    SWEET = "Sweet"
+    SALTY = "Salty"
+
+
+class Slice(PolicyModel):
+    name: Name
+    weight_grams: Annotated[int, Field(ge=1)]
+    """Weight of the slice. More is said here."""
+
+
+class CakeSpec(PolicyModel):
+    slices: Annotated[tuple[Slice, ...], Field(min_length=1)]
+    """All slices of the cake."""
+    taste: Taste = Taste.SWEET
+    baked: bool = True
+    note: str = ""
+    topping: Slice | None = None
+    percent: Annotated[int, Field(ge=1, le=100)] | None = None
+    share: float = 0.5
+
+    def broken_rules(self) -> Iterator[Broken]:
+        if self.percent == 13:
+            yield Broken(path=("percent",), message="brings bad luck", hint="take 12")
+        if self.percent == 13 and not self.baked:
+            yield Broken(path=("slices", 0, "name"), message="is raw")
+
+
+class Cake(Envelope):
+    kind: Literal["Cake"]
+    spec: CakeSpec
+
+
+HEAD = "apiVersion: emberpool.dev/v1alpha1\nkind: Cake\nmetadata: {name: c}\n"
+GOOD = "spec:\n  slices: [{name: a, weightGrams: 3}]\n"
+
+
+def check(text: str) -> list[str]:
+    (document,) = parse_documents(text, "f.yaml")
+    with pytest.raises(PolicyError) as raised:
+        validate(model_for({"Cake": Cake}, document), document)
+    return [str(fault).replace("\n\nhint: ", " | ") for fault in raised.value.faults]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            "  slices: [{name: a, weightGrams: three}]",
+            'f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is "three" | weight of the slice',
+            id="text-for-a-number",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: '3'}]",
+            'f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is "3" | remove the quotes',
+            id="quoted-number",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: 0}]",
+            "f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is 0 | weight of the slice",
+            id="below-the-bound",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: 3.0}]",
+            "f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is 3.0 | weight of the slice",
+            id="fraction",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: true}]",
+            "f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is true | weight of the slice",
+            id="boolean-for-a-number",
+        ),
+        pytest.param(
+            "  slices: [{name: a}]",
+            "f.yaml:5:12: spec.slices[0].weightGrams: is missing: must be an integer ≥ 1 | weight of the slice",
+            id="missing",
+        ),
+        pytest.param(
+            "  slices: []",
+            "f.yaml:5:3: spec.slices: must be a list with at least one entry, is an empty list | all slices of the cake",
+            id="empty-list",
+        ),
+        pytest.param(
+            "  slices:",
+            "f.yaml:5:3: spec.slices: must be a list with at least one entry, is empty | all slices of the cake",
+            id="forgotten-value",
+        ),
+        pytest.param(
+            "  slices: {name: a}",
+            "f.yaml:5:3: spec.slices: must be a list with at least one entry, is a mapping | all slices of the cake",
+            id="mapping-for-a-list",
+        ),
+        pytest.param(
+            "  slices: [x]", 'f.yaml:5:12: spec.slices[0]: must be a mapping, is "x"', id="text-for-a-mapping"
+        ),
+    ],
+)
+def test_a_wrong_value_is_said_with_what_it_should_be(line: str, expected: str) -> None:
+    assert check(f"{HEAD}spec:\n{line}\n") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            "  taste: sweat",
+            'f.yaml:6:10: spec.taste: must be one of Sweet, Salty, is "sweat" | did you mean Sweet?',
+            id="misspelt-choice",
+        ),
+        pytest.param(
+            "  taste: Umami",
+            'f.yaml:6:10: spec.taste: must be one of Sweet, Salty, is "Umami"',
+            id="other-choice",
+        ),
+        pytest.param(
+            "  baked: yes",
+            'f.yaml:6:10: spec.baked: must be true or false, is "yes" | YAML 1.2 knows only true and false',
+            id="yes",
+        ),
+        pytest.param("  baked: 1", "f.yaml:6:10: spec.baked: must be true or false, is 1", id="one-for-true"),
+        pytest.param(
+            "  note: 3",
+            "f.yaml:6:9: spec.note: must be text, is 3 | put it into quotes",
+            id="number-for-text",
+        ),
+        pytest.param(
+            "  topping: {name: A_b, weightGrams: 1}",
+            "f.yaml:6:19: spec.topping.name: must be a DNS label (lower-case letters, digits and -, begins and ends"
+            ' with a letter or digit, at most 63 characters), is "A_b"',
+            id="inside-an-optional-mapping",
+        ),
+        pytest.param(
+            "  percent: 101",
+            "f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is 101",
+            id="above-the-range",
+        ),
+        pytest.param("  share: much", 'f.yaml:6:10: spec.share: must be a number, is "much"', id="no-number"),
+        pytest.param("  share: .nan", None, id="nan-is-a-float"),
+        pytest.param(
+            "  tsate: Sweet",
+            "f.yaml:6:3: spec.tsate: is not a known key | did you mean taste?",
+            id="misspelt-key",
+        ),
+        pytest.param(
+            "  weight_grams: 3",
+            "f.yaml:6:3: spec.weight_grams: is not a known key | known here: slices, taste, baked, note, topping,"
+            " percent, share",
+            id="unknown-key",
+        ),
+    ],
+)
+def test_a_second_key_is_wrong(line: str, expected: str | None) -> None:
+    text = f"{HEAD}{GOOD}{line}\n"
+    if expected is None:
+        (document,) = parse_documents(text, "f.yaml")
+        validate(Cake, document)
+    else:
+        assert check(text) == [expected]
+
+
+def test_python_names_are_no_keys() -> None:
+    found = check(f"{HEAD}spec:\n  slices: [{{name: a, weight_grams: 3}}]\n")
+    assert found == [
+        "f.yaml:5:12: spec.slices[0].weightGrams: is missing: must be an integer ≥ 1 | weight of the slice",
+        "f.yaml:5:22: spec.slices[0].weight_grams: is not a known key | did you mean weightGrams?",
+    ]
+
+
+def test_all_faults_come_at_once_in_the_order_of_the_file() -> None:
+    text = HEAD.replace("name: c", "nmae: c") + "spec:\n  taste: 3\n  slices: [{}, 4]\n  percent: x\n"
+    assert [line.split(" ")[0] for line in check(text)] == [
+        "f.yaml:3:1:",
+        "f.yaml:3:12:",
+        "f.yaml:5:10:",
+        "f.yaml:6:12:",
+        "f.yaml:6:12:",
+        "f.yaml:6:16:",
+        "f.yaml:7:12:",
+    ]
+
+
+def test_rules_over_several_fields_point_at_their_field() -> None:
+    assert check(f"{HEAD}{GOOD}  percent: 13\n  baked: false\n") == [
+        "f.yaml:6:12: spec.percent: brings bad luck | take 12",
+        "f.yaml:5:19: spec.slices[0].name: is raw",
+    ]
+
+
+def test_a_good_document_becomes_the_model() -> None:
+    (document,) = parse_documents(HEAD + GOOD, "f.yaml")
+    cake = validate(Cake, document)
+    assert cake.spec.slices == (Slice(name="a", weight_grams=3),)
+    assert cake.metadata.namespace == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "kind: Cake",
+            ["f.yaml:1:1: apiVersion: must be emberpool.dev/v1alpha1, is missing"],
+            id="no-version",
+        ),
+        pytest.param(
+            "apiVersion: apps/v1\nkind: Deployment",
+            [
+                'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "apps/v1"',
+                'f.yaml:2:7: kind: must be one of Cake, is "Deployment"',
+            ],
+            id="something-else",
+        ),
+        pytest.param(
+            "apiVersion: emberpool.dev/v1alpha1\nkind: cakes",
+            ['f.yaml:2:7: kind: must be one of Cake, is "cakes" | did you mean Cake?'],
+            id="misspelt-kind",
+        ),
+        pytest.param(
+            "apiVersion: emberpool.dev/v1alpha1\nkind: [Cake]",
+            ["f.yaml:2:1: kind: must be one of Cake, is a list"],
+            id="kind-of-a-wrong-type",
+        ),
+    ],
+)
+def test_what_kind_of_document_it_is(text: str, expected: list[str]) -> None:
+    assert check(text) == expected
+
+
+def test_an_error_reads_as_place_fault_blank_line_hint() -> None:
+    (document,) = parse_documents(f"{HEAD}{GOOD}  percent: 13\n", "policies/cake.yaml")
+    with pytest.raises(PolicyError) as raised:
+        validate(Cake, document)
+    assert str(raised.value) == "policies/cake.yaml:6:12: spec.percent: brings bad luck\n\nhint: take 12"

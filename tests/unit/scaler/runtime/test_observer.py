@@ -1,0 +1,115 @@
+"""Counting seats into supply: every seat once, labels believed over late reports."""
+
+from dataclasses import replace
+
+import pytest
+
+from scaler.core.model import FleetShare, FleetSpec, FleetView, Load, PolicySpec, Supply
+from scaler.runtime.observer import observe
+from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
+from warmpool.states import ResidentState as S
+
+CHAT, CODE, FLEET = PolicyName("chat"), PolicyName("code"), FleetName("spares")
+POLICIES = [
+    PolicySpec(name=name, fleets=(FleetShare(fleet=FLEET, target_in_flight=8),)) for name in (CHAT, CODE)
+]
+
+
+def seat(chat: S, code: S = S.PAUSED, **changes: object) -> Seat:
+    base = Seat(
+        name=SeatName("s"),
+        uid="u",
+        version="1",
+        fleet=FLEET,
+        residents=(Resident(policy=CHAT, state=chat, since=0), Resident(policy=CODE, state=code, since=0)),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def claim(operation: Operation, policy: PolicyName = CHAT) -> Claim:
+    return Claim(id="c", policy=policy, operation=operation, holder="h", epoch=1, since=0, deadline=10)
+
+
+def view(*seats: Seat) -> FleetView:
+    snapshot = observe(POLICIES, [FleetSpec(name=FLEET, max_seats=9)], seats, lambda _: 3, lambda _: Load())
+    return snapshot.fleets[FLEET]
+
+
+SERVING = frozenset({CHAT})
+
+
+@pytest.mark.parametrize(
+    ("one", "chat", "code"),
+    [
+        pytest.param(seat(S.PAUSED), Supply(promotable=1), Supply(promotable=1), id="spare for both"),
+        pytest.param(seat(S.SERVING, serving=SERVING), Supply(serving=1), Supply(), id="serving"),
+        pytest.param(
+            seat(S.PROMOTING, serving=SERVING), Supply(serving=1), Supply(), id="label before the report"
+        ),
+        pytest.param(seat(S.FAILED, serving=SERVING), Supply(), Supply(), id="died in rotation"),
+        pytest.param(
+            seat(S.SERVING, serving=SERVING, reachable=False),
+            Supply(),
+            Supply(),
+            id="serving, but unreachable",
+        ),
+        pytest.param(
+            seat(S.PAUSED, claim=claim(Operation.PROMOTE)),
+            Supply(promoting=1),
+            Supply(),
+            id="claimed for promotion",
+        ),
+        pytest.param(
+            seat(S.DRAINING, claim=claim(Operation.DEMOTE)),
+            Supply(draining=1),
+            Supply(),
+            id="draining can be recalled",
+        ),
+        pytest.param(
+            seat(S.PAUSED, S.DRAINING, claim=claim(Operation.SWITCH)),
+            Supply(promoting=1),
+            Supply(),
+            id="switching",
+        ),
+        pytest.param(seat(S.PAUSED, S.LOADING), Supply(promotable=1), Supply(), id="one of two is warm"),
+        pytest.param(seat(S.PAUSED, verdict=Verdict.SUSPECT), Supply(), Supply(), id="suspect GPU"),
+    ],
+)
+def test_supply_of_one_seat(one: Seat, chat: Supply, code: Supply) -> None:
+    assert view(one).supply == {CHAT: chat, CODE: code}
+
+
+def test_every_seat_counts_once() -> None:
+    found = view(
+        seat(S.SERVING, serving=SERVING),
+        seat(S.PAUSED, claim=claim(Operation.PROMOTE)),
+        seat(S.DRAINING),
+        seat(S.PAUSED),
+        seat(S.SERVING, serving=SERVING, lent=True),
+        seat(S.LOADING, S.STARTING),
+        seat(S.PAUSED, verdict=Verdict.BAD),
+        seat(S.PAUSED, terminating=True),
+    )
+    assert (
+        found.serving,
+        found.draining,
+        found.spare,
+        found.lent,
+        found.starting,
+        found.held,
+        found.doomed,
+    ) == (
+        2,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+    )
+    assert found.seats == 7
+    assert found.replicas == 3
+
+
+def test_seats_of_unknown_fleets_are_ignored() -> None:
+    assert view(seat(S.PAUSED, fleet=FleetName("other"))).seats == 0

@@ -1,0 +1,269 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.core.model import Load, Quality
+from scaler.errors import SampleRejected
+from scaler.signals.pushed import PushedLimits, PushedSamples
+from warmpool.seats import PolicyName
+
+NOW = 1_796_000_000.0
+CHAT = PolicyName("chat")
+
+
+def numbers(**changes: object) -> dict[str, object]:
+    zero: dict[str, object] = {
+        "queued": 0,
+        "inFlight": 0,
+        "oldestWaitSeconds": 0.0,
+        "peak": 0,
+        "arrived": 0,
+        "completed": 0,
+        "refused": 0,
+        "failed": 0,
+    }
+    return zero | changes
+
+
+def sample(
+    *, sequence: int = 1, at: float = NOW, instance: str = "gw-1", **changes: object
+) -> dict[str, object]:
+    return {
+        "instance": instance,
+        "sequence": sequence,
+        "at": at,
+        "policies": {"chat": numbers(**changes)},
+    }
+
+
+def encoded(body: object) -> bytes:
+    return json.dumps(body).encode()
+
+
+def test_a_sample_becomes_a_load() -> None:
+    store = PushedSamples()
+    touched = store.ingest(encoded(sample(queued=3, inFlight=8, oldestWaitSeconds=0.12, peak=12)), NOW)
+    load = store.load(CHAT, NOW + 0.5)
+    assert touched == ["chat"]
+    assert (load.queued.value, load.in_flight.value, load.oldest_wait.value, load.peak.value) == (
+        3,
+        8,
+        0.12,
+        12,
+    )
+    assert load.queued.quality is Quality.FRESH
+    assert load.queued.age == pytest.approx(0.5)
+    assert not load.engines.known
+    assert not load.arrivals.known
+
+
+@pytest.mark.parametrize(
+    ("age", "quality"),
+    [
+        pytest.param(0.0, Quality.FRESH, id="now"),
+        pytest.param(1.5, Quality.FRESH, id="as old as a heartbeat may be"),
+        pytest.param(1.6, Quality.STALE, id="a heartbeat is late"),
+        pytest.param(2.5, Quality.STALE, id="at its expiry"),
+        pytest.param(2.6, Quality.MISSING, id="expired"),
+    ],
+)
+def test_a_share_ages(age: float, quality: Quality) -> None:
+    store = PushedSamples()
+    store.ingest(sample(inFlight=1), NOW)
+    assert store.load(CHAT, NOW + age).in_flight.quality is quality
+
+
+def test_a_policy_that_nobody_reports_is_missing_and_not_zero() -> None:
+    store = PushedSamples()
+    store.ingest(sample(inFlight=1), NOW)
+    assert store.load(PolicyName("other"), NOW) == Load()
+
+
+def test_shares_add_up_and_the_oldest_wait_is_the_longest() -> None:
+    store = PushedSamples()
+    store.ingest(sample(queued=1, inFlight=2, oldestWaitSeconds=0.5), NOW)
+    store.ingest(sample(instance="gw-2", queued=10, inFlight=20, oldestWaitSeconds=0.25), NOW)
+    load = store.load(CHAT, NOW)
+    assert (load.queued.value, load.in_flight.value, load.oldest_wait.value) == (11, 22, 0.5)
+    assert store.instances(NOW) == ["gw-1", "gw-2"]
+
+
+def test_a_silent_gateway_makes_the_sum_stale_until_its_share_expires() -> None:
+    store = PushedSamples()
+    store.ingest(sample(inFlight=5), NOW)
+    store.ingest(sample(instance="gw-2", at=NOW + 2, inFlight=1), NOW + 2)
+    both = store.load(CHAT, NOW + 2)
+    assert (both.in_flight.value, both.in_flight.quality) == (6, Quality.STALE)
+    one = store.load(CHAT, NOW + 3)
+    assert (one.in_flight.value, one.in_flight.quality) == (1, Quality.FRESH)
+
+
+def test_a_policy_that_its_gateway_no_longer_names_is_touched_and_gone() -> None:
+    store = PushedSamples()
+    store.ingest(sample(inFlight=5), NOW)
+    touched = store.ingest({"instance": "gw-1", "sequence": 2, "at": NOW, "policies": {}}, NOW)
+    assert touched == ["chat"]
+    assert store.load(CHAT, NOW) == Load()
+
+
+REJECTED = [
+    pytest.param(b"{", id="no JSON"),
+    pytest.param(b"\xff\xfe", id="no text"),
+    pytest.param(b"[" * 10_000, id="too deep"),
+    pytest.param(b"[]", id="no object"),
+    pytest.param(encoded(sample() | {"instance": 7}), id="instance no string"),
+    pytest.param(encoded(sample() | {"instance": ""}), id="instance empty"),
+    pytest.param(encoded(sample() | {"sequence": True}), id="sequence a boolean"),
+    pytest.param(encoded(sample() | {"sequence": 1.5}), id="sequence a fraction"),
+    pytest.param(encoded(sample(sequence=-1)), id="sequence negative"),
+    pytest.param(encoded(sample() | {"policies": []}), id="policies no object"),
+    pytest.param(encoded(sample() | {"policies": {"chat": 3}}), id="policy no object"),
+    pytest.param(encoded(sample() | {"policies": {"chat": {"queued": 1}}}), id="numbers missing"),
+    pytest.param(encoded(sample(queued="3")), id="a string"),
+    pytest.param(encoded(sample(queued=None)), id="null"),
+    pytest.param(encoded(sample(queued=False)), id="a boolean"),
+    pytest.param(encoded(sample(queued=-1)), id="negative"),
+    pytest.param(encoded(sample(queued=math.nan)), id="NaN"),
+    pytest.param(encoded(sample(queued=math.inf)), id="infinity"),
+    pytest.param(encoded(sample(queued=10**400)), id="beyond floats"),
+    pytest.param(encoded(sample(refused=-1)), id="a total that isn't used"),
+    pytest.param(encoded(sample(at=math.nan)), id="time NaN"),
+    pytest.param(encoded(sample(at=NOW + 5)), id="of the future"),
+    pytest.param(encoded(sample(at=NOW - 5)), id="too old"),
+    pytest.param(encoded(sample() | {"padding": "x" * 65_536}), id="too large"),
+]
+
+
+@pytest.mark.parametrize("body", REJECTED)
+def test_a_bad_sample_is_counted_and_changes_nothing(body: bytes) -> None:
+    store = PushedSamples()
+    store.ingest(sample(sequence=0, at=NOW - 1, queued=2), NOW)
+    before = store.load(CHAT, NOW)
+    with pytest.raises(SampleRejected):
+        store.ingest(body, NOW)
+    assert store.load(CHAT, NOW) == before
+    assert (store.accepted, store.rejected) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "sequence", [pytest.param(7, id="the same again"), pytest.param(6, id="an older one")]
+)
+def test_a_replay_is_rejected(sequence: int) -> None:
+    store = PushedSamples()
+    store.ingest(sample(sequence=7, queued=1), NOW)
+    with pytest.raises(SampleRejected, match="is not after"):
+        store.ingest(sample(sequence=sequence, queued=9), NOW)
+    assert store.load(CHAT, NOW).queued.value == 1
+
+
+def test_no_more_instances_than_allowed_and_an_expired_one_makes_room() -> None:
+    store = PushedSamples(PushedLimits(max_instances=1))
+    store.ingest(sample(), NOW)
+    with pytest.raises(SampleRejected, match="1 instances report already"):
+        store.ingest(sample(instance="gw-2"), NOW)
+    store.ingest(sample(instance="gw-2", at=NOW + 3), NOW + 3)
+    assert store.instances(NOW + 3) == ["gw-2"]
+
+
+def test_rates_come_from_totals_over_the_last_seconds() -> None:
+    store = PushedSamples()
+    for second in range(10):
+        base = 10 * min(second, 6) + 40 * max(0, second - 6)  # the last three seconds are faster
+        at = NOW + second
+        store.ingest(sample(sequence=second + 1, at=at, arrived=base, completed=base / 2), at)
+    load = store.load(CHAT, NOW + 9)
+    assert load.arrivals.value == pytest.approx(40)
+    assert load.completions.value == pytest.approx(20)
+    assert load.arrivals.quality is Quality.FRESH
+
+
+def test_a_reset_counter_counts_from_zero() -> None:
+    store = PushedSamples()
+    for sequence, (at, arrived) in enumerate([(0, 1000), (1, 1010), (2, 5), (3, 15)]):
+        store.ingest(sample(sequence=sequence, at=NOW + at, arrived=arrived), NOW + at)
+    assert store.load(CHAT, NOW + 3).arrivals.value == pytest.approx((10 + 5 + 10) / 3)
+
+
+def test_no_rate_from_one_sample_and_zero_from_an_idle_gateway() -> None:
+    store = PushedSamples()
+    store.ingest(sample(sequence=1, arrived=5), NOW)
+    assert not store.load(CHAT, NOW).arrivals.known
+    store.ingest(sample(sequence=2, at=NOW + 1, arrived=5), NOW + 1)
+    idle = store.load(CHAT, NOW + 1).arrivals
+    assert (idle.value, idle.quality) == (0.0, Quality.FRESH)
+
+
+def test_a_gateway_without_a_rate_makes_the_sum_stale() -> None:
+    store = PushedSamples()
+    store.ingest(sample(sequence=1, arrived=0), NOW)
+    store.ingest(sample(sequence=2, at=NOW + 1, arrived=7), NOW + 1)
+    store.ingest(sample(instance="gw-2", at=NOW + 1, arrived=3), NOW + 1)
+    arrivals = store.load(CHAT, NOW + 1).arrivals
+    assert (arrivals.value, arrivals.quality) == (7.0, Quality.STALE)
+
+
+def test_a_peak_between_two_snapshots_is_seen_once() -> None:
+    store = PushedSamples()
+    store.ingest(sample(sequence=1, inFlight=1, peak=9), NOW)
+    store.ingest(sample(sequence=2, inFlight=2, peak=3), NOW)
+    assert store.load(CHAT, NOW).peak.value == 9
+    assert store.take_peaks() == {"chat": 9}
+    assert store.load(CHAT, NOW).peak.value == 2
+
+
+def test_a_peak_stands_on_what_the_other_gateways_hold() -> None:
+    store = PushedSamples()
+    store.ingest(sample(inFlight=4, peak=4), NOW)
+    store.ingest(sample(instance="gw-2", inFlight=1, peak=6), NOW)
+    assert store.load(CHAT, NOW).peak.value == 10
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c"]),
+            st.integers(0, 50),
+            st.integers(0, 50),
+            st.floats(0, 1.2, allow_nan=False),
+        ),
+        max_size=30,
+    )
+)
+def test_the_sum_is_that_of_each_live_gateways_last_sample(
+    pushes: list[tuple[str, int, int, float]],
+) -> None:
+    store = PushedSamples()
+    last: dict[str, tuple[float, int, int]] = {}
+    now = NOW
+    for sequence, (instance, queued, in_flight, pause) in enumerate(pushes):
+        now += pause
+        store.ingest(
+            sample(sequence=sequence, at=now, instance=instance, queued=queued, inFlight=in_flight), now
+        )
+        last[instance] = (now, queued, in_flight)
+    live = [share for share in last.values() if now - share[0] <= 2.5]
+    load = store.load(CHAT, now)
+    assert load.queued.known == bool(live)
+    assert load.queued.value == sum(share[1] for share in live)
+    assert load.in_flight.value == sum(share[2] for share in live)
+    assert load.peak.value >= load.queued.value + load.in_flight.value
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    )
+)
+def test_whatever_json_comes_it_is_taken_or_rejected(body: object) -> None:
+    store = PushedSamples()
+    if not isinstance(body, dict):
+        with pytest.raises(SampleRejected):
+            store.ingest(encoded(body), NOW)
+        return
+    with pytest.raises(SampleRejected):
+        store.ingest(sample() | {"policies": {"chat": body}}, NOW)

@@ -1,0 +1,193 @@
+"""Residents, claims and seats survive JSON, and what isn't one of them is refused by name."""
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmpool.errors import BadOrder
+from warmpool.seats import (
+    Claim,
+    FleetName,
+    Operation,
+    PolicyName,
+    Resident,
+    Seat,
+    SeatName,
+    Verdict,
+    seat_value,
+)
+from warmpool.states import ResidentState
+from warmpool.wire import (
+    claim_from_json,
+    claim_to_json,
+    resident_from_json,
+    resident_to_json,
+    seat_from_json,
+    seat_to_json,
+)
+
+times = st.floats(min_value=0, max_value=1e11, allow_nan=False)
+counts = st.integers(min_value=0, max_value=2**63)
+policies = st.text(min_size=1, max_size=12).map(PolicyName)
+residents = st.builds(
+    Resident,
+    policy=policies,
+    state=st.sampled_from(ResidentState),
+    since=times,
+    address=st.text(max_size=20),
+    proven_at=st.none() | times,
+    kv_released=st.booleans(),
+    in_flight=counts,
+    restarts=counts,
+    failure=st.text(max_size=20),
+    pid=st.none() | counts,
+    memory_bytes=st.none() | counts,
+    phases=st.dictionaries(st.text(max_size=8), times, max_size=3),
+)
+claims = st.builds(
+    Claim,
+    id=st.text(max_size=12),
+    policy=policies,
+    operation=st.sampled_from(Operation),
+    holder=st.text(max_size=12),
+    epoch=counts,
+    since=times,
+    deadline=times,
+    leaving=st.none() | policies,
+)
+seats = st.builds(
+    Seat,
+    name=st.text(max_size=12).map(SeatName),
+    uid=st.text(max_size=12),
+    version=st.text(max_size=12),
+    fleet=st.text(max_size=12).map(FleetName),
+    node=st.text(max_size=12),
+    gpus=st.lists(st.text(max_size=8), max_size=3).map(tuple),
+    residents=st.lists(residents, max_size=3).map(tuple),
+    serving=st.frozensets(policies, max_size=2),
+    claim=st.none() | claims,
+    verdict=st.sampled_from(Verdict),
+    admitted=st.booleans(),
+    ready=st.booleans(),
+    reachable=st.booleans(),
+    terminating=st.booleans(),
+    lent=st.booleans(),
+    created_at=times,
+    template=st.text(max_size=8),
+    agent=st.text(max_size=8),
+)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def through_text(data: object) -> Any:
+    return json.loads(json.dumps(data))
+
+
+@given(residents)
+def test_residents_survive(resident: Resident) -> None:
+    assert resident_from_json(through_text(resident_to_json(resident))) == resident
+
+
+@given(claims)
+def test_claims_survive(claim: Claim) -> None:
+    assert claim_from_json(through_text(claim_to_json(claim))) == claim
+
+
+@given(seats)
+def test_seats_survive_and_carry_their_value(seat: Seat) -> None:
+    data = through_text(seat_to_json(seat))
+    assert seat_from_json(data) == seat
+    assert data["value"] == str(seat_value(seat))
+
+
+RESIDENT = {"policy": "a", "state": "Paused", "since": 1.0}
+CLAIM = {
+    "id": "1",
+    "policy": "a",
+    "operation": "Promote",
+    "holder": "h",
+    "epoch": 1,
+    "since": 1.0,
+    "deadline": 2.0,
+}
+SEAT = {"name": "s", "uid": "u", "version": "1", "fleet": "f"}
+READERS: list[tuple[str, Callable[[Any], object], dict[str, Any]]] = [
+    ("resident", resident_from_json, RESIDENT),
+    ("claim", claim_from_json, CLAIM),
+    ("seat", seat_from_json, SEAT),
+]
+by_reader = pytest.mark.parametrize(
+    ("kind", "read", "least"), [pytest.param(*row, id=row[0]) for row in READERS]
+)
+
+
+@by_reader
+def test_the_least_is_enough_and_unknown_keys_are_ignored(
+    kind: str, read: Callable[[Any], object], least: dict[str, Any]
+) -> None:
+    assert read(least) == read({**least, "fromANewerWriter": {"x": [1]}})
+
+
+@by_reader
+def test_each_required_key_is_missed(kind: str, read: Callable[[Any], object], least: dict[str, Any]) -> None:
+    for key in least:
+        with pytest.raises(BadOrder, match=rf"not a {kind}.*{key}"):
+            read({other: value for other, value in least.items() if other != key})
+
+
+@by_reader
+@given(data=st.data())
+def test_anything_else_is_a_bad_order_and_no_other_error(
+    kind: str, read: Callable[[Any], object], least: dict[str, Any], data: st.DataObject
+) -> None:
+    keys = st.sampled_from(
+        [*least, "phases", "residents", "serving", "claim", "gpus", "inFlight", "provenAt"]
+    )
+    broken = data.draw(anything | st.dictionaries(keys, anything).map(lambda part: {**least, **part}))
+    with suppress(BadOrder):
+        read(broken)
+
+
+@pytest.mark.parametrize(
+    ("read", "data"),
+    [
+        pytest.param(resident_from_json, RESIDENT | {"state": "Sleeping"}, id="unknown-state"),
+        pytest.param(resident_from_json, RESIDENT | {"policy": None}, id="policy-is-null"),
+        pytest.param(resident_from_json, RESIDENT | {"since": "1.0"}, id="time-is-text"),
+        pytest.param(resident_from_json, RESIDENT | {"since": math.nan}, id="time-is-nan"),
+        pytest.param(resident_from_json, RESIDENT | {"provenAt": math.inf}, id="time-is-infinite"),
+        pytest.param(resident_from_json, RESIDENT | {"since": 10**400}, id="time-out-of-range"),
+        pytest.param(resident_from_json, RESIDENT | {"inFlight": math.inf}, id="count-is-infinite"),
+        pytest.param(resident_from_json, RESIDENT | {"inFlight": 1.5}, id="count-is-a-fraction"),
+        pytest.param(resident_from_json, RESIDENT | {"inFlight": True}, id="count-is-a-flag"),
+        pytest.param(resident_from_json, RESIDENT | {"kvReleased": "false"}, id="flag-is-text"),
+        pytest.param(resident_from_json, RESIDENT | {"phases": [["x", 1.0]]}, id="phases-is-a-list"),
+        pytest.param(claim_from_json, CLAIM | {"deadline": math.nan}, id="deadline-would-never-pass"),
+        pytest.param(claim_from_json, CLAIM | {"operation": "Lend"}, id="unknown-operation"),
+        pytest.param(claim_from_json, CLAIM | {"leaving": 3}, id="leaving-is-a-number"),
+        pytest.param(seat_from_json, SEAT | {"gpus": "GPU-1"}, id="gpus-is-text"),
+        pytest.param(seat_from_json, SEAT | {"serving": {"a": True}}, id="serving-is-a-mapping"),
+        pytest.param(seat_from_json, SEAT | {"residents": [{}]}, id="a-resident-is-broken"),
+        pytest.param(seat_from_json, SEAT | {"verdict": "Fine"}, id="unknown-verdict"),
+        pytest.param(seat_from_json, None, id="null"),
+        pytest.param(claim_from_json, [], id="a-list"),
+        pytest.param(resident_from_json, "Paused", id="text"),
+    ],
+)
+def test_malformed(read: Callable[[Any], object], data: object) -> None:
+    with pytest.raises(BadOrder, match=r"^not a (resident|claim|seat)"):
+        read(data)
+
+
+def test_a_whole_number_may_be_written_as_a_float() -> None:
+    assert resident_from_json(RESIDENT | {"inFlight": 3.0}).in_flight == 3

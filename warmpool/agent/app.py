@@ -1,0 +1,117 @@
+"""The agent's process: from a config to a seat that listens, tells its state, and ends when told to."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+import aiohttp
+from aiohttp import web
+
+from warmpool.agent.config import AgentConfig
+from warmpool.agent.processes import die_with_parent
+from warmpool.agent.push import Pusher
+from warmpool.agent.seat import LiveSeat
+from warmpool.agent.server import make_app
+from warmpool.errors import StartFailed
+
+_LOG = logging.getLogger(__name__)
+
+TOKEN_VARIABLE = "EMBERPOOL_AGENT_TOKEN"  # noqa: S105 (a variable's name)
+"""Environment variable that holds the bearer token of the agent's API."""
+DIE_WITH_PARENT_VARIABLE = "EMBERPOOL_DIE_WITH_PARENT"
+"""Environment variable that, set to 1, ties the agent's life to that of the process that started it."""
+_CLOSE_SECONDS = 2.0
+
+
+def run(config: AgentConfig) -> int:
+    """Run the agent of one seat until SIGTERM or SIGINT.
+
+    Returns:
+        The process's exit status: 0.
+
+    Raises:
+        StartFailed: the token is missing, or the agent can't listen where it should.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise StartFailed(
+            f"{TOKEN_VARIABLE} is not set: without a token anyone could pause and resume the engines of this seat"
+        )
+    if os.environ.get(DIE_WITH_PARENT_VARIABLE) == "1":
+        die_with_parent(os.getppid(), signal.SIGTERM)
+    asyncio.run(serve(config, token))
+    return 0
+
+
+async def serve(config: AgentConfig, token: str) -> None:
+    """Run one seat in the running event loop until SIGTERM or SIGINT.
+
+    Raises:
+        StartFailed: the agent can't listen where it should.
+    """
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    try:
+        await serve_until(config, token, ending)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) -> None:
+    """Run one seat until `ending` is set; then drain, stop all engines, and tell the controllers once more.
+
+    Raises:
+        StartFailed: the agent can't listen where it should.
+    """
+    headers = {"Authorization": f"Bearer {token}"}
+    listener = _bind(config)
+    async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as tasks:
+        seat = LiveSeat(config, tasks)
+        runner = web.AppRunner(make_app(seat, token), access_log=None, shutdown_timeout=_CLOSE_SECONDS)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listener).start()
+            host, port = listener.getsockname()[:2]
+            seat.address = f"http://{host}:{port}"
+            _LOG.info("agent of seat %s listens on %s", config.seat, seat.address)
+            pusher = Pusher(seat.board, seat.state, session)
+            tellers = [
+                tasks.create_task(pusher.keep_telling(controller)) for controller in config.controllers
+            ]
+            seat.start()
+            await ending.wait()
+            _LOG.info("agent of seat %s is ending", config.seat)
+            await seat.shut_down()
+            for teller in tellers:
+                teller.cancel()
+            await _tell_the_end(pusher, config.controllers)
+        finally:
+            await runner.cleanup()
+
+
+def _bind(config: AgentConfig) -> socket.socket:
+    try:
+        return socket.create_server((config.host, config.port))
+    except OSError as error:
+        raise StartFailed(
+            f"host, port: {config.host}:{config.port} can't be listened on: {error.strerror or error}"
+        ) from error
+
+
+async def _tell_the_end(pusher: Pusher, controllers: Sequence[str]) -> None:
+    async with asyncio.TaskGroup() as last:
+        for controller in controllers:
+            last.create_task(pusher.tell(controller))
+
+
+def complain(error: StartFailed) -> int:
+    """Print why the agent can't start; return the exit status for that."""
+    sys.stderr.write(f"error: {error}\n")
+    return 2

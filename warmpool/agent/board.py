@@ -1,0 +1,182 @@
+"""The board of a seat: every resident's state, changed in one place, seen by all who wait for a change.
+
+A state moves only along `warmpool.states`' table. Each change counts `seq` up and wakes whoever waits; nothing here does I/O
+except reading the clocks.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from warmpool.agent.config import AgentConfig, ResidentConfig
+from warmpool.agent.processes import EngineProcess
+from warmpool.engines.port import Engine, KvWhenPaused
+from warmpool.errors import EngineLost, UnknownResident
+from warmpool.seats import PolicyName, Resident
+from warmpool.states import ResidentState, transition
+from warmpool.wire import resident_to_json
+
+ROTATING = frozenset({ResidentState.PROMOTING, ResidentState.SERVING, ResidentState.DRAINING})
+"""States in which a resident has the seat by order; nothing starts and nobody else computes meanwhile."""
+
+
+_ENDED = frozenset({ResidentState.FAILED, ResidentState.TERMINATING})
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What the agent knows of one resident.
+
+    Attributes:
+        config: what the config file says of it.
+        kv: what becomes of its KV memory while it is paused.
+        since: Unix time at which it entered its state.
+        kv_bytes: size of its engine's KV memory, as that tells it.
+        memory_reason: why its memory isn't known; empty if it is.
+        process: its engine's process, while there is one.
+        connection: the adapter that speaks to its engine, while there is one.
+    Others as in `warmpool.seats.Resident`.
+    """
+
+    config: ResidentConfig
+    kv: KvWhenPaused
+    state: ResidentState = ResidentState.STARTING
+    since: float = field(default_factory=time.time)
+    address: str = ""
+    proven_at: float | None = None
+    kv_released: bool = False
+    in_flight: int = 0
+    restarts: int = 0
+    failure: str = ""
+    kv_bytes: int | None = None
+    memory_bytes: int | None = None
+    memory_reason: str = "not measured yet"
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    process: EngineProcess | None = None
+    connection: Engine | None = None
+
+    @property
+    def policy(self) -> str:
+        """The policy that it belongs to."""
+        return self.config.policy
+
+    @property
+    def engine(self) -> Engine:
+        """The adapter of its engine.
+
+        Raises:
+            EngineLost: there is no engine at present.
+        """
+        if self.connection is None or self.state in _ENDED:
+            raise EngineLost(f"{self.policy}: {self.failure or 'its engine is not running'}")
+        return self.connection
+
+    @property
+    def releases_kv(self) -> bool:
+        """Whether pausing it gives its KV memory back."""
+        return self.kv is KvWhenPaused.RELEASE
+
+    def report(self) -> Resident:
+        """Return it as everyone reads it."""
+        process = self.process
+        return Resident(
+            policy=PolicyName(self.policy),
+            state=self.state,
+            since=self.since,
+            address=self.address,
+            proven_at=self.proven_at,
+            kv_released=self.kv_released,
+            in_flight=self.in_flight,
+            restarts=self.restarts,
+            failure=self.failure,
+            pid=None if process is None or process.exited else process.pid,
+            memory_bytes=self.memory_bytes,
+            phases=self.phases,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Render it for the wire, with the reason where its memory isn't known."""
+        return resident_to_json(self.report()) | {"memoryReason": self.memory_reason}
+
+
+class Board:
+    """All residents of the seat, in the order in which they start."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        kv = KvWhenPaused.RELEASE if config.shared else KvWhenPaused.KEEP
+        self._exclusive = config.exclusive
+        self._records = {resident.policy: Record(config=resident, kv=kv) for resident in config.residents}
+        self._seq = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def seq(self) -> int:
+        """Changes so far."""
+        return self._seq
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """All residents, in the order in which they start."""
+        return tuple(self._records.values())
+
+    def record(self, policy: str) -> Record:
+        """Return the resident of `policy`.
+
+        Raises:
+            UnknownResident: the seat has none.
+        """
+        try:
+            return self._records[policy]
+        except KeyError:
+            has = ", ".join(self._records)
+            raise UnknownResident(f"no resident of policy {policy} on this seat; it has {has}") from None
+
+    def move(self, record: Record, state: ResidentState) -> None:
+        """Move a resident to another state.
+
+        Raises:
+            IllegalTransition: the table has no such arrow; nothing was changed.
+        """
+        record.state = transition(record.state, state)
+        record.since = time.time()
+        self.touch()
+
+    def advance(self, record: Record, state: ResidentState) -> None:
+        """Move a resident on in its work, unless its engine's end has overtaken that work.
+
+        Raises:
+            EngineLost: it has failed or is being terminated.
+            IllegalTransition: the table has no such arrow; nothing was changed.
+        """
+        if record.state in _ENDED:
+            raise EngineLost(f"{record.policy}: {record.failure or 'it is being terminated'}")
+        self.move(record, state)
+
+    def touch(self) -> None:
+        """Tell that something about a resident or the seat has changed."""
+        self._seq += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition on the board holds; it still holds when the caller goes on."""
+        while not condition():
+            await self._changed.wait()
+
+    def rival(self, record: Record) -> Record | None:
+        """Return the resident that has the seat by order, so that `record` may not compute; None if nobody has.
+
+        Only on exclusive seats can anybody be in the way.
+        """
+        if not self._exclusive:
+            return None
+        return next(
+            (other for other in self.records if other is not record and other.state in ROTATING), None
+        )

@@ -1,0 +1,337 @@
+"""The life of residents: started one at a time in the config's order, warmed, proven, paused; restarted when they fail.
+
+A resident is born out of rotation: its guard is closed before anything else is asked of it. Start-ups never stand in the way of
+orders. An engine whose neighbour is promoted meanwhile goes on loading its weights, but neither warms up nor proves: a warm-up
+under way is cut short, the engine paused (its KV memory given back on a shared seat), and the resident is back in Loading until
+the seat is free again. A new process is started only while nobody has the seat.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import MappingProxyType
+
+from warmpool.agent.board import Board, Record
+from warmpool.agent.budget import FAILURES, WINDOW_SECONDS, FailureBudget
+from warmpool.agent.config import AgentConfig
+from warmpool.agent.interruption import Interrupted
+from warmpool.agent.memory import measure
+from warmpool.agent.operations import Operations
+from warmpool.agent.phases import Phases
+from warmpool.agent.processes import EngineProcess, Ports
+from warmpool.agent.proof import Prover
+from warmpool.agent.slot import Slot, Warming
+from warmpool.agent.warmup import warm_up
+from warmpool.engines.deadline import Deadline
+from warmpool.engines.kinds import connect
+from warmpool.engines.port import Startup
+from warmpool.errors import EngineLost, EngineTimeout, EngineUnfit, StartFailed, WarmpoolError
+from warmpool.states import ResidentState
+
+_LOG = logging.getLogger(__name__)
+_S = ResidentState
+_ENDED = frozenset({_S.FAILED, _S.TERMINATING})
+
+FIRST_PROOF_PROMPTS = 4
+"""Prompts that the first proof of a start asks."""
+_PORT_ATTEMPTS = 5
+_WARM_SECONDS = 600.0  # compiling kernels on the first requests
+_PROOF_SECONDS = 120.0
+_CONTROL_SECONDS = 30.0
+_ASIDE_SECONDS = 2.0  # a promotion is waiting
+_POLL_SECONDS = 0.05
+_POLL_ANSWER_SECONDS = 5.0  # an engine that imports or loads may hold its interpreter for long
+_STOP_GRACE_SECONDS = 5.0
+_TELLING_KV_BYTES = 64 * 2**20  # less drowns in what else a process allocates and frees
+
+
+class _PortTaken(StartFailed):
+    """Someone else took one of the engine's ports between choosing and binding it."""
+
+
+class Life:
+    """Starts, watches and restarts the residents of one seat.
+
+    Args:
+        config: the seat.
+        board: its residents.
+        slot: who may work on them.
+        operations: how a resident is failed.
+        prover: makes the prover of a resident.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        board: Board,
+        slot: Slot,
+        operations: Operations,
+        prover: Callable[[Record], Prover],
+    ) -> None:
+        self._config = config
+        self._board = board
+        self._slot = slot
+        self._operations = operations
+        self._prover = prover
+        self._turn = asyncio.Lock()  # fair: first come, first served, so the config's order holds
+
+    async def live(self, record: Record) -> None:
+        """Keep one resident alive until it is given up or terminated."""
+        budget = FailureBudget()
+        while True:
+            await self._one_life(record)
+            if record.state is _S.TERMINATING:
+                return
+            wait_seconds = budget.failed(time.monotonic())
+            _LOG.warning("resident %s failed: %s", record.policy, record.failure)
+            if wait_seconds is None:
+                record.failure = (
+                    f"given up after {FAILURES} failures in {WINDOW_SECONDS:.0f} s: {record.failure}"
+                )
+                self._board.touch()
+                return
+            await asyncio.sleep(wait_seconds)
+            record.restarts += 1
+
+    async def stop(self, record: Record) -> None:
+        """Stop one resident for good."""
+        if record.state is not _S.TERMINATING:
+            self._board.move(record, _S.TERMINATING)
+        if record.process is not None:
+            await record.process.stop(grace_seconds=_STOP_GRACE_SECONDS)
+        await self._disconnect(record)
+        self._board.touch()
+
+    async def _one_life(self, record: Record) -> None:
+        """Start it, and return once it has failed or been terminated and nothing of it is left."""
+        async with asyncio.TaskGroup() as tasks:
+            try:
+                async with self._turn:
+                    await self._start_up(record, tasks)
+            except WarmpoolError as error:
+                await self._operations.fail(record, error)
+            await self._board.until(lambda: record.state in _ENDED)
+        if record.process is not None:
+            await record.process.stop(grace_seconds=0)
+            record.process = None
+        await self._disconnect(record)
+
+    async def _disconnect(self, record: Record) -> None:
+        connection, record.connection = record.connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _start_up(self, record: Record, tasks: asyncio.TaskGroup) -> None:
+        phases = Phases()
+        await self._board.until(lambda: self._seat_is_free(record))
+        await self._load(record, tasks, phases)
+        aside = False
+        while not await self._warm_and_prove(record, phases, aside=aside):
+            aside = True
+        record.phases = MappingProxyType(dict(phases.seconds))
+        self._board.touch()
+
+    # ------------------------------------------------------------------ process and weights
+
+    async def _load(self, record: Record, tasks: asyncio.TaskGroup, phases: Phases) -> None:
+        """Start its process and wait until the weights are loaded; with other ports if someone took them meanwhile."""
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            try:
+                await self._spawn(record, tasks, phases)
+                await self._await_weights(record, phases)
+            except _PortTaken:
+                _LOG.warning("resident %s: a port was taken meanwhile (attempt %d)", record.policy, attempt)
+                if record.process is not None:
+                    await record.process.stop(grace_seconds=0)
+                await self._disconnect(record)
+            else:
+                return
+        raise StartFailed(
+            f"{record.policy}: {_PORT_ATTEMPTS} times someone else took a port before the engine could"
+        )
+
+    async def _spawn(self, record: Record, tasks: asyncio.TaskGroup, phases: Phases) -> None:
+        if record.state is not _S.STARTING:
+            if (
+                record.state is not _S.FAILED
+            ):  # a port was taken while it loaded; the table's way back is through Failed
+                record.failure = "a port was taken by someone else"
+                self._board.move(record, _S.FAILED)
+            self._board.move(record, _S.STARTING)
+        _forget_last_life(record)
+        config, ports = record.config, Ports.free(self._config.host)
+        log = self._config.log_directory / f"engine-{self._config.seat}-{config.policy}.log"
+        with phases.step("spawn"):
+            process = await EngineProcess.start(config.command, config.environment, ports, log)
+        record.process, record.address = process, ports.public_url
+        record.connection = connect(config.type, ports.control_url, model=config.model)
+        tasks.create_task(self._watch(record, process))
+        self._board.touch()
+
+    async def _watch(self, record: Record, process: EngineProcess) -> None:
+        """Fail the resident at once when its process ends."""
+        ended = await process.wait()
+        starting = record.state in {_S.STARTING, _S.LOADING}
+        if starting and await process.lost_its_port():
+            self._board.touch()  # the start-up sees it and tries other ports
+            return
+        if record.process is process and record.state not in {_S.FAILED, _S.TERMINATING}:
+            record.failure = ended
+            self._board.move(record, _S.FAILED)
+        self._board.touch()
+
+    async def _await_weights(self, record: Record, phases: Phases) -> None:
+        deadline = Deadline.after(self._config.start_deadline_seconds)
+        with phases.step("process"):
+            ready = await self._poll(record, deadline)
+        self._board.advance(record, _S.LOADING)
+        with phases.step("load"):
+            while not ready:
+                await asyncio.sleep(_POLL_SECONDS)
+                ready = await self._poll(record, deadline)
+        startup = await record.engine.startup(deadline=deadline)
+        await self._check_identity(record, startup)
+        if startup.phases:  # the engine tells more precisely what its start consists of
+            phases.seconds.clear()
+            phases.seconds.update(startup.phases)
+        record.kv_bytes = startup.kv_bytes
+        await record.engine.close_guard(deadline=Deadline.after(_CONTROL_SECONDS))
+
+    async def _poll(self, record: Record, deadline: Deadline) -> bool:
+        """Wait for an answer of the engine's control listener, and tell whether the weights are loaded."""
+        while True:
+            await self._check_process(record)
+            try:
+                return (await record.engine.startup(deadline=deadline.at_most(_POLL_ANSWER_SECONDS))).ready
+            except (EngineLost, EngineTimeout):
+                await self._check_process(record)
+            if deadline.left_seconds <= 0:
+                seconds = self._config.start_deadline_seconds
+                raise EngineTimeout(
+                    f"{record.policy}: not ready within startDeadlineSeconds ({seconds:.0f} s)"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _check_process(self, record: Record) -> None:
+        process = record.process
+        if process is None or not process.exited:
+            return
+        if await process.lost_its_port():
+            raise _PortTaken(f"{record.policy}: port taken")
+        raise EngineLost(await process.wait())
+
+    async def _check_identity(self, record: Record, startup: Startup) -> None:
+        """Make sure that it was this engine that answered, and not another that has got the port."""
+        process = record.process
+        if process is None or startup.pid is None or await process.owns(startup.pid):
+            return
+        await process.stop(grace_seconds=0)
+        raise _PortTaken(f"{record.policy}: process {startup.pid} answers on the port that was chosen for it")
+
+    # ------------------------------------------------------------------ warm-up and first proof
+
+    async def _warm_and_prove(self, record: Record, phases: Phases, *, aside: bool) -> bool:
+        """Warm up, prove and pause, once the seat is free.
+
+        Args:
+            record: the resident, loaded.
+            phases: where the time goes.
+            aside: it was set aside before, and so is paused.
+
+        Returns:
+            False if it had to give way and has been set aside; it is to be tried again.
+        """
+        if not aside and not self._seat_is_free(record):
+            await self._set_aside(record)
+            return False
+        await self._board.until(lambda: record.state in _ENDED or self._seat_is_free(record))
+        engine, prover = record.engine, self._prover(record)
+        self._board.advance(record, _S.WARMING)
+        warming = self._slot.warming = Warming(record)
+        try:
+            await warming.interruption.run(lambda: self._warm(record, phases, aside=aside))
+            self._board.advance(record, _S.PROVING)
+            with phases.step("proof"):
+                proof = Deadline.after(_PROOF_SECONDS)
+                await warming.interruption.run(
+                    lambda: prover.prove(engine, prompts=FIRST_PROOF_PROMPTS, deadline=proof)
+                )
+            record.proven_at = time.time()
+            with phases.step("pause"):
+                await self._pause(record)
+            self._board.advance(record, _S.PAUSED)
+        except Interrupted:
+            if warming.keep_awake and record.state is _S.PROVING:
+                return True  # the order that took it over goes on from here
+            await self._set_aside(record)
+            return False
+        finally:
+            self._slot.warming = None
+            self._board.touch()
+        return True
+
+    async def _warm(self, record: Record, phases: Phases, *, aside: bool) -> None:
+        deadline = Deadline.after(_WARM_SECONDS)
+        if aside:
+            with phases.step("kv" if record.kv_released else "resume"):
+                await record.engine.resume(record.kv, deadline=deadline)
+            record.kv_released = False
+        with phases.step("warmup"):
+            await warm_up(record.engine, record.config.warmup, deadline=deadline)
+
+    async def _pause(self, record: Record) -> None:
+        """Pause it for the first time, and see whether the KV memory that it says it gives back really comes back."""
+        await self.measure(record)
+        before = record.memory_bytes
+        await record.engine.pause(record.kv, deadline=Deadline.after(_CONTROL_SECONDS))
+        self._paused(record)
+        await self.measure(record)
+        after, kv = record.memory_bytes, record.kv_bytes or 0
+        if not record.releases_kv or before is None or after is None or kv < _TELLING_KV_BYTES:
+            return
+        if before - after < kv / 2:
+            raise EngineUnfit(
+                f"{record.policy}: it answered that {kv >> 20} MiB of KV memory were released, "
+                f"and the memory that it holds went from {before >> 20} to {after >> 20} MiB"
+            )
+
+    async def _set_aside(self, record: Record) -> None:
+        """Stop it from computing, for somebody else has the seat; what it has loaded stays."""
+        if record.state in {_S.WARMING, _S.PROVING}:
+            # The table leads back to Loading only through Failed. Nothing awaits in between, so nobody sees the steps.
+            record.failure = "gave way to a promotion on its seat"
+            self._board.move(record, _S.FAILED)
+            self._board.move(record, _S.STARTING)
+            record.failure = ""
+            self._board.advance(record, _S.LOADING)
+        await record.engine.pause(record.kv, deadline=Deadline.after(_ASIDE_SECONDS))
+        self._paused(record)
+
+    def _paused(self, record: Record) -> None:
+        record.kv_released = record.releases_kv
+
+    async def measure(self, record: Record) -> None:
+        """Measure the memory that its engine holds."""
+        process = record.process
+        if process is None or process.exited:
+            record.memory_bytes, record.memory_reason = None, "its engine is not running"
+            return
+        memory = await measure(process.pid, gpus=bool(self._config.gpus))
+        record.memory_bytes, record.memory_reason = memory.held_bytes, memory.reason
+
+    def _seat_is_free(self, record: Record) -> bool:
+        """Whether a start-up may compute: no order under way, and nobody else has the seat."""
+        if self._board.rival(record) is not None:
+            return False
+        running = self._slot.running
+        return running is None or not self._config.exclusive
+
+
+def _forget_last_life(record: Record) -> None:
+    record.failure = ""
+    record.proven_at = None
+    record.kv_released = False
+    record.in_flight = 0
+    record.memory_bytes, record.memory_reason = None, "not measured yet"
+    record.phases = MappingProxyType({})

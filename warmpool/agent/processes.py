@@ -1,0 +1,239 @@
+"""Engine processes: started with ports of their own, logged, watched, and never left behind.
+
+Each engine leads a session and process group of its own, so that a signal to the agent's terminal doesn't reach it and its
+whole tree can be ended. The kernel kills it when the agent dies: an engine that nobody directs holds a GPU for nothing.
+"""
+
+import asyncio
+import ctypes
+import errno
+import os
+import shlex
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from warmpool.errors import StartFailed
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LOG_LIMIT_BYTES = 16 * 2**20
+_TAIL_BYTES = 4096
+_TAIL_LINES = 8
+_REAP_SECONDS = 5.0
+
+
+def die_with_parent(parent: int, death_signal: signal.Signals) -> None:
+    """Have the kernel send this process `death_signal` when the thread that started it ends.
+
+    Args:
+        parent: process id of the parent, as it was when this process was started.
+        death_signal: what to send.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+    if os.getppid() != parent:  # it died before the kernel was told
+        os.kill(os.getpid(), death_signal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The two listeners of one engine.
+
+    Attributes:
+        host: their address.
+        public: port of the guarded listener.
+        control: port of the control listener.
+    """
+
+    host: str
+    public: int
+    control: int
+
+    @classmethod
+    def free(cls, host: str) -> Self:
+        """Return two ports on which nobody listens at present. Someone may take them before the engine does."""
+        with socket.create_server((host, 0)) as first, socket.create_server((host, 0)) as second:
+            return cls(host=host, public=first.getsockname()[1], control=second.getsockname()[1])
+
+    @property
+    def public_url(self) -> str:
+        """Base URL of the guarded listener."""
+        return f"http://{self.host}:{self.public}"
+
+    @property
+    def control_url(self) -> str:
+        """Base URL of the control listener."""
+        return f"http://{self.host}:{self.control}"
+
+    def fill_in(self, command: Sequence[str]) -> list[str]:
+        """Return the command with the ports in it. Other braces stay: arguments may be JSON."""
+        values = {"{host}": self.host, "{port}": str(self.public), "{controlPort}": str(self.control)}
+        filled = list(command)
+        for placeholder, value in values.items():
+            filled = [argument.replace(placeholder, value) for argument in filled]
+        return filled
+
+    def taken(self) -> bool:
+        """Whether someone listens on either of them."""
+        return any(_is_taken(self.host, port) for port in (self.public, self.control))
+
+
+class EngineProcess:
+    """One engine's process and its log. Make it with `start`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ports: Ports, log: Path, log_start: int) -> None:
+        self._process = process
+        self._ports = ports
+        self._log = log
+        self._log_start = log_start
+        self._ended = False  # once its group is gone, its id may be someone else's
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], environment: Mapping[str, str], ports: Ports, log: Path
+    ) -> Self:
+        """Start an engine.
+
+        Args:
+            command: program and arguments with placeholders.
+            environment: variables set beside this process's own.
+            ports: what to fill in.
+            log: file that its output is appended to.
+
+        Raises:
+            StartFailed: there is no such program, or the log can't be written.
+        """
+        filled = ports.fill_in(command)
+        parent = os.getpid()
+
+        def obey_the_kernel() -> None:
+            die_with_parent(parent, signal.SIGKILL)
+
+        try:
+            log_start, output = _open_log(log, filled)
+        except OSError as error:
+            raise StartFailed(f"logDirectory: {log} can't be written: {error.strerror or error}") from error
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *filled,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=obey_the_kernel,
+            )
+        except OSError as error:
+            raise StartFailed(f"command: {filled[0]} can't be started: {error.strerror or error}") from error
+        finally:
+            os.close(output)
+        return cls(process, ports, log, log_start)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its group's too."""
+        return self._process.pid
+
+    @property
+    def ports(self) -> Ports:
+        """Its listeners."""
+        return self._ports
+
+    @property
+    def exited(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.returncode is not None
+
+    async def wait(self) -> str:
+        """Wait for its end, and say in words how it ended, with its last log lines."""
+        code = await self._process.wait()
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        tail = await asyncio.to_thread(self._tail)
+        return (
+            f"engine process {self.pid} was {ended}"
+            if not tail
+            else f"engine process {self.pid} was {ended}; log: {tail}"
+        )
+
+    async def lost_its_port(self) -> bool:
+        """Whether it ended because someone else has one of its ports, as far as can be told afterwards."""
+        if not self.exited:
+            return False
+        told = os.strerror(errno.EADDRINUSE).lower()
+        return told in (await asyncio.to_thread(self._tail)).lower() or await asyncio.to_thread(
+            self._ports.taken
+        )
+
+    async def owns(self, pid: int) -> bool:
+        """Whether `pid` is this process or one that it started."""
+        if pid == self.pid:
+            return True
+        return any(child.pid == pid for child in await asyncio.to_thread(_descendants, self.pid))
+
+    async def stop(self, *, grace_seconds: float) -> None:
+        """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
+        if self._ended:
+            return
+        descendants = await asyncio.to_thread(_descendants, self.pid)
+        if not self.exited and grace_seconds > 0:
+            _signal_group(self.pid, signal.SIGTERM)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._process.wait()
+        _signal_group(self.pid, signal.SIGKILL)
+        for descendant in descendants:  # those that left the group
+            with suppress(psutil.Error):
+                descendant.kill()
+        with suppress(
+            TimeoutError
+        ):  # a process in uninterruptible sleep can't be waited for; the kernel ends it when it wakes
+            async with asyncio.timeout(_REAP_SECONDS):
+                await self._process.wait()
+        self._ended = self.exited
+
+    def _tail(self) -> str:
+        try:
+            with self._log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, size - _TAIL_BYTES))
+                text = log.read(_TAIL_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return " | ".join(lines[-_TAIL_LINES:])
+
+
+def _open_log(log: Path, command: Sequence[str]) -> tuple[int, int]:
+    """Open a log for appending; return where this start's output begins, and the file descriptor."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
+        log.replace(log.with_name(f"{log.name}.1"))
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    os.write(output, f"--- {shlex.join(command)}".replace("\n", " ").encode() + b"\n")
+    return os.lseek(output, 0, os.SEEK_END), output
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _is_taken(host: str, port: int) -> bool:
+    try:
+        with socket.create_server((host, port)):
+            return False
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE

@@ -1,0 +1,114 @@
+"""The seat's one slot for orders, and who has to give way to whom.
+
+One order at a time; another gets `AgentBusy`. Two exceptions, both of them a resume of the very resident that is being worked
+on: it cuts a drain short (recall) and takes over the engine that a proof has resumed. The slot is then handed over directly, so
+that nobody can step in between. A start-up doesn't hold the slot: orders come first, and it gives way to a promotion.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from warmpool.agent.board import Record
+from warmpool.agent.interruption import Interruption
+from warmpool.agent.orders import Order, OrderKind
+from warmpool.errors import AgentBusy
+
+_CUT_BY_RESUME = frozenset({OrderKind.DRAIN, OrderKind.PROVE})
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """An order that has the slot, or is next by right.
+
+    Attributes:
+        order: the order.
+        since: Unix time at which it began.
+        interruption: how it is told to give way.
+        successor: the order that cuts it short and gets the slot from it.
+        granted: set once it has the slot.
+    """
+
+    order: Order
+    since: float = field(default_factory=time.time)
+    interruption: Interruption = field(default_factory=Interruption)
+    successor: "Running | None" = None
+    granted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def to_json(self) -> dict[str, Any]:
+        """Render it for the wire."""
+        order = self.order
+        return {"kind": str(order.kind), "policy": order.policy, "claim": order.claim, "since": self.since}
+
+
+@dataclass(slots=True, eq=False)
+class Warming:
+    """A start-up that computes (it warms up or proves), and so has to give way to a promotion.
+
+    Attributes:
+        record: whose.
+        interruption: how it is told to give way.
+        keep_awake: whoever interrupts it takes over its engine as it is, resumed.
+    """
+
+    record: Record
+    interruption: Interruption = field(default_factory=Interruption)
+    keep_awake: bool = False
+
+
+class Slot:
+    """Who may work on the seat's residents at present.
+
+    Attributes:
+        warming: the start-up that computes, if one does.
+        closed: why no order is taken any more; empty while they are.
+    """
+
+    def __init__(self) -> None:
+        self._running: Running | None = None
+        self.warming: Warming | None = None
+        self.closed = ""
+
+    @property
+    def running(self) -> Running | None:
+        """The order that has the slot."""
+        return self._running
+
+    async def acquire(self, order: Order) -> Running:
+        """Give the slot to an order: at once, or after cutting short what it has the right to cut short.
+
+        Raises:
+            AgentBusy: another order has it.
+        """
+        if self.closed:
+            raise AgentBusy(self.closed)
+        mine, current = Running(order), self._running
+        if current is None:
+            self._running = mine
+            return mine
+        if not _may_cut(order, current):
+            other = current.order
+            raise AgentBusy(
+                f"{other.kind} of {other.policy} is under way (claim {other.claim}); one operation at a time"
+            )
+        current.successor = mine
+        current.interruption.request()
+        await mine.granted.wait()  # bounded by the other's deadline, and at once where it can be cut short
+        return mine
+
+    def release(self, mine: Running) -> None:
+        """Give the slot back, or on to the order that cut this one short."""
+        assert self._running is mine
+        self._running = mine.successor
+        if self._running is not None:
+            self._running.granted.set()
+
+
+def _may_cut(order: Order, current: Running) -> bool:
+    return (
+        order.kind is OrderKind.RESUME
+        and current.order.kind in _CUT_BY_RESUME
+        and current.order.policy == order.policy
+        and current.successor is None
+    )

@@ -1,0 +1,150 @@
+"""The port to one engine: what the agent may ask of it, whatever engine it is.
+
+Every call has a deadline and ends by then. Every failure is an `EngineError` whose class says what the caller can do:
+`EngineTimeout` (its state is unknown), `EngineRejected` (it said no), `EngineLost` (it is gone), `EngineUnfit` (it can't do
+what its role needs). The contract suite in tests/contract runs on a scripted engine and on the real one alike.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Protocol
+
+from warmpool.engines.deadline import Deadline
+
+
+class KvWhenPaused(StrEnum):
+    """What becomes of the KV memory while an engine is paused."""
+
+    KEEP = "Keep"
+    """It stays: the engine has its seat for itself."""
+    RELEASE = "Release"
+    """It is given back: other engines live on the same seat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startup:
+    """How far an engine has come with starting.
+
+    Attributes:
+        ready: weights are loaded and requests can be computed.
+        phase: what it does at present, in the engine's words; empty once ready.
+        phases: seconds that each phase took, in the engine's words; empty until ready or if it doesn't tell.
+        pid: process id of the engine; None if it doesn't tell.
+        kv_bytes: size of its KV memory; None if it doesn't tell.
+        weights_bytes: size of its weights; None if it doesn't tell.
+    """
+
+    ready: bool
+    phase: str = ""
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    pid: int | None = None
+    kv_bytes: int | None = None
+    weights_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardState:
+    """What the guard in front of an engine says.
+
+    Attributes:
+        is_open: it lets requests through.
+        in_flight: requests that it has accepted and whose response hasn't ended.
+    """
+
+    is_open: bool
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What an engine says of its own load. A paused engine's figures say nothing about demand: it reports held requests as none.
+
+    Attributes:
+        running: requests that it computes.
+        waiting: requests in its own queue.
+    """
+
+    running: int
+    waiting: int
+
+
+class Engine(Protocol):
+    """One engine of one model."""
+
+    async def startup(self, *, deadline: Deadline) -> Startup:
+        """Ask how far it has come.
+
+        Raises:
+            EngineLost: nothing answers there (yet).
+            EngineError: as the port says.
+        """
+
+    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
+        """Generate `tokens` tokens greedily, past the guard, and return their ids. Cancelling it ends the request.
+
+        Raises:
+            EngineError: as the port says; `EngineUnfit` if it doesn't tell token ids.
+        """
+
+    async def pause(self, kv: KvWhenPaused, *, deadline: Deadline) -> None:
+        """Finish what runs, stop the scheduler, release the KV memory if so asked, and verify that it is paused. Idempotent.
+
+        Raises:
+            EngineError: as the port says; `EngineUnfit` if it claims to have paused and hasn't.
+        """
+
+    async def is_paused(self, *, deadline: Deadline) -> bool:
+        """Ask whether its scheduler is off.
+
+        Raises:
+            EngineError: as the port says.
+        """
+
+    async def resume(self, kv: KvWhenPaused, *, deadline: Deadline) -> None:
+        """Take the KV memory if it was released (`kv` as it was paused with) and start the scheduler. Idempotent.
+
+        That it answers 200 proves little: let it compute something before requests are sent to it.
+
+        Raises:
+            EngineError: as the port says.
+        """
+
+    async def guard(self, *, deadline: Deadline) -> GuardState:
+        """Ask the guard for its state.
+
+        Raises:
+            EngineError: as the port says.
+        """
+
+    async def open_guard(self, *, deadline: Deadline) -> None:
+        """Let requests through from now on, and verify it. Idempotent.
+
+        Raises:
+            EngineError: as the port says; `EngineUnfit` if the guard claims to have opened and hasn't.
+        """
+
+    async def close_guard(self, *, deadline: Deadline) -> GuardState:
+        """Refuse new requests from now on, and verify it; what was accepted goes on. Idempotent. Returns what is still in flight.
+
+        Raises:
+            EngineError: as the port says; `EngineUnfit` if the guard claims to have closed and hasn't.
+        """
+
+    async def abort(self, *, deadline: Deadline) -> None:
+        """End all requests in flight early; each gets a well-formed error.
+
+        Raises:
+            EngineError: as the port says.
+        """
+
+    async def load(self, *, deadline: Deadline) -> EngineLoad:
+        """Read running and waiting requests from its metrics.
+
+        Raises:
+            EngineError: as the port says; `EngineUnfit` if the metrics aren't there.
+        """
+
+    async def close(self) -> None:
+        """Close the connections to it. The engine itself goes on."""

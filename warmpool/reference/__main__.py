@@ -1,0 +1,5 @@
+"""`python -m warmpool.reference`."""
+
+from warmpool.reference.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Measurements of the reference engine that a person runs; nothing imports them."""

@@ -1,0 +1,92 @@
+"""What a sound engine answers: greedy tokens computed apart from everything that serving does.
+
+Weights come through safetensors' own reader instead of `loader`, and every token is the end of a whole new pass over its
+prompt instead of a step on KV memory: a fault in loading, batching, pausing or KV memory can't also be in the record.
+A record ends before a token that only rounding decides.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from warmpool.reference.kv import KvMemory
+from warmpool.reference.model import LlamaModel
+from warmpool.reference.opening import open_model
+from warmpool.reference.options import ModelOptions
+from warmpool.reference.tokenizer import Tokenizer
+
+PROMPTS = (
+    "The quick brown fox",
+    "In the beginning",
+    "def main():",
+    "Once upon a time",
+    "Q: What is the capital of France?\nA:",
+    "3.14159",
+    "To be, or not to be",
+    "SELECT name FROM",
+)
+"""Short and unlike each other, so that they cross different embeddings; a proof takes some of them at random."""
+
+_TOKENS = 6
+"""Tokens recorded for each prompt: enough to pass through every layer several times, quick enough for every promotion."""
+_LENGTH = 128
+"""Longest prompt with its answer, in tokens."""
+_MARGIN = 1e-3
+"""Least lead of the winning logit, as a share of the logits' spread; below it float32 rounding may choose another token."""
+
+
+def expectations(options: ModelOptions) -> list[Mapping[str, object]]:
+    """Compute the record of a checkpoint.
+
+    Returns:
+        One `{"prompt": text, "tokens": ids}` for each prompt with at least one token that rounding can't change.
+
+    Raises:
+        CannotStart: the checkpoint or the device can't be used.
+    """
+    opened = open_model(options)
+    device = torch.device(options.device)
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    model = LlamaModel(opened.config, max_length=_LENGTH, device=device, dtype=dtype)
+    _fill(model, options.checkpoint)
+    model.finish()
+    kv = KvMemory(opened.config, slots=1, max_length=_LENGTH, device=device, dtype=dtype)
+    kv.take()
+    sampled = min(opened.tokenizer.size, opened.config.vocab_size)  # ids beyond the tokenizer's are padding
+    record: list[Mapping[str, object]] = []
+    for prompt in PROMPTS:
+        tokens = _greedy(model, kv, _encoded(opened.tokenizer, prompt, opened.config.bos_token_id), sampled)
+        if tokens:
+            record.append({"prompt": prompt, "tokens": tokens})
+    return record
+
+
+def _encoded(tokenizer: Tokenizer, prompt: str, bos_token: int | None) -> list[int]:
+    tokens = tokenizer.encode(prompt)
+    return tokens if bos_token is None else [bos_token, *tokens]
+
+
+def _fill(model: LlamaModel, directory: Path) -> None:
+    """Copy weights in with the format's own reader."""
+    parameters = model.parameters()
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as shard:
+            for name in shard.keys():  # noqa: SIM118 - not a mapping
+                if name in parameters:
+                    parameters[name].copy_(shard.get_tensor(name))
+
+
+def _greedy(model: LlamaModel, kv: KvMemory, tokens: list[int], sampled: int) -> list[int]:
+    answer: list[int] = []
+    while len(answer) < _TOKENS and len(tokens) < _LENGTH:
+        kv.clear(0, len(tokens))
+        logits = model.prefill(tokens, kv, 0)[0, :sampled]
+        best = torch.topk(logits, 2)
+        lead = float(best.values[0] - best.values[1])
+        if lead < _MARGIN * float(logits.max() - logits.min()):
+            break
+        answer.append(int(best.indices[0]))
+        tokens = [*tokens, answer[-1]]
+    return answer

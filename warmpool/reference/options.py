@@ -1,0 +1,57 @@
+"""What an engine is told at its start. No torch here: the command line reads it before anything heavy is imported."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from warmpool.reference.pacing import Pacer
+from warmpool.reference.scheduler import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """What to load and how to compute it.
+
+    Attributes:
+        checkpoint: a directory in Hugging Face's layout.
+        device: `cpu`, `cuda` or `cuda:N`; `auto` takes CUDA where there is a device.
+        dtype: `float32` or `bfloat16`; `auto` takes float32 on CPU and bfloat16 on CUDA.
+        threads: threads that one operation may use on the CPU.
+        max_num_seqs: sequences that run at once.
+        max_model_len: tokens that one of them may have.
+    """
+
+    checkpoint: Path
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 1
+    max_num_seqs: int = 8
+    max_model_len: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where and how to serve.
+
+    Attributes:
+        model: the name that clients use.
+        host: address of the public listener.
+        port: its port; 0 lets the system choose.
+        control_host: address of the control listener; keep it on the loopback interface.
+        control_port: its port; 0 lets the system choose.
+        guard_open: whether the public listener lets requests through from the start.
+        ready_fd: a file descriptor that gets one line of JSON when the engine is ready, and is then closed.
+        shutdown_seconds: how long requests may go on after SIGTERM.
+        limits: bounds of the batch.
+        pacer: the cap on each sequence's token rate.
+    """
+
+    model: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    control_host: str = "127.0.0.1"
+    control_port: int = 8001
+    guard_open: bool = True
+    ready_fd: int | None = None
+    shutdown_seconds: float = 60.0
+    limits: Limits = field(default_factory=lambda: Limits(max_num_seqs=8))
+    pacer: Pacer = field(default_factory=Pacer)

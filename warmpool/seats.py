@@ -1,0 +1,245 @@
+"""Seats and residents as everyone reads them, and the one function that says what a seat is worth.
+
+A seat is one pod of a fleet: a set of GPUs on which one or several residents live and one serves at a time. The pod
+object is the authority on claim and rotation, the agent on its engines' states; this module holds what both say in
+one immutable value. PURE: no I/O, no clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NewType
+
+from warmpool.states import PROMOTABLE, ResidentState
+
+PolicyName = NewType("PolicyName", str)
+FleetName = NewType("FleetName", str)
+SeatName = NewType("SeatName", str)
+
+SEAT_LABEL = "emberpool.dev/seat"
+"""Label that carries the seat's value."""
+FLEET_LABEL = "emberpool.dev/fleet"
+"""Label on which all watches select."""
+SERVING_LABEL_PREFIX = "serving.emberpool.dev/"
+"""Prefix of the label that puts one policy's resident into rotation."""
+CLAIM_ANNOTATION = "emberpool.dev/claim"
+"""Annotation that holds the claim, as JSON."""
+
+
+class Verdict(StrEnum):
+    """What GPU health says of a seat: the worst of its GPUs."""
+
+    OK = "Ok"
+    SUSPECT = "Suspect"
+    BAD = "Bad"
+
+
+class Operation(StrEnum):
+    """What a claim gives a seat for."""
+
+    PROMOTE = "Promote"
+    """Bring a paused resident into rotation; the seat serves nothing."""
+    SWITCH = "Switch"
+    """Drain one resident and promote another on the same seat."""
+    DEMOTE = "Demote"
+    """Drain a serving resident and pause it."""
+    RECALL = "Recall"
+    """Put a draining resident back into rotation."""
+    PROVE = "Prove"
+    """Resume, compare tokens, pause again; out of rotation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The compare-and-swap on a seat by which exactly one controller term gives it to one resident.
+
+    Attributes:
+        id: unique; orders to the agent repeat it, so that a repeated order is recognised.
+        policy: the resident that gets the seat (for a demotion: the one that leaves).
+        operation: what for.
+        holder: instance id of the controller.
+        epoch: the controller's term; agents refuse a lower one than the highest that they have seen.
+        since: Unix time of the claim.
+        deadline: Unix time after which anyone may take the claim back.
+        leaving: the policy whose resident is drained first (`Switch` only).
+    """
+
+    id: str
+    policy: PolicyName
+    operation: Operation
+    holder: str
+    epoch: int
+    since: float
+    deadline: float
+    leaving: PolicyName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """One engine of one model on one seat, as its agent last reported it.
+
+    Attributes:
+        policy: the policy (= model) that it belongs to.
+        state: where it is in its life.
+        since: Unix time at which it entered the state.
+        address: base URL of its guard, where its requests go; empty until known.
+        proven_at: Unix time of the last proof or canary that passed; None before the first.
+        kv_released: whether its KV memory is given back at present.
+        in_flight: requests that its guard has accepted and not finished.
+        restarts: how often its engine has been restarted on this seat.
+        failure: why it is Failed, in words; empty otherwise.
+        pid: process id of the engine where that means something (local), else None.
+        memory_bytes: device memory that it holds (resident memory on CPU), as last measured; None if unknown.
+        phases: seconds that each start-up phase took.
+    """
+
+    policy: PolicyName
+    state: ResidentState
+    since: float
+    address: str = ""
+    proven_at: float | None = None
+    kv_released: bool = False
+    in_flight: int = 0
+    restarts: int = 0
+    failure: str = ""
+    pid: int | None = None
+    memory_bytes: int | None = None
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One pod of a fleet with its residents.
+
+    Attributes:
+        name: the pod's name, unique in the cluster's scope.
+        uid: the pod's identity; a new pod of the same name has another.
+        version: the pod object's resourceVersion, opaque, for compare-and-swap.
+        fleet: the fleet that it belongs to.
+        node: the machine that it runs on.
+        gpus: UUIDs or indices of its GPUs; empty on a machine without any.
+        residents: all its residents, in the order in which they start.
+        serving: policies whose serving label is set: the residents in rotation.
+        claim: the claim in force, or None.
+        verdict: the worst verdict of its GPUs.
+        admitted: the readiness gate: all residents are proven or given up, or one was promoted.
+        ready: the pod is Ready.
+        reachable: its agent has reported recently.
+        terminating: it has a deletion timestamp.
+        lent: the serving resident only borrows the seat.
+        created_at: Unix time of creation.
+        template: hash of the pod template that it was made from.
+        agent: base URL of its agent; empty until known.
+    """
+
+    name: SeatName
+    uid: str
+    version: str
+    fleet: FleetName
+    node: str = "localhost"
+    gpus: tuple[str, ...] = ()
+    residents: tuple[Resident, ...] = ()
+    serving: frozenset[PolicyName] = frozenset()
+    claim: Claim | None = None
+    verdict: Verdict = Verdict.OK
+    admitted: bool = False
+    ready: bool = False
+    reachable: bool = True
+    terminating: bool = False
+    lent: bool = False
+    created_at: float = 0.0
+    template: str = ""
+    agent: str = ""
+
+    def resident(self, policy: PolicyName) -> Resident | None:
+        """Return the resident of `policy`, or None if the seat has none."""
+        for resident in self.residents:
+            if resident.policy == policy:
+                return resident
+        return None
+
+    def promotable(self, policy: PolicyName) -> bool:
+        """Whether `policy`'s resident could be promoted here in milliseconds, were the seat free."""
+        resident = self.resident(policy)
+        return resident is not None and resident.state in PROMOTABLE and self.usable
+
+    @property
+    def usable(self) -> bool:
+        """Whether the seat may take a promotion at all: healthy, reachable, and here to stay."""
+        return self.verdict is Verdict.OK and self.reachable and not self.terminating
+
+
+class SeatValue(StrEnum):
+    """What a seat is worth, from least to most; derived, never stored apart from the label that mirrors it."""
+
+    DOOMED = "Doomed"
+    """Terminating."""
+    HELD = "Held"
+    """Takes a replica and can serve nobody."""
+    STARTING = "Starting"
+    """No resident has been proven yet."""
+    SPARE = "Spare"
+    """At least one promotable resident; nothing serving, promoting or draining."""
+    LENT = "Lent"
+    """Serves borrowed work that may be sent away."""
+    DRAINING = "Draining"
+    """A resident finishes what it accepted."""
+    PROMOTING = "Promoting"
+    """A claim is being carried out."""
+    SERVING = "Serving"
+    """A resident is in rotation."""
+
+
+DELETION_COST: Mapping[SeatValue, int] = MappingProxyType(
+    {
+        SeatValue.DOOMED: -100,
+        SeatValue.HELD: -50,
+        SeatValue.STARTING: 0,
+        SeatValue.SPARE: 0,
+        SeatValue.LENT: 10,
+        SeatValue.DRAINING: 50,
+        SeatValue.PROMOTING: 100,
+        SeatValue.SERVING: 100,
+    }
+)
+"""The pod-deletion-cost that a workload's controller reads when it has to remove pods."""
+
+_COMING = frozenset(
+    {
+        ResidentState.STARTING,
+        ResidentState.LOADING,
+        ResidentState.WARMING,
+        ResidentState.PROVING,
+        ResidentState.UNPARKING,
+        ResidentState.FAILED,  # the agent restarts it; the controller counts the seat out when it has given up
+    }
+)
+
+
+def seat_value(seat: Seat) -> SeatValue:
+    """Derive what a seat is worth from its labels, its claim and its residents' states."""
+    states = {resident.state for resident in seat.residents}
+    promoting = seat.claim is not None and seat.claim.operation in {
+        Operation.PROMOTE,
+        Operation.SWITCH,
+        Operation.RECALL,
+    }
+    proving = (
+        seat.claim is not None and seat.claim.operation is Operation.PROVE
+    )  # a spare that shows what it can do
+    if seat.terminating:
+        return SeatValue.DOOMED
+    if seat.serving and not promoting:
+        return SeatValue.LENT if seat.lent else SeatValue.SERVING
+    if promoting or ResidentState.PROMOTING in states:
+        return SeatValue.PROMOTING
+    if ResidentState.DRAINING in states or ResidentState.SERVING in states:
+        return SeatValue.DRAINING  # out of rotation by its label, whatever the agent has got to yet
+    if not seat.usable:
+        return SeatValue.HELD
+    if states & PROMOTABLE or (proving and ResidentState.PROVING in states):
+        return SeatValue.SPARE
+    if states & _COMING or not states:
+        return SeatValue.STARTING
+    return SeatValue.HELD
