@@ -90,7 +90,7 @@ def main(
     path: Annotated[
         Path, typer.Argument(exists=True, metavar="FILE", help="A .safetensors file, in the page cache.")
     ],
-    rounds: Annotated[int, typer.Option(help="Fresh processes per way.")] = 9,
+    rounds: Annotated[int, typer.Option(help="Fresh processes per way.")] = 5,
     way: Annotated[str, typer.Option(hidden=True, help="Measure one way in this process.")] = "",
 ) -> None:
     """Compare this loader with safetensors' own on the CPU."""

@@ -56,7 +56,9 @@ def believable(reading: Reading) -> Reading:
 
 def fresh_value(reading: Reading) -> float | None:
     """Return the number of a fresh, believable reading, else None."""
-    return believable(reading).value if believable(reading).quality is Quality.FRESH else None
+    if reading.quality is not Quality.FRESH:
+        return None
+    return reading.value if believable(reading) is reading else None
 
 
 def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Demand, Seen]:

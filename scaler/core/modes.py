@@ -15,6 +15,7 @@ from scaler.core.demand import Demand
 from scaler.core.memory import BurstState, PolicyMemory
 from scaler.core.model import Mode, PolicySpec, Quality
 from scaler.core.need import Terms
+from scaler.core.placement import count
 
 GAP_SECONDS = 5.0
 """Between two fresh readings further apart than this lies a gap: what happened in it is unknown."""
@@ -50,7 +51,7 @@ def is_hot(terms: Terms, spec: PolicySpec, capacity: float) -> bool:
 
 def next_phase(memory: PolicyMemory, demand: Demand, *, hot: bool, spec: PolicySpec, now: float) -> Phase:
     """Return the mode that follows from the last one, the demand, and whether it is hot."""
-    holds_at = memory.fresh_at + spec.failure_threshold
+    holds_at = memory.fresh_at + count(spec.failure_threshold)
     if demand.quality is Quality.MISSING and now >= holds_at:
         return Phase(mode=Mode.HOLD, burst=BurstState(since=now, restarted=True))
     fresh = demand.quality is Quality.FRESH

@@ -86,7 +86,7 @@ def place_of(pool: Pool, target: int, supply: Supply) -> Place:
     reach = idle + count(supply.switchable)
     return Place(
         pool=pool,
-        target=max(1, target),
+        target=max(1, count(target)),
         own=min(own, pool.usable),
         idle=min(idle, pool.usable),
         reach=min(reach, pool.usable),
@@ -103,6 +103,9 @@ def along(places: Sequence[Place], limits: Sequence[int], capacity: float, most:
     """Return seats per place that hold `capacity`, taken in order, at most `limits` each and `most` together."""
     seats = []
     for place, limit in zip(places, limits, strict=True):
+        if most <= 0 or not capacity > _ROUNDING:
+            seats.append(0)
+            continue
         here = min(seats_for(capacity, place.target), limit, most)
         seats.append(here)
         capacity -= here * place.target

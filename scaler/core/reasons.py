@@ -7,7 +7,7 @@ from types import MappingProxyType
 from scaler.core.assess import Assessment
 from scaler.core.demand import Demand
 from scaler.core.model import Mode, Quality, Reason, ReasonCode
-from scaler.core.placement import seats_for
+from scaler.core.placement import count, seats_for
 
 
 def because(code: ReasonCode, until: float | None = None, /, **facts: float | str) -> Reason:
@@ -30,7 +30,10 @@ def reasons_for(
     reasons = [_ruling(assessment, sum(wanted), needed), *_mode(assessment), *_quality(assessment)]
     reasons += _kept(assessment, given)
     reasons += _supply(assessment, given, wanted, needed)
-    return tuple(reasons)
+    once: dict[ReasonCode, Reason] = {}
+    for reason in reasons:
+        once.setdefault(reason.code, reason)
+    return tuple(once.values())
 
 
 def _ruling(assessment: Assessment, wanted: int, needed: float) -> Reason:
@@ -117,13 +120,13 @@ def _quality(assessment: Assessment) -> list[Reason]:
         return []
     if demand.quality is Quality.STALE:
         return [because(ReasonCode.SIGNALS_STALE, source=demand.silent)]
-    holds_at = assessment.memory.fresh_at + assessment.spec.failure_threshold
+    holds_at = assessment.memory.fresh_at + count(assessment.spec.failure_threshold)
     return [
         because(
             ReasonCode.SIGNALS_MISSING,
             None if assessment.holding else holds_at,
             source=demand.silent or "all signals",
-            thresholdSeconds=assessment.spec.failure_threshold,
+            thresholdSeconds=count(assessment.spec.failure_threshold),
             mode=str(assessment.phase.mode),
         )
     ]

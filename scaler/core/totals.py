@@ -130,7 +130,7 @@ def _grow(fleet: Draft, now: float) -> None:
     fleet.total = fleet.last + for_serving + allowed
     if allowed:
         fleet.reasons.append(
-            because(ReasonCode.REPLENISHING, seats=allowed, spareTarget=fleet.spec.spare_target)
+            because(ReasonCode.REPLENISHING, seats=allowed, spareTarget=count(fleet.spec.spare_target))
         )
     if allowed < spares:
         paced = pace < room
@@ -143,7 +143,9 @@ def _grow(fleet: Draft, now: float) -> None:
                 until,
                 lacking=spares - allowed,
                 limit="perMinute" if paced else "maxConcurrent",
-                value=fleet.spec.replenish.per_minute if paced else fleet.spec.replenish.max_concurrent,
+                value=count(
+                    fleet.spec.replenish.per_minute if paced else fleet.spec.replenish.max_concurrent
+                ),
                 starting=on_their_way,
             )
         )
@@ -192,7 +194,7 @@ def share_budget(fleets: Sequence[Draft], budget: int | None) -> None:
                     ReasonCode.BUDGET_EXHAUSTED,
                     wanted=wished[fleet.spec.name],
                     total=fleet.total,
-                    budget=budget,
+                    budget=count(budget),
                 )
             )
 

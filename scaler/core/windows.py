@@ -111,7 +111,9 @@ def _merged(last: Bucket, value: float | None, peak: float) -> Bucket:
 
 def _first_index(now: float, window: float) -> int:
     """Index of the oldest bucket that still touches the window: it covers the window wholly, and up to 1 s more."""
-    return math.floor((now - window_seconds(window)) / BUCKET_SECONDS)
+    if not BUCKET_SECONDS <= window <= MAX_WINDOW_SECONDS:
+        window = window_seconds(window)
+    return math.floor((now - window) / BUCKET_SECONDS)
 
 
 def next_slide(now: float, window: float) -> float:

@@ -84,7 +84,7 @@ class Child:
                 waiting(last)
                 await asyncio.sleep(_POLL_SECONDS)
         message = f"emberpool local is not ready after {seconds:.0f} s; it waits for {last}"
-        raise ChildFailed(self._with_log(message))
+        raise ChildFailed(_with_log(message, self.log))
 
     async def watch(self) -> None:
         """Wait for the end of the child.
@@ -96,16 +96,8 @@ class Child:
         self._check()
 
     def _check(self) -> None:
-        code = self._process.returncode
-        if code is not None:
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            raise ChildFailed(self._with_log(f"emberpool local {how}"))
-
-    def _with_log(self, message: str) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-        if not lines:
-            return f"{message}; it wrote nothing"
-        return "\n".join([f"{message}; its last lines:", *(f"  {line}" for line in lines)])
+        if self._process.returncode is not None:
+            raise _ended(self._process.returncode, self.log)
 
     def _endpoints(self) -> Endpoints | None:
         try:
@@ -171,7 +163,10 @@ async def running(command: Sequence[str], state: Path) -> AsyncIterator[Child]:
             )
         except OSError as error:
             raise ChildFailed(f"can't start {command[0]}: {error.strerror or error}") from error
-    child = Child(process, state, log)
+    try:
+        child = Child(process, state, log)
+    except psutil.NoSuchProcess:  # it has ended already, and was waited for
+        raise _ended(await process.wait(), log) from None
     try:
         yield child
     except BaseException:
@@ -179,6 +174,18 @@ async def running(command: Sequence[str], state: Path) -> AsyncIterator[Child]:
         raise
     else:
         await _stop_whatever_comes(child)
+
+
+def _ended(code: int, log: Path) -> ChildFailed:
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return ChildFailed(_with_log(f"emberpool local {how}", log))
+
+
+def _with_log(message: str, log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    if not lines:
+        return f"{message}; it wrote nothing"
+    return "\n".join([f"{message}; its last lines:", *(f"  {line}" for line in lines)])
 
 
 async def _stop_whatever_comes(child: Child) -> None:

@@ -174,7 +174,8 @@ class BurstFigures(_Figures):
     """From the start until every request to the end of the burst is whole and keeps the objective; 0 if all do; null if
     the last ones don't."""
     first_added_seconds: float | None
-    """From the start until the first further resident of the policy came into rotation; null if none did."""
+    """From the start until the first further resident of the policy came into rotation, be it after the burst; null if none
+    did before the policy's next burst."""
 
 
 class PromotionFigures(_Figures):

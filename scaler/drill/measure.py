@@ -137,7 +137,9 @@ def burst_figures(
                     ttft=ttft(record for record in mine if record.stage == window.stage.name),
                     whole_ttft=ttft(mine),
                     recovery_seconds=recovery(mine, window.start, objectives[policy]),
-                    first_added_seconds=_first_added(promotions, policy, window.start, end),
+                    first_added_seconds=_first_added(
+                        promotions, policy, window.start, _next_burst(plan, index, policy)
+                    ),
                 )
             )
     return result
@@ -180,6 +182,16 @@ def _burst_end(plan: Sequence[StageWindow], index: int, policy: str) -> float:
             break
         end = window.end
     return end
+
+
+def _next_burst(plan: Sequence[StageWindow], index: int, policy: str) -> float:
+    """Start of the policy's next burst: what comes into rotation from then on is that one's."""
+    later = (
+        window.start
+        for window in plan[index + 1 :]
+        if window.stage.kind == "Burst" and policy in window.bursting
+    )
+    return next(later, math.inf)
 
 
 def _first_added(

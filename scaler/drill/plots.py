@@ -40,9 +40,9 @@ _MARKS: Final[Mapping[str, tuple[str, str]]] = {
 }
 _VALUES: Final[Mapping[str, tuple[str, str, float]]] = {
     # value: colour, hatch, opacity; Serving and Draining take the model's colour
-    "Spare": (_NEUTRAL, "", 0.28),
+    "Spare": (_NEUTRAL, "", 0.30),
     "Lent": (_NEUTRAL, "..", 0.28),
-    "Starting": (_NEUTRAL, "////", 0.10),
+    "Starting": (_NEUTRAL, "////", 0.22),
     "Promoting": ("#b565a7", "", 0.9),
     "Held": (_ALARM, "xx", 0.25),
     "Doomed": (_NEUTRAL, "xxxx", 0.08),

@@ -115,7 +115,8 @@ def panel(view: View) -> RenderableType:
         Text(f"{min(now, total):.0f} of {total:.0f} s, {max(0.0, total - now):.0f} s left"),
         _cpu(view.live),
     )
-    bar = ProgressBar(total=total, completed=min(now, total))
+    bar = Table.grid(expand=True)  # a bar alone ends no line
+    bar.add_row(ProgressBar(total=total, completed=min(now, total)))
     return Panel(
         Group(head, bar, _models(view, window), _seats(view)), title="burst drill", border_style="dim"
     )

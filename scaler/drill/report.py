@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from scaler.drill.figures import Report
+from scaler.drill.markdown import render_markdown
 from scaler.drill.page import Pictures, render_page
 from scaler.drill.records import Record
-from scaler.drill.text import render_markdown
 
 MISSING_PLOTS = "the report has no plots: install the extra with `pip install 'emberpool[drill]'`"
 

@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
+import structlog
 
 from scaler.gateway.observe import GatewayMetrics
 from scaler.gateway.queue import PolicyStats
@@ -33,7 +33,7 @@ LONGEST_PAUSE_SECONDS = 1.0
 MATERIAL_SHARE = 0.1
 """A change of demand by this share of the last sample's (by one request at least) is material."""
 
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,11 +228,11 @@ class SamplePusher:
             self._metrics.sample(outbox.controller, delivered=problem is None)
             if problem is None:
                 if failures:
-                    _log.info("controller %s takes samples again", outbox.controller)
+                    log.info("controller takes samples again", controller=outbox.controller)
                 failures = 0
                 continue
             if not failures:
-                _log.warning("controller %s takes no samples: %s", outbox.controller, problem)
+                log.warning("controller takes no samples", controller=outbox.controller, problem=problem)
             outbox.put_back(sample)
             failures += 1
             await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, SMALLEST_GAP_SECONDS * 2 ** min(failures, 10)))

@@ -15,6 +15,8 @@ _IN_ROTATION = frozenset(
         ResidentState.DRAINING,
     }
 )
+_OCCUPIED = frozenset({SeatValue.SERVING, SeatValue.DRAINING})
+"""Another resident computes here; this one's could take its place."""
 _PROMOTIONS = frozenset({Operation.PROMOTE, Operation.SWITCH, Operation.RECALL})
 
 
@@ -72,7 +74,7 @@ def _supplies(
 ) -> Mapping[PolicyName, Supply]:
     supplies: dict[PolicyName, Supply] = {}
     for policy in policies:
-        serving = promoting = draining = promotable = 0
+        serving = promoting = draining = promotable = switchable = 0
         for seat, value in zip(seats, values, strict=True):
             if claimed_for(seat, policy):
                 promoting += 1
@@ -82,8 +84,14 @@ def _supplies(
                 draining += 1
             elif value in {SeatValue.SPARE, SeatValue.LENT} and seat.promotable(policy):
                 promotable += 1
+            elif value in _OCCUPIED and seat.promotable(policy):
+                switchable += 1
         supplies[policy] = Supply(
-            serving=serving, promoting=promoting, draining=draining, promotable=promotable
+            serving=serving,
+            promoting=promoting,
+            draining=draining,
+            promotable=promotable,
+            switchable=switchable,
         )
     return supplies
 

@@ -1,11 +1,13 @@
 """What holds of every decision, whatever comes in: bounds, seats, and that the law is total and pure."""
 
+import json
 import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.core.decide import decide
+from scaler.core.explain import explain_decision
 from scaler.core.memory import Memory
 from scaler.core.model import (
     MISSING,
@@ -23,6 +25,7 @@ from scaler.core.model import (
     Supply,
 )
 from scaler.core.placement import count
+from scaler.core.replay import decision_to_json
 
 NAMES = ("a", "b", "c")
 FLEETS = ("own", "spares")
@@ -117,7 +120,7 @@ def snapshots(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     policies(wild, numbers),
     fleets(wild, numbers),
@@ -131,6 +134,8 @@ def test_nothing_makes_it_raise_and_the_same_gives_the_same(
         first = decide(specs, shapes, snapshot, memory, now)
         assert decide(specs, shapes, snapshot, memory, now) == first
         decision, memory = first
+        json.dumps(decision_to_json(decision), allow_nan=False)
+        assert len(explain_decision(decision)) >= len(decision.policies)
         assert math.isfinite(decision.at)
         assert decision.next_wakeup is None or decision.next_wakeup > decision.at
         for one in decision.policies.values():
@@ -143,7 +148,7 @@ def test_nothing_makes_it_raise_and_the_same_gives_the_same(
             )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     policies(st.integers(0, 12), st.floats(0.5, 20)),
     fleets(st.integers(0, 12), st.floats(0.5, 20)),
@@ -178,7 +183,7 @@ def test_bounds_hold_on_every_path_and_no_seat_is_promised_twice(
                 assert one.serving.get(fleet, 0) <= reach
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(loads(sane), st.floats(0.1, 4)), min_size=1, max_size=8), spoilt, st.integers(0, 7))
 def test_what_is_no_number_changes_nothing(ticks: list[tuple[Load, float]], value: float, where: int) -> None:
     """A reading that is none, at any tick, decides the same as none at all."""

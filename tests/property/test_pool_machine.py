@@ -74,6 +74,11 @@ BOOT = {
 }
 
 
+anyone = st.integers(0, 11)
+many_lives = st.lists(st.lists(st.sampled_from(POLICIES), min_size=1, unique=True), min_size=2, max_size=5)
+all_wants = st.fixed_dictionaries({policy: st.integers(0, 3) for policy in POLICIES})
+
+
 class Refused(Exception):
     """A store or an agent said no, or didn't answer."""
 
@@ -371,35 +376,38 @@ class World(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- what happens
 
-    @initialize(
-        lives=st.lists(st.lists(st.sampled_from(POLICIES), min_size=1, unique=True), min_size=1, max_size=4),
-        up=st.booleans(),
-    )
-    def begin(self, lives: list[list[PolicyName]], *, up: bool) -> None:
+    @initialize(lives=many_lives, wanted=all_wants, up=st.sampled_from([True, True, False]))
+    def begin(self, lives: list[list[PolicyName]], wanted: dict[PolicyName, int], *, up: bool) -> None:
         for residents in lives:
             self.make(residents)
         self.total = self.replicas = len(lives)
-        while up and sum(agent.boot() for agent in self.agents.values()):
-            pass
-        for name in self.pods:
+        self.wanted = wanted
+        for name, agent in self.agents.items():
+            while up and agent.boot():
+                pass
             self.report(name)
+        self.tick(self.leader)
 
     def pick(self, which: int) -> SeatName:
         return list(self.pods)[which % len(self.pods)]
 
-    @rule(policy=st.sampled_from(POLICIES), count=st.integers(0, 3))
-    def want(self, policy: PolicyName, count: int) -> None:
-        self.wanted[policy] = count
-
-    @rule(total=st.integers(1, 5))
-    def want_seats(self, total: int) -> None:
-        self.total = total
-
-    @rule()
-    def leader_ticks(self) -> None:
+    @rule(wanted=all_wants)
+    def wants_change(self, wanted: dict[PolicyName, int]) -> None:
+        self.wanted = wanted
         self.tick(self.leader)
 
-    @rule(which=st.integers(0, 9))
+    @rule(total=st.integers(2, 6))
+    def totals_change(self, total: int) -> None:
+        self.total = total
+        self.tick(self.leader)
+
+    @rule(which=anyone, steps=st.integers(0, 4))
+    def leader_ticks_and_steps(self, which: int, steps: int) -> None:
+        self.tick(self.leader)
+        for offset in range(steps):
+            self.step(self.leader, which + offset)
+
+    @rule(which=anyone)
     def leader_steps(self, which: int) -> None:
         self.step(self.leader, which)
 
@@ -413,14 +421,13 @@ class World(RuleBasedStateMachine):
                 self.report(name)
 
     @precondition(lambda self: self.former)
-    @rule(which=st.integers(0, 9))
-    def former_leader_steps(self, which: int) -> None:
-        self.step(self.former[which % len(self.former)], which)
-
-    @precondition(lambda self: self.former)
-    @rule(which=st.integers(0, 9))
-    def former_leader_ticks(self, which: int) -> None:
-        self.tick(self.former[which % len(self.former)])
+    @rule(which=anyone, ticks=st.booleans(), steps=st.integers(0, 4))
+    def former_leader_goes_on(self, which: int, steps: int, *, ticks: bool) -> None:
+        former = self.former[which % len(self.former)]
+        if ticks:
+            self.tick(former)
+        for offset in range(steps):
+            self.step(former, which + offset)
 
     @rule(survives=st.booleans())
     def another_leads(self, *, survives: bool) -> None:
@@ -428,47 +435,52 @@ class World(RuleBasedStateMachine):
             self.former = [*self.former[-1:], self.leader]
         epoch = self.leader.term.epoch + 1
         self.leader = Controller(term=Term(holder=f"c{epoch}", epoch=epoch))
+        self.tick(self.leader)
 
     @precondition(lambda self: self.pods)
-    @rule(which=st.integers(0, 9), good=st.booleans(), crash=st.just(value=False) | st.booleans())
+    @rule(which=anyone, good=st.booleans(), crash=st.sampled_from([False, False, True]))
     def order_ends(self, which: int, *, good: bool, crash: bool) -> None:
         self.agents[self.pick(which)].end_order(good=good, crash=crash)
 
     @precondition(lambda self: self.pods)
-    @rule(which=st.integers(0, 9), policy=st.sampled_from(POLICIES))
-    def engine_crashes(self, which: int, policy: PolicyName) -> None:
-        agent = self.agents[self.pick(which)]
-        if policy in agent.states:
-            agent.crash(policy)
-
-    @precondition(lambda self: self.pods)
-    @rule(which=st.integers(0, 9), steps=st.integers(1, 5))
-    def engine_boots(self, which: int, steps: int) -> None:
+    @rule(which=anyone, steps=st.integers(1, 5))
+    def engines_boot_and_report(self, which: int, steps: int) -> None:
+        name = self.pick(which)
         for _ in range(steps):
-            self.agents[self.pick(which)].boot()
+            self.agents[name].boot()
+        self.report(name)
 
     @precondition(lambda self: self.pods)
-    @rule(which=st.integers(0, 9))
-    def report_arrives(self, which: int) -> None:
-        self.report(self.pick(which))
-
-    @precondition(lambda self: self.pods)
-    @rule(which=st.integers(0, 9), verdict=st.sampled_from(Verdict), reachable=st.booleans())
-    def health_changes(self, which: int, verdict: Verdict, *, reachable: bool) -> None:
+    @rule(which=anyone, known=st.booleans())
+    def engine_crashes(self, which: int, *, known: bool) -> None:
         name = self.pick(which)
-        self.pods[name] = replace(self.pods[name], verdict=verdict, reachable=reachable)
+        agent = self.agents[name]
+        engines = sorted(agent.computing()) or sorted(agent.states)
+        agent.crash(engines[which % len(engines)])
+        if known:
+            self.report(name)
 
     @precondition(lambda self: self.pods)
-    @rule(which=st.integers(0, 9), gone=st.booleans())
-    def seat_goes(self, which: int, *, gone: bool) -> None:
+    @rule(
+        which=anyone,
+        change=st.sampled_from(["Suspect", "Bad", "silent", "terminating", "gone", "well", "well"]),
+    )
+    def seat_changes(self, which: int, change: str) -> None:
         name = self.pick(which)
-        if gone:
-            self.remove(name)
-        else:
-            self.pods[name] = replace(self.pods[name], terminating=True)
+        match change:
+            case "gone":
+                self.remove(name)
+            case "terminating":
+                self.pods[name] = replace(self.pods[name], terminating=True)
+            case "silent":
+                self.pods[name] = replace(self.pods[name], reachable=False)
+            case "well":
+                self.pods[name] = replace(self.pods[name], reachable=True, verdict=Verdict.OK)
+            case _:
+                self.pods[name] = replace(self.pods[name], verdict=Verdict(change))
         self.follow_replicas()
 
-    @rule(seconds=st.floats(0.01, 15))
+    @rule(seconds=st.sampled_from([0.01, 1.0, 4.0, 12.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
@@ -532,6 +544,10 @@ class World(RuleBasedStateMachine):
                 if not pod.serving and self.agents[name].states.get(policy) is S.PAUSED
             ]
             assert len(serving) == wanted or not free, "a spare seat could have served"
+            elsewhere = [
+                name for name, pod in self.pods.items() if policy in pod.serving and name not in usable
+            ]
+            assert len(serving) < wanted or not elsewhere, "not handed over"
         for name, pod in usable.items():
             computing = self.agents[name].computing()
             assert computing == pod.serving, "resumed and out of rotation"
@@ -539,4 +555,4 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld: Callable[..., object] = World.TestCase
-World.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+World.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -93,6 +93,7 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
                 teller.cancel()
             await _tell_the_end(pusher, config.controllers)
         finally:
+            await seat.abandon()
             await runner.cleanup()
 
 

@@ -33,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 _S = ResidentState
 _ENDED = frozenset({_S.FAILED, _S.TERMINATING})
 
+STOP_GRACE_SECONDS = 5.0
+"""How long an engine may take to end by itself."""
 FIRST_PROOF_PROMPTS = 4
 """Prompts that the first proof of a start asks."""
 _PORT_ATTEMPTS = 5
@@ -42,7 +44,6 @@ _CONTROL_SECONDS = 30.0
 _ASIDE_SECONDS = 2.0  # a promotion is waiting
 _POLL_SECONDS = 0.05
 _POLL_ANSWER_SECONDS = 5.0  # an engine that imports or loads may hold its interpreter for long
-_STOP_GRACE_SECONDS = 5.0
 _TELLING_KV_BYTES = 64 * 2**20  # less drowns in what else a process allocates and frees
 
 
@@ -94,12 +95,12 @@ class Life:
             await asyncio.sleep(wait_seconds)
             record.restarts += 1
 
-    async def stop(self, record: Record) -> None:
-        """Stop one resident for good."""
+    async def stop(self, record: Record, *, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
+        """Stop one resident for good: SIGTERM, and after `grace_seconds` SIGKILL. Stopping twice is stopping once."""
         if record.state is not _S.TERMINATING:
             self._board.move(record, _S.TERMINATING)
         if record.process is not None:
-            await record.process.stop(grace_seconds=_STOP_GRACE_SECONDS)
+            await record.process.stop(grace_seconds=grace_seconds)
         await self._disconnect(record)
         self._board.touch()
 

@@ -115,14 +115,17 @@ class LiveSeat:
         async with asyncio.TaskGroup() as draining:
             for record in self.board.records:
                 draining.create_task(self._drain_at_end(record, deadline))
-        for record in self.board.records:
-            if record.state is not ResidentState.TERMINATING:
-                self.board.move(record, ResidentState.TERMINATING)
         async with asyncio.TaskGroup() as stopping:
             for record in self.board.records:
                 stopping.create_task(self._life.stop(record))
         for task in tuple(self._background):
             task.cancel()
+
+    async def abandon(self) -> None:
+        """Kill whatever engines are left, whatever has gone wrong. After `shut_down` there are none."""
+        self._slot.closed = "the agent is ending"
+        for record in self.board.records:
+            await self._life.stop(record, grace_seconds=0)
 
     async def _counted(self, order: Order) -> Result:
         try:

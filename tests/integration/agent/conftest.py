@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ENGINE = ROOT / "tests/fakes/scripted_engine.py"
 TOKEN = "secret"
 PROMPTS = ("one fish", "two fish", "red fish", "blue fish", "black fish")
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 Json = dict[str, Any]
 
 

@@ -29,6 +29,8 @@ from tests.integration.agent.conftest import (
     resident,
     running_agent,
 )
+from warmpool.agent.app import serve_until
+from warmpool.agent.config import AgentConfig
 
 COMPUTING = {"Warming", "Proving", "Promoting", "Serving", "Draining"}
 
@@ -152,6 +154,15 @@ async def test_sigterm_drains_what_serves_and_leaves_nothing(tmp_path: Path) -> 
         assert request.result()[1].count("token_ids") == 150
         assert {each["state"] for each in hears.told[-1]["residents"]} == {"Terminating"}
         await gone(engines)
+
+
+async def test_an_agent_that_is_cancelled_leaves_no_engine(tmp_path: Path) -> None:
+    async with controller() as hears, asyncio.TaskGroup() as tasks:
+        config = AgentConfig.model_validate(agent_config(tmp_path, [resident("a")], controllers=[hears.url]))
+        agent = tasks.create_task(serve_until(config, TOKEN, asyncio.Event()))
+        told = await hears.until_states(a="Paused")
+        agent.cancel()
+    await gone([of(told, "a")["pid"]])
 
 
 @pytest.mark.parametrize("command", [AGENT, [sys.executable, "-c", PARENT]], ids=["the agent", "its parent"])

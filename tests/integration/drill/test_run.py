@@ -81,7 +81,10 @@ async def test_a_killed_engine_is_named_with_what_became_of_it(options: Options,
   faults: [{type: KillEngine, atSeconds: 1, policy: chat}]
 """
     thresholds = "  thresholds: {maxFailures: 0, maxInterruptedStreams: 4, replacementSeconds: 2}\n"
-    result = await drill(options(scenario=short(stages=stages, thresholds=thresholds)))
+    out = io.StringIO()
+    console = Console(file=out, width=120, force_terminal=True)  # the live panel, too
+    result = await drill(options(scenario=short(stages=stages, thresholds=thresholds), console=console))
+    assert "burst drill" in out.getvalue()
     (fault,) = result.report.arms[0].faults
     assert fault.error == ""
     assert fault.pid is not None

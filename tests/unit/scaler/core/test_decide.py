@@ -1,6 +1,7 @@
 """Rules that show only when all parts work together; one policy at 4 in flight on one of three seats, unless said."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_noise_around_one_seats_capacity_does_not_flap() -> None:
         seats = TWO if given and given[-1] == 2 else ONE
         run.step({"a": load(9 if tick % 8 == 0 else 7)}, seats, after=0.25)
         given.append(served(run.decision))
-    assert sum(before != after for before, after in zip(given, given[1:], strict=False)) <= 1
+    assert sum(before != after for before, after in pairwise(given)) <= 1
 
 
 def test_what_is_kept_longest_leaves_first_when_an_equal_needs_it() -> None:
@@ -123,7 +124,7 @@ def test_two_that_want_the_only_seat_take_turns() -> None:
         if now != holder:
             turns.append(run.now)
         holder = now
-    lengths = [after - before for before, after in zip(turns, turns[1:], strict=False)]
+    lengths = [after - before for before, after in pairwise(turns)]
     assert len(turns) >= 6
     assert all(9.0 <= length <= 11.0 for length in lengths)
 

@@ -100,3 +100,12 @@ def test_the_ruling_reason_comes_first() -> None:
     run.policies = [policy(serving_max=1)]
     run.hold({"a": load(30)}, {"spares": simple({"a": 2}, 1)}, 1.0)
     assert run.decision.policies["a"].reasons[0].code is ReasonCode.MAX
+
+
+def test_a_reason_is_given_once_and_keeps_its_place() -> None:
+    run = Run([policy()], [fleet()])
+    run.hold({"a": load(4)}, {"spares": simple({"a": 1}, 1)}, 15.0)
+    run.step({"a": load(8, 9, oldest_wait=0.6)}, {"spares": simple({"a": 1}, 1)}, after=0.25)
+    codes = [reason.code for reason in run.decision.policies["a"].reasons]
+    assert codes[:2] == [ReasonCode.DEADLINE_AT_RISK, ReasonCode.BURST_ENTERED]
+    assert len(set(codes)) == len(codes)

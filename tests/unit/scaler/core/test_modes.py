@@ -50,7 +50,7 @@ def test_a_start_is_in_burst_for_one_stable_window() -> None:
         pytest.param(load(0), NONE, False, id="no capacity and no demand"),
     ],
 )
-def test_burst_begins(one: Load, fleets: dict[str, object], burst: bool) -> None:
+def test_burst_begins(one: Load, fleets: dict[str, object], *, burst: bool) -> None:
     run = settled(serving_min=0)
     run.hold({"a": load(0)}, ONE, 3.0)
     run.step({"a": one}, fleets, after=1.0)  # type: ignore[arg-type]

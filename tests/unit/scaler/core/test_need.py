@@ -55,7 +55,7 @@ def test_the_fluid_model_admits_in_time() -> None:
         pytest.param(demand(8, 3, oldest_wait=0.6), 16, True, 0.0, id="age leads whatever is predicted"),
     ],
 )
-def test_the_deadline(one: Demand, capacity: float, at_risk: bool, wait: float) -> None:
+def test_the_deadline(one: Demand, capacity: float, *, at_risk: bool, wait: float) -> None:
     result = terms(one, Ring(), 0.5, policy(), capacity, 0.0)
     assert result.at_risk is at_risk
     assert result.predicted_wait == pytest.approx(wait)

@@ -18,7 +18,6 @@ from scaler.core.model import (
     PolicySpec,
     Quality,
     Reading,
-    Replenish,
     Snapshot,
     Supply,
 )

@@ -42,11 +42,14 @@ SERVING = frozenset({CHAT})
     ("one", "chat", "code"),
     [
         pytest.param(seat(S.PAUSED), Supply(promotable=1), Supply(promotable=1), id="spare for both"),
-        pytest.param(seat(S.SERVING, serving=SERVING), Supply(serving=1), Supply(), id="serving"),
+        pytest.param(seat(S.SERVING, serving=SERVING), Supply(serving=1), Supply(switchable=1), id="serving"),
         pytest.param(
-            seat(S.PROMOTING, serving=SERVING), Supply(serving=1), Supply(), id="label before the report"
+            seat(S.PROMOTING, serving=SERVING),
+            Supply(serving=1),
+            Supply(switchable=1),
+            id="label before the report",
         ),
-        pytest.param(seat(S.FAILED, serving=SERVING), Supply(), Supply(), id="died in rotation"),
+        pytest.param(seat(S.FAILED, serving=SERVING), Supply(), Supply(switchable=1), id="died in rotation"),
         pytest.param(
             seat(S.SERVING, serving=SERVING, reachable=False),
             Supply(),

@@ -91,6 +91,15 @@ def test_shares_add_up_and_the_oldest_wait_is_the_longest() -> None:
     assert store.instances(NOW) == ["gw-1", "gw-2"]
 
 
+def test_the_newest_live_sample_of_a_policy_has_a_time() -> None:
+    store = PushedSamples()
+    store.ingest(sample(at=NOW - 1), NOW)
+    store.ingest(sample(instance="gw-2", at=NOW), NOW)
+    assert store.sampled_at(CHAT, NOW) == NOW
+    assert store.sampled_at(PolicyName("other"), NOW) is None
+    assert store.sampled_at(CHAT, NOW + 3) is None
+
+
 def test_a_silent_gateway_makes_the_sum_stale_until_its_share_expires() -> None:
     store = PushedSamples()
     store.ingest(sample(inFlight=5), NOW)

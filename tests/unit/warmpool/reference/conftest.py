@@ -1,3 +1,4 @@
+import asyncio
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,6 +80,15 @@ class Drive:
         keys = [self.submit(prompt, count) for prompt, count in zip(prompts, counts, strict=True)]
         self.until(lambda: self.ended(*keys))
         return [self.tokens_of(key) for key in keys]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed_loop() -> Iterator[None]:
+    """Give the main thread a loop that is closed in the end: Python 3.11 makes one on demand that nobody closes."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    loop.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,194 @@
+"""Real processes, real weights, real sockets: one whole drill, one killed engine, and every way in which starting goes wrong.
+
+`make drill` holds the figures to their targets on a quiet machine; here only what must hold on any machine is held.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EMBERPOOL = (sys.executable, "-m", "scaler")
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(400)]
+
+
+MARK = f"EMBERPOOL_TEST_{uuid.uuid4().hex}"
+"""In the environment of everything that these tests start, so that it can be told from other people's processes."""
+
+
+def emberpool(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*EMBERPOOL, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env={**os.environ, MARK: "1"},
+    )
+
+
+def left_over() -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 5
+    while left_over() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left_over() == []
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    command = [
+        sys.executable,
+        "-m",
+        "warmpool.reference",
+        "make-checkpoint",
+        "--shape",
+        "tiny",
+        "--seed",
+        "1",
+    ]
+    subprocess.run([*command, str(directory)], check=True, capture_output=True, timeout=120)
+    return directory
+
+
+def report(directory: Path) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((directory / "report.json").read_text("utf-8"))
+    return answer
+
+
+def test_a_whole_drill_fails_no_request_and_the_warm_arm_is_the_better_one(tmp_path: Path) -> None:
+    done = emberpool("drill", "run", "policies/drills/smoke.yaml", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"report.json", "report.md", "report.html"}
+    assert report(tmp_path / "out")["passed"] is True
+
+
+def test_killing_a_serving_engine_in_mid_burst_loses_only_what_had_begun(tmp_path: Path) -> None:
+    arguments = ("policies/drills/kill-engine.yaml", "--arm", "warm", "--out", str(tmp_path / "out"))
+    done = emberpool("drill", "run", *arguments)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in (tmp_path / "out" / "events-warm.jsonl").read_text().splitlines()]
+    failed = [event for event in events if event["kind"] == "resident" and event["state"] == "Failed"]
+    assert failed
+    victim = failed[0]
+    later = [event for event in events if event["kind"] == "resident" and event["at"] > victim["at"]]
+    assert not any(
+        event["seat"] == victim["seat"] and event["policy"] != victim["policy"] and event["state"] == "Failed"
+        for event in later
+    )
+    assert "kill" in (tmp_path / "out" / "report.md").read_text().lower()
+
+
+# ------------------------------------------------------------------ what can't start says so, and leaves nothing
+
+
+def local(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return emberpool("local", "--controller-port", "0", "--gateway-port", "0", *arguments, timeout=120)
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "hint: " in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_missing_checkpoint(tmp_path: Path) -> None:
+    assert_refused(local("--checkpoint", f"chat={tmp_path / 'nowhere'}"), "nowhere")
+
+
+def test_a_truncated_shard(checkpoint: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(checkpoint, tmp_path / "broken")
+    shard = min(broken.glob("*.safetensors"))
+    with shard.open("r+b") as file:
+        file.truncate(shard.stat().st_size - 1000)
+    assert_refused(local("--checkpoint", f"chat={broken}"), shard.name)
+
+
+def test_a_missing_shard(checkpoint: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(checkpoint, tmp_path / "broken")
+    shard = min(broken.glob("*.safetensors"))
+    shard.unlink()
+    assert_refused(local("--checkpoint", f"chat={broken}"), shard.name)
+
+
+def test_an_unknown_architecture(checkpoint: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(checkpoint, tmp_path / "broken")
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(
+        json.dumps({**config, "architectures": ["MambaForCausalLM"], "model_type": "mamba"})
+    )
+    (broken / "emberpool.proof.json").unlink(missing_ok=True)
+    assert_refused(local("--checkpoint", f"chat={broken}"), "ambaForCausalLM")
+
+
+@pytest.mark.parametrize("flag", ["--controller-port", "--gateway-port"])
+def test_a_port_in_use(checkpoint: Path, flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert_refused(local("--checkpoint", f"chat={checkpoint}", flag, port), port, flag)
+
+
+def test_too_little_memory_for_the_seats(checkpoint: Path) -> None:
+    assert_refused(local("--checkpoint", f"chat={checkpoint}", "--seats", "900"), "GiB")
+
+
+def test_a_wrong_scenario(tmp_path: Path) -> None:
+    text = (ROOT / "policies/drills/smoke.yaml").read_text().replace("stages:", "stagez:")
+    (tmp_path / "wrong.yaml").write_text(text)
+    done = emberpool("drill", "run", str(tmp_path / "wrong.yaml"))
+    assert_refused(done, "wrong.yaml:", "stagez")
+
+
+# ------------------------------------------------------------------ Ctrl-C
+
+
+@pytest.mark.parametrize("after", ["starting", "serving"])
+def test_ctrl_c_ends_everything(checkpoint: Path, tmp_path: Path, after: str) -> None:
+    state, temporary = tmp_path / "state", tmp_path / "tmp"
+    temporary.mkdir()
+    command = [*EMBERPOOL, "local", "--checkpoint", f"chat={checkpoint}", "--state-dir", str(state)]
+    process = subprocess.Popen(
+        [*command, "--controller-port", "0", "--gateway-port", "0"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, MARK: "1", "TMPDIR": str(temporary)},
+    )
+    assert process.stderr is not None
+    word = {"starting": "waiting for", "serving": "ready: "}[after]
+    for line in process.stderr:
+        if word in line:
+            break
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 0
+    process.stderr.close()
+    assert list(temporary.iterdir()) == []

@@ -1,0 +1,169 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from warmpool.reference.checkpoints import make_checkpoint
+
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running engine process."""
+
+    process: subprocess.Popen[str]
+    public: str
+    control: str
+
+
+def command(checkpoint: Path, *options: str) -> list[str]:
+    base = [
+        sys.executable,
+        "-m",
+        "warmpool.reference",
+        "serve",
+        "--model",
+        "tiny",
+        "--checkpoint",
+        str(checkpoint),
+    ]
+    return [*base, "--port", "0", "--control-port", "0", "--device", "cpu", "--die-with-parent", *options]
+
+
+def start(checkpoint: Path, options: Sequence[str] = ()) -> Served:
+    """Start an engine and wait until it says that it is ready."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as pipe:
+        process = subprocess.Popen(
+            command(checkpoint, "--ready-fd", str(writing), *options),
+            stderr=subprocess.DEVNULL,
+            text=True,
+            pass_fds=[writing],
+        )
+        os.close(writing)
+        ready = json.loads(pipe.readline())
+    return Served(process, f"http://127.0.0.1:{ready['port']}", f"http://127.0.0.1:{ready['controlPort']}")
+
+
+def stop(served: Served) -> int:
+    if served.process.poll() is None:
+        served.process.send_signal(signal.SIGTERM)
+    return served.process.wait(STOP_SECONDS)
+
+
+class Client:
+    """Speaks to one engine process."""
+
+    def __init__(self, session: aiohttp.ClientSession, served: Served) -> None:
+        self.session = session
+        self.served = served
+
+    async def get(self, path: str) -> Any:
+        async with self.session.get(self.served.control + path) as response:
+            return await response.json()
+
+    async def order(self, path: str) -> tuple[int, Any]:
+        async with self.session.post(self.served.control + path) as response:
+            return response.status, await response.json()
+
+    async def metric(self, name: str) -> float:
+        async with self.session.get(self.served.control + "/metrics") as response:
+            page = await response.text()
+        return next(
+            float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"vllm:{name}{{")
+        )
+
+    async def metric_becomes(self, name: str, value: float) -> None:
+        async with asyncio.timeout(STOP_SECONDS):
+            while await self.metric(name) != value:
+                await asyncio.sleep(0.01)
+
+    async def complete(self, *, public: bool = True, **fields: Any) -> tuple[int, Any]:
+        base = self.served.public if public else self.served.control
+        async with self.session.post(base + "/v1/completions", json=body(**fields)) as response:
+            return response.status, await response.json()
+
+    async def stream(self, **fields: Any) -> aiohttp.ClientResponse:
+        """Begin a stream; the caller closes it."""
+        return await self.session.post(
+            self.served.public + "/v1/completions", json=body(stream=True, **fields)
+        )
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {
+        "model": "tiny",
+        "prompt": "hello",
+        "temperature": 0,
+        "max_tokens": 8,
+        "ignore_eos": True,
+    } | fields
+
+
+async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+    """A stream's events; the end mark as it is."""
+    async for line in response.content:
+        text = line.decode().strip()
+        if text:
+            data = text.removeprefix("data: ")
+            yield data if data == "[DONE]" else json.loads(data)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny", "tiny", seed=1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed_loop() -> Iterator[None]:
+    """Give the main thread a loop that is closed in the end: Python 3.11 makes one on demand that nobody closes."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def served(checkpoint: Path) -> Iterator[Served]:
+    made = start(checkpoint, ["--max-num-seqs", "2", "--max-model-len", "2048"])
+    yield made
+    assert stop(made) == 0
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[Client]:
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        made = Client(session, served)
+        yield made
+        await made.order("/guard/open")
+        await made.order("/guard/abort")
+        if (await made.get("/is_sleeping"))["is_sleeping"]:
+            await made.order("/wake_up?tags=kv_cache")
+        await made.order("/resume")
+        await made.metric_becomes("num_requests_running", 0)
+
+
+@pytest.fixture
+def tools() -> Any:
+    """The helpers above, for tests that start processes of their own."""
+
+    class Tools:
+        command = staticmethod(command)
+        start = staticmethod(start)
+        stop = staticmethod(stop)
+        body = staticmethod(body)
+        events = staticmethod(events)
+
+    return Tools
