@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast lint format types contracts clean
+.PHONY: help install drill local test test-fast lint format types contracts bench-exposition clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ types: $(VENV)/.installed ## strict types
 
 contracts: $(VENV)/.installed ## which package may import which
 	$(BIN)/lint-imports
+
+bench-exposition: $(VENV)/.installed ## time the metrics page of a large controller
+	$(BIN)/python -m scaler.runtime.bench.exposition $(ARGS)
 
 clean: ## remove what `make` made
 	rm -rf $(VENV) .emberpool .mypy_cache .ruff_cache .pytest_cache .hypothesis drill-report

@@ -51,8 +51,8 @@ _EVERYWHERE = frozenset({_S.FAILED, _S.QUARANTINED, _S.TERMINATING})
 _NEXT: dict[ResidentState, set[ResidentState]] = {
     _S.STARTING: {_S.LOADING},
     _S.LOADING: {_S.WARMING},
-    _S.WARMING: {_S.PROVING},
-    _S.PROVING: {_S.PAUSED, _S.PROMOTING},  # a claim during a proof takes over the resumed engine
+    _S.WARMING: {_S.PROVING, _S.LOADING},  # back to Loading: it gives way to a promotion on its seat, loaded
+    _S.PROVING: {_S.PAUSED, _S.PROMOTING, _S.LOADING},  # Promoting: a claim takes over the resumed engine
     _S.PAUSED: {_S.PROMOTING, _S.PROVING, _S.PARKING},
     _S.PROMOTING: {_S.SERVING, _S.PAUSED},  # back to Paused is the undo
     _S.SERVING: {_S.DRAINING},

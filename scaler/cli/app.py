@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "seat": "See the seats, and the residents on them.",
     "decision": "See what was decided, and why.",
     "drill": "Rehearse a burst, with a verdict.",
+    "controller": "Run the controller over a list of agents.",
+    "gateway": "Run a gateway: queue requests, and pass them on.",
     "agent": "Run the agent of one seat.",
 }
 """Sub-commands with what help says of them; each is `scaler.cli.<name>`, imported when it is called."""
@@ -53,7 +55,7 @@ app = typer.Typer(
     epilog=examples(
         "emberpool local --checkpoint chat=./llama-8b     # serve a model on this machine",
         "emberpool policy get --watch                     # look at load and decisions",
-        "emberpool drill run policies/drills/burst.yaml   # rehearse a burst",
+        "emberpool drill run policies/drills/default.yaml   # rehearse a burst",
         "",
         "Exit codes: 0 ok, 1 a failed check, 2 wrong usage or unusable input.",
     ),

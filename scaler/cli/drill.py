@@ -1,17 +1,19 @@
 """`emberpool drill`: rehearsing a burst."""
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from scaler.cli.failures import FAILED, OK
 from scaler.cli.human import plural
 from scaler.cli.local import parse_checkpoints
 from scaler.cli.options import examples, group
-from scaler.cli.output import data, emit
+from scaler.cli.output import data, emit, note
 from scaler.errors import UserError
 
 app = group("Burst drills: a rehearsed burst with figures and a verdict.")
@@ -23,6 +25,15 @@ class Arms(StrEnum):
     WARM = "warm"
     COLD = "cold"
     BOTH = "both"
+
+
+class Shape(StrEnum):
+    """What `--shape` takes."""
+
+    TINY = "tiny"
+    SMALL = "small"
+    LLAMA_1B = "llama-1b"
+    LLAMA_8B = "llama-8b"
 
 
 class DrillOutput(StrEnum):
@@ -38,9 +49,9 @@ Scenario = Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.", 
 @app.command(
     "run",
     epilog=examples(
-        "emberpool drill run policies/drills/burst.yaml",
-        "emberpool drill run policies/drills/burst.yaml --arm warm --out ./report",
-        "emberpool drill run burst.yaml --checkpoint chat=./llama-8b -o json | jq .passed",
+        "emberpool drill run policies/drills/default.yaml",
+        "emberpool drill run policies/drills/default.yaml --arm warm --out ./report",
+        "emberpool drill run FILE --checkpoint chat=./llama-8b -o json | jq .passed",
     ),
 )
 def run(  # noqa: PLR0917 - typer hands every option over by name
@@ -60,6 +71,13 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
             help="Serve this checkpoint for a policy, instead of one with random weights; repeatable.",
         ),
     ] = None,
+    shape: Annotated[
+        Shape | None,
+        typer.Option(
+            help="Make all checkpoints with random weights in this shape (default: the scenario's).",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the report (default: .emberpool/drills/NAME-TIME)."),
@@ -70,16 +88,39 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the state directories: logs, events, decisions.")
     ] = False,
+    grafana_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="EMBERPOOL_GRAFANA_URL",
+            help="Post stages, faults and the verdict as annotations to this Grafana; its token is read from the "
+            "environment variable EMBERPOOL_GRAFANA_TOKEN.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=65535,
+            help="Show the drill's own figures on http://127.0.0.1:N/metrics while it runs; 0 takes a free port "
+            "(default: off).",
+        ),
+    ] = None,
     output: Annotated[
         DrillOutput, typer.Option("--output", "-o", help="What stdout gets.")
     ] = DrillOutput.TABLE,
 ) -> int:
     """Start `emberpool local`, play the scenario's load against it, and judge what happened.
 
+    Progress goes to stderr, the result to stdout; the report's folder holds all figures and pictures.
+
     Exit code 0: every check passed; 1: one failed, or the drill could not be carried out; 2: the scenario or an option
     can't be used.
     """
     from scaler.drill import ArmName, DrillOptions, run_drill  # noqa: PLC0415 - aiohttp, which help doesn't need
+    from scaler.drill.annotations import TOKEN_VARIABLE, grafana  # noqa: PLC0415
+    from scaler.drill.summary import print_summary, verdict  # noqa: PLC0415
 
     result = run_drill(
         DrillOptions(
@@ -88,18 +129,22 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
             local_command=(sys.executable, "-m", "scaler", "local"),
             output=out,
             checkpoints=parse_checkpoints(checkpoint or ()),
+            shape=None if shape is None else shape.value,
             seed=seed,
             keep=keep,
+            grafana=grafana(grafana_url, os.environ.get(TOKEN_VARIABLE, "")) if grafana_url else None,
+            metrics_port=metrics_port,
         )
     )
     if output is DrillOutput.JSON:
+        note(f"{verdict(result.report).plain}\nreport: {result.written.html}")
         emit(result.report.model_dump_json(indent=2))
     else:
-        emit(f"{_verdict(passed=result.passed)}: {result.written.html}")
+        print_summary(result.report, result.written, _tables())
     return OK if result.passed else FAILED
 
 
-@app.command("validate", epilog=examples("emberpool drill validate policies/drills/burst.yaml"))
+@app.command("validate", epilog=examples("emberpool drill validate policies/drills/default.yaml"))
 def validate(scenario: Scenario) -> int:
     """Check a scenario and the policies that it names. Exit code 0: it can be run; 2: it can't."""
     from scaler.drill.loading import load_scenario  # noqa: PLC0415 - as above
@@ -113,7 +158,7 @@ def validate(scenario: Scenario) -> int:
     return OK
 
 
-@app.command("report", epilog=examples("emberpool drill report .emberpool/drills/burst-20260102-030405"))
+@app.command("report", epilog=examples("emberpool drill report .emberpool/drills/default-20260102-030405"))
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a report.", show_default=False)],
 ) -> int:
@@ -131,9 +176,13 @@ def report(
         raise UserError(f"{file} can't be read: {error.strerror or error}", hint=hint) from error
     except ValidationError as error:
         raise UserError(f"{file} is not a report of this version", hint=hint) from error
-    print_summary(found, write_report(found, folder), data())
+    print_summary(found, write_report(found, folder), _tables())
     return OK
 
 
-def _verdict(*, passed: bool) -> str:
-    return "passed" if passed else "failed"
+def _tables() -> Console:
+    """Return the console for the tables on stdout; a file has no width to fold them to."""
+    console = data()
+    if not console.is_terminal:
+        console.width = 160
+    return console

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scaler.drill.child import environment
 from scaler.drill.scenario import Model
 from scaler.errors import ScalerError, UserError
 
@@ -59,9 +60,14 @@ async def prepare(models: Sequence[Model], maker: Maker, tell: Callable[[str], N
     return result
 
 
+def checkpoint_name(model: Model) -> str:
+    """Name of the folder of a checkpoint that is made."""
+    return f"{model.shape}-seed{model.seed}"
+
+
 async def _made(model: Model, maker: Maker, tell: Callable[[str], None]) -> Path:
     """Make into a temporary folder beside the final one and rename it: a final folder is always whole."""
-    final = (maker.cache / f"{model.shape}-seed{model.seed}").resolve()
+    final = (maker.cache / checkpoint_name(model)).resolve()
     if final.is_dir():
         return final
     tell(f"making checkpoint {final.name} (once; kept in {maker.cache})")
@@ -87,6 +93,7 @@ async def _run(command: Sequence[str], name: str) -> None:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
+            env=environment(),
         )
     except OSError as error:
         raise CheckpointFailed(f"can't start {command[0]}: {error.strerror or error}") from error

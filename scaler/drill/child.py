@@ -13,8 +13,10 @@ from pathlib import Path
 import aiohttp
 import psutil
 
+from scaler.drill.annotations import TOKEN_VARIABLE
 from scaler.drill.cpu import ProcessTree
 from scaler.errors import ScalerError
+from warmpool.lifeline import child_environment
 
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 5.0
@@ -159,7 +161,7 @@ async def running(command: Sequence[str], state: Path) -> AsyncIterator[Child]:
                 stderr=asyncio.subprocess.STDOUT,
                 # a group of its own: Ctrl-C in the terminal reaches the drill alone, which ends the child in order
                 start_new_session=True,
-                env={**os.environ, "EMBERPOOL_DIE_WITH_PARENT": "1"},
+                env=child_environment(environment()),
             )
         except OSError as error:
             raise ChildFailed(f"can't start {command[0]}: {error.strerror or error}") from error
@@ -174,6 +176,11 @@ async def running(command: Sequence[str], state: Path) -> AsyncIterator[Child]:
         raise
     else:
         await _stop_whatever_comes(child)
+
+
+def environment() -> dict[str, str]:
+    """The drill's own environment without its token for Grafana: what it starts has no business with that."""
+    return {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
 
 
 def _ended(code: int, log: Path) -> ChildFailed:

@@ -62,6 +62,12 @@ class Hit:
     neighbours: tuple[tuple[str, int], ...] = ()
     error: str = ""
 
+    def describe(self) -> str:
+        """Say in words what happened."""
+        if self.pid is None:
+            return f"{self.type} {self.policy}: nothing was hit: {self.error}"
+        return f"{self.type} {self.policy}: process {self.pid} on {self.seat}"
+
 
 @dataclass(slots=True)
 class Evidence:
@@ -170,7 +176,7 @@ def _first_token(token: Event | None, sample: float, rotation: float | None) -> 
     """Milliseconds from the sample to the first token, and how they were reckoned."""
     if token is None or rotation is None:
         return None, "None"
-    at = float(token["at"])
+    at = float(token.get("first") or token["at"])  # the event is written a little later than what it tells of
     if token.get("waited"):
         return (at - sample) * 1000, "Waited"
     return rotation + (at - float(token["dispatched"])) * 1000, "Composed"

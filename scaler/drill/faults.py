@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -15,13 +15,13 @@ from scaler.drill.scenario import Fault
 _REQUEST_SECONDS = 2.0
 
 
-async def inject(faults: Sequence[Fault], controller: str, tally: Tally, hits: list[Hit]) -> None:
-    """Wait for each fault's time and inject it; what was hit goes to `hits`."""
+async def inject(faults: Sequence[Fault], controller: str, tally: Tally, tell: Callable[[Hit], None]) -> None:
+    """Wait for each fault's time and inject it; `tell` gets what was hit."""
     timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         for fault in sorted(faults, key=lambda one: one.at_seconds):
             await asyncio.sleep(max(0.0, fault.at_seconds - tally.now()))
-            hits.append(await _kill_engine(fault, session, controller, tally))
+            tell(await _kill_engine(fault, session, controller, tally))
 
 
 async def _kill_engine(fault: Fault, session: aiohttp.ClientSession, controller: str, tally: Tally) -> Hit:

@@ -63,6 +63,10 @@ class PolicyInfo(_Figures):
 
     name: str
     """Its name."""
+    shape: str | None = None
+    """Shape of the checkpoint with random weights that its engines served; null where one was brought along."""
+    checkpoint: str = ""
+    """Name of that checkpoint's folder."""
     objective_milliseconds: float
     """The TTFT objective."""
     target_in_flight: dict[str, int]

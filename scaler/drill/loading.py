@@ -3,13 +3,13 @@
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from scaler.drill.scenario import Scenario
-from scaler.errors import PolicyError, PolicyFault
+from scaler.drill.scenario import SHAPES, Scenario
+from scaler.errors import PolicyError, PolicyFault, UserError
 from scaler.policy.compile import PolicySet, compile_set
 from scaler.policy.models import EngineType
 from scaler.policy.source import Document, load_documents, model_for, parse_documents, validate
@@ -55,12 +55,31 @@ def load_scenario(path: Path) -> Loaded:
     return Loaded(path=path, scenario=scenario, policies=policies)
 
 
+def with_shape(loaded: Loaded, shape: str | None) -> Loaded:
+    """Give every model's checkpoint another shape; None keeps what the scenario says.
+
+    Raises:
+        UserError: there is no such shape.
+    """
+    if shape is None:
+        return loaded
+    if shape not in SHAPES:
+        known = f"known: {', '.join(SHAPES)}"
+        raise UserError(f"there is no shape {shape!r}", hint=did_you_mean(shape, SHAPES) or known)
+    spec = loaded.scenario.spec
+    models = [model.model_copy(update={"shape": shape}) for model in spec.models]
+    scenario = loaded.scenario.model_copy(update={"spec": spec.model_copy(update={"models": models})})
+    return replace(loaded, scenario=scenario)
+
+
 def _read(path: Path) -> tuple[Document, Scenario]:
+    if path.is_dir():
+        raise UserError(f"{path} is a directory", hint=f"name one scenario, such as {path / 'default.yaml'}")
     documents = load_documents([path])
+    kind = model_for({"DrillScenario": Scenario}, documents[0])
     if len(documents) != 1:
         hint = "put policies into a file of their own and name it under spec.policies.files"
         raise PolicyError((documents[1].fault((), "a scenario's file holds one document", hint),))
-    kind = model_for({"DrillScenario": Scenario}, documents[0])
     scenario = validate(kind, documents[0])
     assert isinstance(scenario, Scenario)
     return documents[0], scenario

@@ -340,6 +340,7 @@ def _steps(axes: Axes, report: Report, arm: ArmFigures, value: Callable[[LoadPoi
             where="post",
             color=colour,
             lw=1.2,
+            clip_on=False,  # a line at 0 would lose half its width, and look like no data
         )
 
 

@@ -64,7 +64,7 @@ class Progress:
         """Print one line, unless it is the same as the line before."""
         if text != self._last:
             self._last = text
-            self._console.print(text, markup=False, highlight=False)
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @asynccontextmanager
     async def waiting(self, arm: str) -> AsyncIterator[Callable[[str], None]]:
@@ -93,11 +93,7 @@ class Progress:
     async def _show_lines(self, view: View) -> None:
         for window in view.plan:
             await asyncio.sleep(max(0.0, window.start - view.tally.now()))
-            rates = ", ".join(f"{policy} {rate[1]:.1f}/s" for policy, rate in window.rates.items())
-            stage = window.stage
-            self.say(
-                f"{view.arm} arm: {window.start:5.0f} s  {stage.name} ({stage.kind}, {stage.seconds} s): {rates}"
-            )
+            self.say(f"{view.arm} arm: {window.start:5.0f} s  {window.describe()}")
         await asyncio.Event().wait()
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,12 @@ from rich.console import Console
 from ruamel.yaml import YAML
 
 from scaler.drill import collect, cpu, measure
+from scaler.drill.annotations import Grafana, annotating
 from scaler.drill.arms import Arm, ArmName, make_arm
-from scaler.drill.checkpoints import Maker, prepare
+from scaler.drill.checkpoints import Maker, checkpoint_name, prepare
 from scaler.drill.checks import checks, passed
 from scaler.drill.child import Child, ChildFailed, Endpoints, running
-from scaler.drill.collect import Evidence
+from scaler.drill.collect import Evidence, Hit
 from scaler.drill.cpu import CpuSample
 from scaler.drill.faults import inject
 from scaler.drill.figures import (
@@ -35,12 +36,15 @@ from scaler.drill.figures import (
     StageInfo,
 )
 from scaler.drill.load import Tally, Target, generate
-from scaler.drill.loading import Loaded, load_scenario
+from scaler.drill.loading import Loaded, load_scenario, with_shape
+from scaler.drill.metrics import DrillMetrics, exposing
+from scaler.drill.onlookers import Onlookers
 from scaler.drill.progress import Progress, View
 from scaler.drill.report import Written, write_report, write_requests
+from scaler.drill.scenario import Model
 from scaler.drill.schedule import Request, StageWindow, schedule, windows
-from scaler.drill.summary import print_summary
 from scaler.drill.watch import Live, meter, poll
+from scaler.errors import ScalerError, UserError
 from scaler.policy.compile import PolicySet
 from warmpool.seats import PolicyName
 
@@ -63,10 +67,13 @@ class DrillOptions:
         output: the report's folder; None for a new one under `.emberpool/drills`.
         checkpoint_cache: folder in which checkpoints are kept.
         checkpoints: per policy, a checkpoint to use instead of a made one.
+        shape: shape of all checkpoints that are made; None for the scenario's.
         seed: seed of the load; None for the scenario's.
         keep: keep the state directories of the arms.
         ready_seconds: how long the child may take until it serves.
-        console: where progress and summary go.
+        grafana: where annotations go; None for nowhere.
+        metrics_port: port on which the drill's own metrics are scraped; 0 for any free one, None for none.
+        console: where progress goes.
     """
 
     scenario: Path
@@ -76,9 +83,12 @@ class DrillOptions:
     output: Path | None = None
     checkpoint_cache: Path = Path(".emberpool/checkpoints")
     checkpoints: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
+    shape: str | None = None
     seed: int | None = None
     keep: bool = False
     ready_seconds: float = 180.0
+    grafana: Grafana | None = None
+    metrics_port: int | None = None
     console: Console = field(default_factory=_console)
 
 
@@ -144,33 +154,54 @@ async def drill(options: DrillOptions) -> DrillResult:
     Raises:
         PolicyError, UserError, ChildFailed, CheckpointFailed: as `run_drill`.
     """
-    started = time.time()
     progress = Progress(options.console)
-    loaded = load_scenario(options.scenario)
-    spec = loaded.scenario.spec
+    loaded = with_shape(load_scenario(options.scenario), options.shape)
+    name, spec, arms = loaded.scenario.metadata.name, loaded.scenario.spec, [str(arm) for arm in options.arms]
+    metrics = DrillMetrics(name, arms, windows(spec), loaded.objectives)
+    async with (
+        exposing(metrics, options.metrics_port, progress.say),
+        annotating(options.grafana, name, progress.say) as annotations,
+    ):
+        onlookers = Onlookers(progress, metrics, annotations)
+        try:
+            return await _play(options, loaded, onlookers)
+        except (ScalerError, asyncio.CancelledError):
+            onlookers.broken_off(name, arms, time.time())
+            raise
+
+
+async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> DrillResult:
+    """Play all arms and write the report."""
+    started = time.time()
+    spec, say = loaded.scenario.spec, onlookers.progress.say
     seed = spec.seed if options.seed is None else options.seed
     requests = schedule(loaded.scenario, seed)
+    say(
+        f"drill {loaded.scenario.metadata.name}: {len(requests)} requests in {spec.seconds} s, "
+        f"{' and '.join(f'{arm} arm' for arm in options.arms)}"
+    )
     maker = Maker(
         command=options.checkpoint_command, cache=options.checkpoint_cache, given=options.checkpoints
     )
-    checkpoints = await prepare(spec.models, maker, progress.say)
-    figures = []
-    async with _output(options.output or _folder(loaded.scenario.metadata.name, started)) as output:
+    async with _output(options.output or _folder(loaded.scenario.metadata.name, started), say) as output:
+        checkpoints = await prepare(spec.models, maker, say)
+        figures = []
         for name in options.arms:
             arm = make_arm(name, loaded.policies, spec.engine)
-            figures.append(await _ArmRun(options, loaded, arm, checkpoints, progress).run(requests, output))
-    made = checks(spec.thresholds, figures)
-    report = Report(
-        scenario=_scenario_info(loaded, seed),
-        policies=[_policy_info(loaded.policies, model.policy) for model in spec.models],
-        host=_host_info(),
-        started_at=started,
-        arms=figures,
-        checks=made,
-        passed=passed(made),
-    )
-    written = await asyncio.to_thread(write_report, report, output)
-    print_summary(report, written, options.console)
+            figures.append(await _ArmRun(options, loaded, arm, checkpoints, onlookers).run(requests, output))
+            onlookers.arm_ended(figures[-1])
+        made = checks(spec.thresholds, figures)
+        report = Report(
+            scenario=_scenario_info(loaded, seed),
+            policies=[_policy_info(loaded.policies, model, maker.given) for model in spec.models],
+            host=_host_info(),
+            started_at=started,
+            arms=figures,
+            checks=made,
+            passed=passed(made),
+        )
+        onlookers.judged(report, time.time())
+        written = await asyncio.to_thread(write_report, report, output)
     return DrillResult(report=report, written=written)
 
 
@@ -183,13 +214,13 @@ class _ArmRun:
         loaded: Loaded,
         arm: Arm,
         checkpoints: Mapping[str, Path],
-        progress: Progress,
+        onlookers: Onlookers,
     ) -> None:
         self._options = options
         self._loaded = loaded
         self._arm = arm
         self._checkpoints = checkpoints
-        self._progress = progress
+        self._onlookers = onlookers
         self._plan: list[StageWindow] = windows(loaded.scenario.spec)
         self._tally = Tally()
         self._evidence = Evidence()
@@ -197,7 +228,9 @@ class _ArmRun:
 
     async def run(self, requests: Sequence[Request], output: Path) -> ArmFigures:
         """Play the schedule once and return what it came to; evidence is copied to `output`."""
-        async with _state_directory(self._arm.name, keep=self._options.keep, say=self._progress) as state:
+        async with _state_directory(
+            self._arm.name, keep=self._options.keep, say=self._onlookers.progress
+        ) as state:
             policies = state / "policies.yaml"
             await asyncio.to_thread(write_policies, self._arm.policies, policies)
             begun = time.monotonic()
@@ -205,6 +238,7 @@ class _ArmRun:
                 async with running(self._command(policies, state), state) as child:
                     endpoints = await self._ready(child)
                     start_seconds = time.monotonic() - begun
+                    self._onlookers.progress.say(f"{self._arm.name} arm: ready after {start_seconds:.1f} s")
                     await self._load(requests, endpoints, child)
             finally:
                 await asyncio.to_thread(_keep_evidence, state, output, self._arm.name)
@@ -215,7 +249,7 @@ class _ArmRun:
         return self._figures(start_seconds, child.left)
 
     async def _ready(self, child: Child) -> Endpoints:
-        async with self._progress.waiting(self._arm.name) as waiting:
+        async with self._onlookers.progress.waiting(self._arm.name) as waiting:
             return await child.ready(self._options.ready_seconds, waiting)
 
     async def _load(self, requests: Sequence[Request], endpoints: Endpoints, child: Child) -> None:
@@ -226,6 +260,11 @@ class _ArmRun:
         }
         target = Target(gateway=endpoints.gateway, models=names, timeout=float(spec.request_timeout_seconds))
         live = Live()
+
+        def hit(found: Hit) -> None:
+            self._evidence.hits.append(found)
+            self._onlookers.hit(view, found)
+
         view = View(
             arm=self._arm.name,
             plan=self._plan,
@@ -235,15 +274,14 @@ class _ArmRun:
         )
         self._tally.begin()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with self._onlookers.watching(view), asyncio.TaskGroup() as group:
                 beside = [
                     group.create_task(child.watch()),
                     group.create_task(poll(endpoints.controller, self._tally, self._evidence, live)),
                     group.create_task(meter(child.tree, self._tally, self._cpu, live)),
-                    group.create_task(self._progress.show(view)),
-                    group.create_task(
-                        inject(spec.faults, endpoints.controller, self._tally, self._evidence.hits)
-                    ),
+                    group.create_task(self._onlookers.show(view)),
+                    group.create_task(self._onlookers.follow_stages(view)),
+                    group.create_task(inject(spec.faults, endpoints.controller, self._tally, hit)),
                 ]
                 await generate(requests, target, self._tally)
                 # the load is the whole scenario: a quiet end counts as much as its requests
@@ -298,16 +336,34 @@ class _ArmRun:
 
 
 @asynccontextmanager
-async def _output(folder: Path) -> AsyncIterator[Path]:
+async def _output(folder: Path, say: Callable[[str], None]) -> AsyncIterator[Path]:
     """The report's folder; a drill that is broken off leaves none, unless it was there before."""
     new = not await asyncio.to_thread(folder.exists)
-    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    try:
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(_touch, folder)
+    except OSError as error:
+        message = f"the report can't be written to {folder}: {error.strerror or error}"
+        raise UserError(message, hint="name another folder with --out DIR") from error
     try:
         yield folder
     except asyncio.CancelledError:
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    except ChildFailed:
+        say(f"what was recorded until then is kept in {folder}")
+        raise
+    except ScalerError:
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _touch(folder: Path) -> None:
+    """Find out now, not after the load, whether files can be written."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 @asynccontextmanager
@@ -379,10 +435,13 @@ def _scenario_info(loaded: Loaded, seed: int) -> ScenarioInfo:
     )
 
 
-def _policy_info(policies: PolicySet, name: str) -> PolicyInfo:
-    spec = policies.policy_specs[PolicyName(name)]
+def _policy_info(policies: PolicySet, model: Model, given: Mapping[str, Path]) -> PolicyInfo:
+    spec = policies.policy_specs[PolicyName(model.policy)]
+    own = given.get(model.policy)
     return PolicyInfo(
-        name=name,
+        name=model.policy,
+        shape=model.shape if own is None else None,
+        checkpoint=checkpoint_name(model) if own is None else own.resolve().name,
         objective_milliseconds=spec.ttft_objective * 1000,
         target_in_flight={share.fleet: share.target_in_flight for share in spec.fleets},
         serving_min=spec.serving_min,

@@ -4,7 +4,7 @@ Integers with their unit in the name, no unknown keys, all faults at once with f
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -12,6 +12,9 @@ from scaler.policy.base import Broken, Envelope, Metadata, Name, PolicyModel
 
 Ramp = Literal["Step", "Linear"]
 StageKind = Literal["Warmup", "Baseline", "Burst", "Hold", "Decay"]
+Shape = Literal["tiny", "small", "llama-1b", "llama-8b"]
+SHAPES: Final[tuple[str, ...]] = get_args(Shape)
+"""The shapes that checkpoints are made in, from the smallest."""
 Percent = Annotated[int, Field(ge=0, le=100)]
 
 
@@ -90,7 +93,7 @@ class Model(PolicyModel):
 
     policy: Name
     """Name of its ScalingPolicy."""
-    shape: Literal["tiny", "small", "llama-1b", "llama-8b"] = "small"
+    shape: Shape = "small"
     """Shape of the checkpoint with random weights that is made for it, once."""
     seed: Annotated[int, Field(ge=0)] = 1
     """Seed of those weights."""

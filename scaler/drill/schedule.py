@@ -55,6 +55,20 @@ class StageWindow:
     rates: dict[str, tuple[float, float]]
     bursting: tuple[str, ...]
 
+    def rate(self, policy: str, now: float) -> float:
+        """Requests per second of a policy at a time within the stage."""
+        first, last = self.rates[policy]
+        return first + (last - first) * (now - self.start) / (self.end - self.start)
+
+    def describe(self) -> str:
+        """Say in words what the stage asks for."""
+        rates = ", ".join(f"{policy} {_change(*ends)}/s" for policy, ends in self.rates.items())
+        return f"{self.stage.name} ({self.stage.kind}, {self.stage.seconds} s): {rates}"
+
+
+def _change(first: float, last: float) -> str:
+    return f"{last:.1f}" if math.isclose(first, last) else f"{first:.1f} to {last:.1f}"
+
 
 def windows(spec: Spec) -> list[StageWindow]:
     """Lay the stages out on the clock and say how fast each policy's requests arrive in each."""

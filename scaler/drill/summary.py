@@ -34,7 +34,7 @@ def print_summary(report: Report, written: Written, console: Console) -> None:
         for text in arm.failure_examples[:3]:
             console.print(f"failed in the {arm.arm} arm: {text}", markup=False, highlight=False)
     console.print()
-    console.print(_verdict(report))
+    console.print(verdict(report))
     console.print(f"report: {written.html}", markup=False, highlight=False, soft_wrap=True)
     if written.hint:
         console.print(f"hint: {written.hint}", markup=False, highlight=False, soft_wrap=True)
@@ -56,14 +56,15 @@ def _rich(table: Table) -> RichTable:
     return result
 
 
-def _verdict(report: Report) -> Text:
+def verdict(report: Report) -> Text:
+    """The verdict in one line."""
     failed = [check for check in report.checks if check.status is Status.FAIL]
     warned = [check for check in report.checks if check.status is Status.WARN]
     text = Text(f"drill {report.scenario.name}: ")
     text.append(
         "pass" if report.passed else "fail", style=_STYLES[Status.PASS if report.passed else Status.FAIL]
     )
-    text.append(f", {len(report.checks)} checks")
+    text.append(f", {len(report.checks)} check{'' if len(report.checks) == 1 else 's'}")
     if failed:
         text.append(f", {len(failed)} failed")
     if warned:

@@ -280,6 +280,7 @@ def policies_table(report: Report) -> Table:
         title="Policies",
         header=(
             "policy",
+            "checkpoint",
             "TTFT objective",
             "in flight per seat",
             "serving",
@@ -291,6 +292,7 @@ def policies_table(report: Report) -> Table:
         rows=[
             (
                 policy.name,
+                policy.shape or policy.checkpoint or NONE,
                 milliseconds(policy.objective_milliseconds),
                 ", ".join(str(target) for target in dict.fromkeys(policy.target_in_flight.values())),
                 f"{policy.serving_min} to {policy.serving_max}",
@@ -301,6 +303,7 @@ def policies_table(report: Report) -> Table:
             )
             for policy in report.policies
         ],
+        text_columns=2,
     )
 
 

@@ -3,16 +3,18 @@
 Times in hooks are Unix times. Hooks are called in the request's path, so they must be quick and must not raise.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from scaler.gateway.queue import PolicyStats
 from scaler.gateway.routes import Endpoint, Failure
+from warmpool.metric_families import Family, Kind, Label, RowMetric, counter, empty, histogram, listed
 from warmpool.seats import PolicyName
 
 
@@ -91,94 +93,116 @@ class SilentObserver:
         """Ignore it."""
 
 
-_TTFT_BUCKETS = (
+# ------------------------------------------------------------------ the catalogue
+
+_POLICY = Label("policy", "the policies that the gateway routes")
+_OUTCOME_SOURCE = "how a request may end"
+_LATENCY_BUCKETS = (
     *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0),
 )
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 
 
-class _Gauges(Collector):
-    """Reads queue and flight at the moment of a scrape, so that requests pay nothing for them."""
-
-    def __init__(self, read: Callable[[], Mapping[PolicyName, PolicyStats]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        queued = _gauge("queue_requests", "Requests that wait for an endpoint.")
-        size = _gauge("queue_bytes", "Bytes of the bodies that wait.")
-        age = _gauge("queue_age_seconds", "Age of the oldest request that waits.")
-        flight = _gauge("in_flight_requests", "Requests sent to an endpoint and not finished.")
-        for policy, stats in self._read().items():
-            queued.add_metric([policy], stats.queued)
-            size.add_metric([policy], stats.queued_bytes)
-            age.add_metric([policy], stats.oldest_wait_seconds)
-            flight.add_metric([policy], stats.in_flight)
-        return (queued, size, age, flight)
+def _gauge(name: str, text: str, unit: str) -> Family:
+    return Family(name=f"emberpool_gateway_{name}", kind=Kind.GAUGE, help=text, unit=unit, labels=(_POLICY,))
 
 
-def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"emberpool_gateway_{name}", text, labels=["policy"])
+def _counter(name: str, text: str, unit: str, *labels: Label) -> Family:
+    return Family(
+        name=f"emberpool_gateway_{name}_total", kind=Kind.COUNTER, help=text, unit=unit, labels=labels
+    )
 
 
-class GatewayMetrics:
-    """The gateway's metrics on one registry, all with the prefix `emberpool_gateway_`."""
+def _latency(name: str, text: str, buckets: tuple[float, ...]) -> Family:
+    return Family(
+        name=f"emberpool_gateway_{name}_seconds",
+        kind=Kind.HISTOGRAM,
+        help=text,
+        unit="seconds",
+        labels=(_POLICY,),
+        buckets=buckets,
+    )
+
+
+_QUEUED = _gauge("queue_requests", "Requests that wait for an endpoint.", "requests")
+_QUEUED_BYTES = _gauge("queue_bytes", "Bytes of the bodies that wait.", "bytes")
+_QUEUE_AGE = _gauge(
+    "queue_age_seconds", "How long the oldest request has waited; 0 when none waits.", "seconds"
+)
+_IN_FLIGHT = _gauge("in_flight_requests", "Requests sent to an endpoint and not finished.", "requests")
+_REQUESTS = _counter(
+    "requests",
+    "Requests by how they ended. The policy is empty for one that never got as far as its model.",
+    "requests",
+    Label("policy", "the policies that the gateway routes, and empty"),
+    listed("outcome", Outcome, _OUTCOME_SOURCE),
+)
+_RETRIES = _counter(
+    "retries",
+    "Attempts that failed before any content and were followed by another.",
+    "attempts",
+    _POLICY,
+    listed("failure", Failure, "how an attempt may fail"),
+)
+_TTFT = _latency(
+    "time_to_first_token",
+    "From the request received whole to its first content, waiting included.",
+    _LATENCY_BUCKETS,
+)
+_WAITS = _latency("queue_wait", "How long requests waited before they got a slot.", _LATENCY_BUCKETS)
+_ITL = _latency("inter_token_latency", "Time between pieces of content of one stream.", _ITL_BUCKETS)
+_SAMPLES = _counter(
+    "samples",
+    "Samples pushed to controllers, by whether they arrived.",
+    "samples",
+    Label("controller", "the controllers in the gateway's settings"),
+    listed("outcome", ("Delivered", "Failed"), "arrived or not"),
+)
+
+FAMILIES: tuple[Family, ...] = (
+    *(_QUEUED, _QUEUED_BYTES, _QUEUE_AGE, _IN_FLIGHT),
+    *(_REQUESTS, _RETRIES, _TTFT, _WAITS, _ITL, _SAMPLES),
+)
+"""Everything that a gateway exposes."""
+
+_NOWHERE = PolicyName("")
+"""Stands for the policy of a request that never got as far as one."""
+
+
+class GatewayMetrics(Collector):
+    """The gateway's metrics, as one collector on one registry.
+
+    Queue and flight are read at the moment of a scrape, so that requests pay nothing for them. At the same moment every
+    policy that is routed gets all its series, zeros included, and those of a policy that is gone go.
+    """
 
     def __init__(
         self, registry: CollectorRegistry, read: Callable[[], Mapping[PolicyName, PolicyStats]]
     ) -> None:
         """Register all metrics; `read` gives every policy's numbers at a scrape."""
         self._registry = registry
-        self._gauges = _Gauges(read)
-        self._requests = Counter(
-            "emberpool_gateway_requests", "Requests by outcome.", ["policy", "outcome"], registry=registry
-        )
-        self._retries = Counter(
-            "emberpool_gateway_retries",
-            "Attempts that failed and were followed by another.",
-            ["policy", "failure"],
-            registry=registry,
-        )
-        self._ttft = Histogram(
-            "emberpool_gateway_time_to_first_token_seconds",
-            "From the request received whole to the first content, queueing included.",
-            ["policy"],
-            buckets=_TTFT_BUCKETS,
-            registry=registry,
-        )
-        self._waits = Histogram(
-            "emberpool_gateway_queue_wait_seconds",
-            "How long requests waited before they got a slot.",
-            ["policy"],
-            buckets=_TTFT_BUCKETS,
-            registry=registry,
-        )
-        self._itl = Histogram(
-            "emberpool_gateway_inter_token_latency_seconds",
-            "Time between pieces of content of one stream.",
-            ["policy"],
-            buckets=_ITL_BUCKETS,
-            registry=registry,
-        )
-        self._samples = Counter(
-            "emberpool_gateway_samples",
-            "Samples pushed to controllers.",
-            ["controller", "outcome"],
-            registry=registry,
-        )
-        registry.register(self._gauges)
+        self._read = read
+        self._requests = counter(_REQUESTS, None)
+        self._retries = counter(_RETRIES, None)
+        self._ttft = histogram(_TTFT, None)
+        self._waits = histogram(_WAITS, None)
+        self._itl = histogram(_ITL, None)
+        self._samples = counter(_SAMPLES, None)
+        self._shown: AbstractSet[PolicyName] = frozenset()
+        self._told: set[PolicyName] = set()
+        self._begin({_NOWHERE})
+        registry.register(self)
 
     def close(self) -> None:
         """Take everything off the registry, so that another gateway may use it."""
-        for collector in (
-            *(self._gauges, self._requests, self._retries, self._ttft),
-            *(self._waits, self._itl, self._samples),
-        ):
-            self._registry.unregister(collector)
+        self._registry.unregister(self)
 
     def finished(self, policy: PolicyName | None, outcome: Outcome) -> None:
-        """Count a request's end; the policy is empty when it never got that far."""
-        self._requests.labels(policy or "", outcome.value).inc()
+        """Count a request's end; the policy is None when it never got that far."""
+        self._requests.labels(policy or _NOWHERE, outcome.value).inc()
+        if policy:
+            self._told.add(policy)
 
     def retried(self, policy: PolicyName, failure: Failure) -> None:
         """Count an attempt that another one follows."""
@@ -196,3 +220,44 @@ class GatewayMetrics:
     def sample(self, controller: str, *, delivered: bool) -> None:
         """Count a push."""
         self._samples.labels(controller, "Delivered" if delivered else "Failed").inc()
+
+    # -------------------------------------------------------------- Collector
+
+    def describe(self) -> Iterable[Metric]:
+        """Return every family, so that no other may take its name."""
+        return [empty(family) for family in FAMILIES]
+
+    def collect(self) -> Iterator[Metric]:
+        """Return everything."""
+        stats = self._read()
+        self._begin(stats.keys() | self._told)  # a request may end after its policy has gone
+        self._end((self._shown | self._told) - stats.keys())
+        self._shown, self._told = frozenset(stats), set()
+        yield RowMetric(_QUEUED, [((name,), each.queued) for name, each in stats.items()])
+        yield RowMetric(_QUEUED_BYTES, [((name,), each.queued_bytes) for name, each in stats.items()])
+        yield RowMetric(_QUEUE_AGE, [((name,), each.oldest_wait_seconds) for name, each in stats.items()])
+        yield RowMetric(_IN_FLIGHT, [((name,), each.in_flight) for name, each in stats.items()])
+        for each in (self._requests, self._retries, self._ttft, self._waits, self._itl, self._samples):
+            yield from each.collect()
+
+    def _begin(self, policies: AbstractSet[PolicyName]) -> None:
+        """Make the series of policies that have none yet."""
+        for policy in policies - self._shown:
+            for outcome in Outcome:
+                self._requests.labels(policy, outcome.value)
+            if policy == _NOWHERE:
+                continue
+            for failure in Failure:
+                self._retries.labels(policy, failure.value)
+            for measured in (self._ttft, self._waits, self._itl):
+                measured.labels(policy)
+
+    def _end(self, policies: AbstractSet[PolicyName]) -> None:
+        """Drop the series of policies that aren't routed any more."""
+        for policy in policies:
+            for outcome in Outcome:
+                self._requests.remove(policy, outcome.value)
+            for failure in Failure:
+                self._retries.remove(policy, failure.value)
+            for measured in (self._ttft, self._waits, self._itl):
+                measured.remove(policy)

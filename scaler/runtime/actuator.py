@@ -62,12 +62,6 @@ class _Ticket:
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    claim: str
-    rotation: float
-
-
 @dataclass(slots=True)
 class Ports:
     """What the actuator works with."""
@@ -98,7 +92,7 @@ class Actuator:
         self._deadlines = deadlines or Deadlines()
         self._busy: dict[SeatName, _Ticket] = {}
         self._rests: dict[SeatName, _Rest] = {}
-        self._awaited: dict[tuple[SeatName, PolicyName], _Awaited] = {}
+        self._awaited: dict[tuple[SeatName, PolicyName], PromotionRecord] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._numbers = itertools.count(1)
         self._settled: dict[SeatName, float] = {}
@@ -245,7 +239,7 @@ class Actuator:
             record.waiting = self._ports.queued(claim.policy)
             await self._settle(claimed.name, claim, serving)
         record.rotation = clock.wall()
-        self._awaited[seat.name, claim.policy] = _Awaited(claim.id, record.rotation)
+        self._awaited[seat.name, claim.policy] = record
 
     async def _settle(self, name: SeatName, claim: Claim, serving: PolicyName | None) -> None:
         """End the claim even while we are being cancelled: a claim left behind blocks the seat until its deadline."""
@@ -265,6 +259,8 @@ class Actuator:
         if rest.failures >= _FAILURES_BEFORE_REPLACE:
             del self._rests[seat.name]
             await self._replace(seat, f"{rest.failures} promotions in a row failed")
+        else:
+            self._ports.events.rested(seat)
 
     def _holds(self, claim: Claim) -> bool:
         return any(
@@ -279,14 +275,8 @@ class Actuator:
         if awaited is None:
             return
         del self._awaited[seat, policy]
-        self._ports.events.record(
-            "firstToken",
-            claim=awaited.claim,
-            policy=policy,
-            seat=seat,
-            dispatched=dispatched,
-            first=at,
-            waited=queued_since < awaited.rotation,
+        self._ports.events.first_token(
+            awaited, dispatched=dispatched, first=at, waited=queued_since < awaited.rotation
         )
 
     # -------------------------------------------------------------- the other operations
@@ -309,18 +299,14 @@ class Actuator:
         finally:
             with suppress(Conflict):  # a recall holds the seat by now
                 await self._settle(claimed.name, claim, None)
-            self._ports.events.record(
-                "demotion", claim=claim.id, policy=policy, seat=seat.name, outcome=outcome, phases=phases
-            )
+            self._ports.events.demotion(claim, seat.name, outcome, phases)
 
     async def _release(self, seat: Seat, policy: PolicyName) -> None:
         """Take a dead resident out of rotation; there is nothing to drain."""
         claim = self._claim(Errand(operation=Operation.DEMOTE, policy=policy), self._deadlines.pause)
         claimed = await self._ports.cluster.claim(seat, claim)
         await self._settle(claimed.name, claim, None)
-        self._ports.events.record(
-            "demotion", claim=claim.id, policy=policy, seat=seat.name, outcome="Released", phases={}
-        )
+        self._ports.events.demotion(claim, seat.name, "Released", {})
 
     async def _prove(self, seat: Seat, policy: PolicyName) -> None:
         claim = self._claim(Errand(operation=Operation.PROVE, policy=policy), self._deadlines.prove)
@@ -332,7 +318,7 @@ class Actuator:
 
     async def _replace(self, seat: Seat, why: str) -> None:
         await self._ports.cluster.delete(seat, reason=why)
-        self._ports.events.record("replace", seat=seat.name, fleet=seat.fleet, why=why)
+        self._ports.events.replaced(seat, why)
 
     async def _resize(self, fleet: FleetName, total: int) -> None:
         before = self._ports.cluster.replicas(fleet)

@@ -12,12 +12,12 @@ from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.aiohttp import make_aiohttp_handler
 
 from scaler.core.explain import explain
 from scaler.core.model import PolicyDecision, Reason
 from scaler.errors import SampleRejected
 from scaler.runtime.controller import Controller, Tick
+from scaler.runtime.metrics import Page
 from warmpool.errors import BadOrder
 from warmpool.seats import FleetName, PolicyName, SeatValue, seat_value
 from warmpool.states import ResidentState
@@ -56,7 +56,7 @@ class Api:
     def __init__(self, controller: Controller, intake: Intake, registry: CollectorRegistry) -> None:
         self._controller = controller
         self._intake = intake
-        self._metrics = make_aiohttp_handler(registry)
+        self._page = Page(registry)
 
     def application(self) -> web.Application:
         """Build the aiohttp application."""
@@ -65,7 +65,7 @@ class Api:
             [
                 web.get("/livez", self._live),
                 web.get("/readyz", self._ready),
-                web.get("/metrics", self._metrics),
+                web.get("/metrics", self._page.handle),
                 web.post("/v1/signals", self._signals),
                 web.post("/v1/agents", self._agents),
                 web.get("/v1/status", self._status),
@@ -88,12 +88,15 @@ class Api:
         try:
             self._intake.sample(await request.read())
         except SampleRejected as error:
+            self._controller.metrics.sampled(accepted=False)
             return _refused("SampleRejected", str(error))
+        self._controller.metrics.sampled(accepted=True)
         return web.Response(status=204)
 
     async def _agents(self, request: web.Request) -> web.Response:
         shown = request.headers.get("Authorization", "")
         if not hmac.compare_digest(shown.encode(), f"Bearer {self._intake.token}".encode()):
+            self._controller.metrics.reported(accepted=False)
             return web.json_response(
                 {"error": {"code": "Unauthorized", "message": "wrong token"}}, status=401
             )
@@ -103,7 +106,9 @@ class Api:
                 raise BadOrder("a report is a JSON object")
             self._intake.report(body)
         except (BadOrder, ValueError) as error:
+            self._controller.metrics.reported(accepted=False)
             return _refused("BadReport", str(error))
+        self._controller.metrics.reported(accepted=True)
         return web.Response(status=204)
 
     async def _status(self, _: web.Request) -> web.Response:

@@ -104,6 +104,12 @@ class Controller:
         self._ledger_at = 0.0
         self._ledger_shape: object = None
         self.last: Tick | None = None
+        wiring.events.watch(wiring.metrics)
+
+    @property
+    def metrics(self) -> ControllerMetrics:
+        """What it counts."""
+        return self._wiring.metrics
 
     @property
     def table(self) -> PolicyTable:
@@ -114,12 +120,14 @@ class Controller:
         """Tick until cancelled. What an action or an adapter raises is handled there; a fault of the core ends the loop."""
         unsubscribe = self._wiring.cluster.subscribe(self._cluster_changed)
         self._mailbox.wake("start", urgent=True)
+        self.metrics.led(leading=True)
         try:
             while True:
                 causes = await self._mailbox.wait(self._sleep())
                 self.tick(causes)
         finally:
             unsubscribe()
+            self.metrics.led(leading=False)
 
     def _cluster_changed(self) -> None:
         self._mailbox.wake("cluster", urgent=True)
@@ -167,7 +175,7 @@ class Controller:
             plan=planned,
             seats=seats,
         )
-        wiring.metrics.ticked(self.last, wiring.clock.monotonic() - began)
+        wiring.metrics.ticked(self.last, table, wiring.clock.monotonic() - began)
         self._publish(self.last)
 
     def _wants(self, decision: Decision, snapshot: Snapshot) -> Wants:

@@ -5,11 +5,21 @@ The drill draws its pictures from these lines, and an operator reads them after 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from scaler.core.model import PolicyDecision
 from scaler.runtime.clock import Clock
-from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatName, SeatValue, seat_value
+from warmpool.seats import (
+    Claim,
+    FleetName,
+    Operation,
+    PolicyName,
+    Resident,
+    Seat,
+    SeatName,
+    SeatValue,
+    seat_value,
+)
 
 _LOAD_INTERVAL_SECONDS = 0.05
 """At most 20 load records a second for each policy."""
@@ -47,6 +57,28 @@ class PromotionRecord:
     error: str = ""
 
 
+class Watcher(Protocol):
+    """What the log tells those who count, beside what it records. Must be quick and must not raise."""
+
+    def promoted(self, record: PromotionRecord) -> None:
+        """A promotion ended, well or not."""
+
+    def answered(self, record: PromotionRecord, at: float, *, waited: bool) -> None:
+        """A promoted resident sent its first content, at Unix time `at`, to a request that had waited for it or not."""
+
+    def demoted(self, policy: PolicyName, outcome: str) -> None:
+        """A demotion ended."""
+
+    def replaced(self, fleet: FleetName) -> None:
+        """A seat was deleted because it can serve nobody."""
+
+    def rested(self, fleet: FleetName) -> None:
+        """A seat is left alone for a while after a failed promotion."""
+
+    def restarted(self, policy: PolicyName, times: int) -> None:
+        """A resident's engine was seen to have been restarted so many times more."""
+
+
 class EventLog:
     """Turns changes into records.
 
@@ -59,8 +91,13 @@ class EventLog:
         self._append = append
         self._clock = clock
         self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
-        self._residents: dict[tuple[SeatName, PolicyName], tuple[str, int | None]] = {}
+        self._residents: dict[SeatName, dict[PolicyName, tuple[str, int | None, int]]] = {}
         self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
+        self._watchers: list[Watcher] = []
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` too, from now on."""
+        self._watchers.append(watcher)
 
     def seats(self, seats: Sequence[Seat]) -> None:
         """Record each seat and resident that has changed since the last call."""
@@ -73,17 +110,26 @@ class EventLog:
                 self._resident(seat, resident)
         for name in self._values.keys() - {seat.name for seat in seats}:
             del self._values[name]
+            self._residents.pop(name, None)
             self.record("seat", seat=name, fleet=None, value="Gone", serves=None)
 
     def _resident(self, seat: Seat, resident: Resident) -> None:
-        key, state = (seat.name, resident.policy), (str(resident.state), resident.pid)
-        if self._residents.get(key) != state:
-            self._residents[key] = state
+        known = self._residents.get(seat.name)
+        if known is None:
+            known = self._residents[seat.name] = {}
+        before, now = known.get(resident.policy), (str(resident.state), resident.pid, resident.restarts)
+        if before == now:
+            return
+        known[resident.policy] = now
+        if before is not None and now[2] > before[2]:
+            for watcher in self._watchers:
+                watcher.restarted(resident.policy, now[2] - before[2])
+        if before is None or before[:2] != now[:2]:
             self.record(
                 "resident",
                 seat=seat.name,
                 policy=resident.policy,
-                state=state[0],
+                state=now[0],
                 failure=resident.failure,
                 pid=resident.pid,
                 restarts=resident.restarts,
@@ -103,6 +149,8 @@ class EventLog:
 
     def promotion(self, record: PromotionRecord) -> None:
         """Record a promotion that ended, well or not."""
+        for watcher in self._watchers:
+            watcher.promoted(record)
         self.record(
             "promotion",
             claim=record.claim,
@@ -121,6 +169,38 @@ class EventLog:
             rotation=record.rotation,
             phases=dict(record.phases or {}),
         )
+
+    def first_token(self, record: PromotionRecord, *, dispatched: float, first: float, waited: bool) -> None:
+        """Record the first content that a promoted resident sent to a client; times are Unix seconds."""
+        for watcher in self._watchers:
+            watcher.answered(record, first, waited=waited)
+        self.record(
+            "firstToken",
+            claim=record.claim,
+            policy=record.policy,
+            seat=record.seat,
+            dispatched=dispatched,
+            first=first,
+            waited=waited,
+        )
+
+    def demotion(self, claim: Claim, seat: SeatName, outcome: str, phases: Mapping[str, float]) -> None:
+        """Record a demotion that ended."""
+        for watcher in self._watchers:
+            watcher.demoted(claim.policy, outcome)
+        facts = {"policy": claim.policy, "seat": seat, "outcome": outcome, "phases": phases}
+        self.record("demotion", claim=claim.id, **facts)
+
+    def replaced(self, seat: Seat, why: str) -> None:
+        """Record that a seat was deleted because it can serve nobody."""
+        for watcher in self._watchers:
+            watcher.replaced(seat.fleet)
+        self.record("replace", seat=seat.name, fleet=seat.fleet, why=why)
+
+    def rested(self, seat: Seat) -> None:
+        """Tell that a seat is left alone for a while; its failed promotion has been recorded already."""
+        for watcher in self._watchers:
+            watcher.rested(seat.fleet)
 
     def record(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever the kind carries, as JSON
         """Record one event of any kind."""

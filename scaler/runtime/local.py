@@ -8,17 +8,15 @@ import asyncio
 import json
 import os
 import secrets
-import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import aiohttp
 from aiohttp import web
@@ -27,7 +25,6 @@ from prometheus_client import CollectorRegistry
 from scaler.cluster.http_agents import HttpAgents
 from scaler.cluster.local.cluster import LocalCluster
 from scaler.cluster.local.gpus import find_gpus
-from scaler.core.model import Load
 from scaler.errors import UserError
 from scaler.gateway.observe import Outcome
 from scaler.gateway.proxy import Gateway
@@ -39,19 +36,20 @@ from scaler.runtime.api import Api, Intake, waiting_for
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
 from scaler.runtime.events import EventLog
+from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
 from scaler.runtime.local_options import LocalOptions
 from scaler.runtime.local_plan import LocalPlan, describe, make_plan, templates
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.proofs import expectations
+from scaler.runtime.pushed_signals import PushedSignals
 from scaler.runtime.routing import routes
-from scaler.signals.pushed import PushedSamples
+from scaler.runtime.sockets import listen, port_taken
 from scaler.store.journal import Journal
 from warmpool.claim import Term
+from warmpool.lifeline import follow_parent
 from warmpool.seats import PolicyName, Seat
 from warmpool.states import ResidentState
-
-_Result = TypeVar("_Result")
 
 _GATEWAY_DRAIN_SECONDS = 20.0
 """How long requests in flight may take to finish after Ctrl-C."""
@@ -66,6 +64,7 @@ def run(options: LocalOptions) -> int:
         The exit code: 0 after an orderly end, 2 for input that can't be used (already said on stderr), 1 otherwise.
     """
     logs.configure()
+    follow_parent(os.environ)
     return asyncio.run(_main(options))
 
 
@@ -79,47 +78,14 @@ async def _main(options: LocalOptions) -> int:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="emberpool-"))
         )
         await asyncio.to_thread((directory / "logs").mkdir, parents=True, exist_ok=True)
-        stop = _stop_on_signals(stack)
+        stop = stop_on_signals(stack)
         try:
             await _serve(options, plan, directory, stop)
-        except* _Stopped:
+        except* Stopped:
             pass
         except* UserError as group:
-            raise _first(group) from None
+            raise first_error(group) from None
     return 0
-
-
-class _Stopped(Exception):
-    """A signal asked for the end."""
-
-
-def _first(group: BaseExceptionGroup[UserError]) -> UserError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, UserError)
-    return error
-
-
-def _stop_on_signals(stack: AsyncExitStack) -> asyncio.Event:
-    """Return an event that SIGINT and SIGTERM set."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-        stack.callback(loop.remove_signal_handler, number)
-    return stop
-
-
-async def _or_stop(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Await `work`, but not past the signal to stop."""
-    async with asyncio.TaskGroup() as tasks:
-        job, stopped = tasks.create_task(work), tasks.create_task(stop.wait())
-        await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not job.done():
-            raise _Stopped
-        stopped.cancel()
-    return job.result()
 
 
 # ------------------------------------------------------------------ one machine
@@ -140,9 +106,9 @@ class _Machine:
 async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, stop: asyncio.Event) -> None:
     _say(describe(plan))
     device = "cuda" if plan.cuda else "cpu"
-    with _listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
+    with listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
         _check_free(options.gateway_host, options.gateway_port)
-        proofs = await _or_stop(stop, expectations(plan.directories, directory, device))
+        proofs = await or_stop(stop, expectations(plan.directories, directory, device))
         token = secrets.token_urlsafe(24)
         seats = templates(options, plan, proofs, token)
         controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -239,7 +205,7 @@ async def _serve_gateway(stack: AsyncExitStack, gateway: Gateway, options: Local
     try:
         return await stack.enter_async_context(gateway.serve(options.gateway_host, options.gateway_port))
     except OSError as error:
-        raise _port_taken(options.gateway_host, options.gateway_port, "--gateway-port", error) from error
+        raise port_taken(options.gateway_host, options.gateway_port, "--gateway-port", error) from error
 
 
 async def _run_until(stop: asyncio.Event, machine: _Machine) -> None:
@@ -269,69 +235,19 @@ async def _run_until(stop: asyncio.Event, machine: _Machine) -> None:
 async def _kill_on_second_signal(stop: asyncio.Event, cluster: LocalCluster) -> None:
     await stop.wait()
     cluster.kill_all()
-    raise _Stopped
+    raise Stopped
 
 
 # ------------------------------------------------------------------ sockets
 
 
-def _listen(host: str, port: int, flag: str) -> socket.socket:
-    """Bind a listening socket.
-
-    Raises:
-        UserError: the port is taken or not ours to take.
-    """
-    try:
-        return socket.create_server((host, port), backlog=256)
-    except OSError as error:
-        raise _port_taken(host, port, flag, error) from error
-
-
 def _check_free(host: str, port: int) -> None:
     """Find out early that the gateway's port is taken: before seconds of start-up, not after."""
     if port:
-        _listen(host, port, "--gateway-port").close()
-
-
-def _port_taken(host: str, port: int, flag: str, error: OSError) -> UserError:
-    return UserError(
-        f"can't listen on {host}:{port}: {error.strerror or error}",
-        hint=f"choose another port with {flag} N, or {flag} 0 for any that is free",
-    )
+        listen(host, port, "--gateway-port").close()
 
 
 # ------------------------------------------------------------------ glue
-
-
-class PushedSignals:
-    """Pushed samples as the controller's `Signals`: stored, and a reason to tick at once."""
-
-    def __init__(self, mailbox: Mailbox, clock: SystemClock) -> None:
-        self._samples = PushedSamples()
-        self._mailbox = mailbox
-        self._clock = clock
-
-    def ingest(self, body: bytes) -> None:
-        """Take a pushed sample.
-
-        Raises:
-            SampleRejected: it is malformed; it changed nothing.
-        """
-        self._samples.ingest(body, self._clock.wall())
-        self._mailbox.wake("sample", urgent=True)
-
-    def load(self, policy: PolicyName, now: float) -> Load:
-        """See `Signals.load`; ages are taken on the wall clock that samples are stamped with."""
-        del now
-        return self._samples.load(policy, self._clock.wall())
-
-    def observed_at(self, policy: PolicyName) -> float | None:
-        """See `Signals.observed_at`."""
-        return self._samples.sampled_at(policy, self._clock.wall())
-
-    def seen(self) -> None:
-        """See `Signals.seen`."""
-        self._samples.take_peaks()
 
 
 class _FirstTokens:

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -17,10 +18,16 @@ from scaler.cluster.agents import Agents
 from scaler.cluster.http_agents import HttpAgents
 from scaler.cluster.local.cluster import LocalCluster, SeatTemplate
 from scaler.cluster.port import Cluster
+from scaler.cluster.static.asking import StateReader
+from scaler.cluster.static.cluster import StaticCluster
+from scaler.cluster.static.listing import AgentList
 from scaler.errors import Conflict, NotFound
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster, Timing
-from tests.integration.agent.conftest import resident
+from tests.integration.agent.conftest import agent_config, resident
+from tests.integration.processes.rig import free_ports
+from warmpool.agent.app import serve_until
+from warmpool.agent.config import AgentConfig
 from warmpool.claim import Errand, Term, new_claim
 from warmpool.errors import AgentError, StaleEpoch
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatValue, seat_value
@@ -32,12 +39,22 @@ WAIT_SECONDS = 60.0
 
 
 class Rig:
-    """A cluster with its agents, and a way to wait for what it becomes."""
+    """A cluster with its agents, and a way to wait for what it becomes.
 
-    def __init__(self, cluster: Cluster, agents: Agents, wall: Callable[[], float]) -> None:
+    `grow` brings the fleet to a number of seats: by `resize` where a workload makes them, else by starting agents.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        agents: Agents,
+        wall: Callable[[], float],
+        grow: Callable[[int], Awaitable[None]],
+    ) -> None:
         self.cluster = cluster
         self.agents = agents
         self.wall = wall
+        self.grow = grow
         self._numbers = iter(range(1, 1000))
 
     def claim(
@@ -49,7 +66,7 @@ class Rig:
         )
 
     def seats(self) -> list[Seat]:
-        return [seat for seat in self.cluster.seats() if not seat.terminating]
+        return [seat for seat in self.cluster.seats() if seat.reachable and not seat.terminating]
 
     async def until(self, condition: Callable[[list[Seat]], bool]) -> list[Seat]:
         changed = asyncio.Event()
@@ -64,7 +81,7 @@ class Rig:
         return self.seats()
 
     async def warm(self, seats: int) -> list[Seat]:
-        await self.cluster.resize(FLEET, seats)
+        await self.grow(seats)
         return await self.until(
             lambda found: (
                 len(found) == seats
@@ -88,8 +105,27 @@ async def memory_rig(_: Path) -> AsyncIterator[Rig]:
     cluster = MemoryCluster({FLEET: [CHAT, CODE]}, clock.wall, Timing(start=0.2))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(cluster.run())
-        yield Rig(cluster, MemoryAgents(cluster.engines), clock.wall)
+        yield Rig(cluster, MemoryAgents(cluster.engines), clock.wall, partial(cluster.resize, FLEET))
         running.cancel()
+
+
+@asynccontextmanager
+async def hearing(report: Callable[[dict[str, object]], None]) -> AsyncIterator[str]:
+    """A controller's end of agents' pushes."""
+
+    async def take(request: web.Request) -> web.Response:
+        report(json.loads(await request.read()))
+        return web.Response(status=204)
+
+    app = web.Application()
+    app.router.add_post("/v1/agents", take)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -99,36 +135,83 @@ async def local_rig(directory: Path) -> AsyncIterator[Rig]:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         clusters: list[LocalCluster] = []
 
-        async def report(request: web.Request) -> web.Response:
-            clusters[0].report(json.loads(await request.read()))
-            return web.Response(status=204)
+        def report(body: dict[str, object]) -> None:
+            clusters[0].report(body)
 
-        app = web.Application()
-        app.router.add_post("/v1/agents", report)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        url = await stack.enter_async_context(hearing(report))
         template = SeatTemplate(
             fleet=FLEET,
             residents=[resident(CHAT, seed=1), resident(CODE, seed=2)],
             placements=[()] * 4,
             environment={"EMBERPOOL_AGENT_TOKEN": TOKEN},
         )
-        cluster = LocalCluster([template], directory, [f"http://127.0.0.1:{site.port}"])
+        cluster = LocalCluster([template], directory, [url])
         clusters.append(cluster)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(cluster.run())
             try:
-                yield Rig(cluster, HttpAgents(session, TOKEN), time.time)
+                yield Rig(cluster, HttpAgents(session, TOKEN), time.time, partial(cluster.resize, FLEET))
             finally:
                 running.cancel()
                 await cluster.stop_all()
 
 
-@pytest.fixture(params=[pytest.param(memory_rig, id="memory"), pytest.param(local_rig, id="local")])
+@asynccontextmanager
+async def static_rig(directory: Path, *, pushing: bool = True) -> AsyncIterator[Rig]:
+    """A list of two agents; they run in this loop, their engines as processes."""
+    seats = [(f"seat-{i}", port) for i, port in enumerate(free_ports(2))]
+    listed = AgentList.model_validate_json(json.dumps(agent_list(seats)))
+    ending = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        cluster = StaticCluster(listed, StateReader(session, TOKEN))
+        url = await stack.enter_async_context(hearing(cluster.report))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+
+        async def grow(count: int) -> None:
+            for name, port in seats[:count]:
+                config = agent_config(
+                    directory / name,
+                    [resident(CHAT, seed=1), resident(CODE, seed=2)],
+                    seat=name,
+                    fleet=FLEET,
+                    uid=f"uid-{name}",
+                    port=port,
+                    controllers=[url] if pushing else [],
+                )
+                tasks.create_task(serve_until(AgentConfig.model_validate(config), TOKEN, ending))
+            await cluster.discover()
+
+        running = tasks.create_task(cluster.run())
+        try:
+            yield Rig(cluster, HttpAgents(session, TOKEN), time.time, grow)
+        finally:
+            running.cancel()
+            ending.set()
+
+
+def agent_list(seats: list[tuple[str, int]]) -> dict[str, object]:
+    entries = [{"name": name, "agent": f"http://127.0.0.1:{port}"} for name, port in seats]
+    return {
+        "apiVersion": "emberpool.dev/v1alpha1",
+        "kind": "AgentList",
+        "metadata": {"name": "test"},
+        "spec": {"fleets": [{"name": FLEET, "seats": entries}]},
+    }
+
+
+WITH_WORKLOAD = [pytest.param(memory_rig, id="memory"), pytest.param(local_rig, id="local")]
+
+
+@pytest.fixture(params=[*WITH_WORKLOAD, pytest.param(static_rig, id="static")])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with request.param(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(params=WITH_WORKLOAD)
+async def sized(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    """A cluster whose workload starts and ends seats."""
     async with request.param(tmp_path) as made:
         yield made
 
@@ -194,22 +277,58 @@ async def test_a_resident_that_is_not_there_is_refused(rig: Rig) -> None:
         await rig.agents.resume(seat, rig.claim(Operation.PROMOTE), PolicyName("nobody"), deadline=5)
 
 
-async def test_a_smaller_fleet_keeps_the_seat_that_serves(rig: Rig) -> None:
-    seats = await rig.warm(2)
-    await rig.promoted(seats[1])
-    await rig.cluster.resize(FLEET, 1)
-    (left,) = await rig.until(lambda found: len(found) == 1)
+async def test_a_smaller_fleet_keeps_the_seat_that_serves(sized: Rig) -> None:
+    seats = await sized.warm(2)
+    await sized.promoted(seats[1])
+    await sized.cluster.resize(FLEET, 1)
+    (left,) = await sized.until(lambda found: len(found) == 1)
     assert left.name == seats[1].name
 
 
-async def test_a_deleted_seat_is_made_anew_under_another_identity(rig: Rig) -> None:
-    (seat,) = await rig.warm(1)
-    await rig.cluster.delete(seat, reason="test")
-    await rig.cluster.delete(seat, reason="again")
-    (fresh,) = await rig.until(lambda found: len(found) == 1 and found[0].uid != seat.uid)
+async def test_a_deleted_seat_is_made_anew_under_another_identity(sized: Rig) -> None:
+    (seat,) = await sized.warm(1)
+    await sized.cluster.delete(seat, reason="test")
+    await sized.cluster.delete(seat, reason="again")
+    (fresh,) = await sized.until(
+        lambda found: len(found) == 1 and found[0].uid != seat.uid and bool(found[0].agent)
+    )
     assert fresh.name != seat.name
     with pytest.raises(NotFound):
-        await rig.cluster.claim(seat, rig.claim(Operation.PROMOTE))
+        await sized.cluster.claim(seat, sized.claim(Operation.PROMOTE))
+
+
+async def test_no_wish_changes_a_list(tmp_path: Path) -> None:
+    async with static_rig(tmp_path) as rig:
+        (seat, _) = await rig.warm(2)
+        assert isinstance(rig.cluster, StaticCluster)
+        await rig.cluster.resize(FLEET, 1)
+        assert (rig.cluster.replicas(FLEET), rig.cluster.drift(FLEET)) == (1, -1)
+        await rig.cluster.delete(seat, reason="test")
+        resting = next(s for s in rig.cluster.seats() if s.name == seat.name)
+        assert seat_value(resting) is SeatValue.HELD  # it takes no promotion, and stays
+        with pytest.raises(Conflict):
+            await rig.cluster.claim(resting, rig.claim(Operation.PROMOTE))
+        assert len(rig.seats()) == 2
+
+
+async def test_an_agent_that_pushes_nothing_is_asked(tmp_path: Path) -> None:
+    async with static_rig(tmp_path, pushing=False) as rig:
+        (seat,) = await rig.warm(1)
+        assert seat_value(seat) is SeatValue.SPARE
+
+
+async def test_another_controller_reads_rotation_off_the_agents(tmp_path: Path) -> None:
+    async with static_rig(tmp_path) as rig, aiohttp.ClientSession() as session:
+        serving, spare = await rig.promoted((await rig.warm(2))[0]), rig.seats()[1]
+        again = AgentList.model_validate_json(
+            json.dumps(agent_list([(s.name, int(s.agent.rpartition(":")[2])) for s in rig.seats()]))
+        )
+        cluster = StaticCluster(again, StateReader(session, TOKEN))
+        assert not cluster.synced
+        await cluster.discover()
+        assert cluster.synced
+        assert {s.name: s.serving for s in cluster.seats()} == {serving.name: {CHAT}, spare.name: frozenset()}
+        assert cluster.highest_epoch == 1
 
 
 async def test_an_unknown_fleet_is_said_to_be_unknown(rig: Rig) -> None:

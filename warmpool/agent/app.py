@@ -12,18 +12,16 @@ import aiohttp
 from aiohttp import web
 
 from warmpool.agent.config import AgentConfig
-from warmpool.agent.processes import die_with_parent
 from warmpool.agent.push import Pusher
 from warmpool.agent.seat import LiveSeat
 from warmpool.agent.server import make_app
 from warmpool.errors import StartFailed
+from warmpool.lifeline import follow_parent
 
 _LOG = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "EMBERPOOL_AGENT_TOKEN"  # noqa: S105 (a variable's name)
 """Environment variable that holds the bearer token of the agent's API."""
-DIE_WITH_PARENT_VARIABLE = "EMBERPOOL_DIE_WITH_PARENT"
-"""Environment variable that, set to 1, ties the agent's life to that of the process that started it."""
 _CLOSE_SECONDS = 2.0
 
 
@@ -41,8 +39,7 @@ def run(config: AgentConfig) -> int:
         raise StartFailed(
             f"{TOKEN_VARIABLE} is not set: without a token anyone could pause and resume the engines of this seat"
         )
-    if os.environ.get(DIE_WITH_PARENT_VARIABLE) == "1":
-        die_with_parent(os.getppid(), signal.SIGTERM)
+    follow_parent(os.environ)
     asyncio.run(serve(config, token))
     return 0
 

@@ -300,12 +300,7 @@ class Life:
     async def _set_aside(self, record: Record) -> None:
         """Stop it from computing, for somebody else has the seat; what it has loaded stays."""
         if record.state in {_S.WARMING, _S.PROVING}:
-            # The table leads back to Loading only through Failed. Nothing awaits in between, so nobody sees the steps.
-            record.failure = "gave way to a promotion on its seat"
-            self._board.move(record, _S.FAILED)
-            self._board.move(record, _S.STARTING)
-            record.failure = ""
-            self._board.advance(record, _S.LOADING)
+            self._board.move(record, _S.LOADING)
         await record.engine.pause(record.kv, deadline=Deadline.after(_ASIDE_SECONDS))
         self._paused(record)
 

@@ -1,16 +1,126 @@
-"""What the agent counts, in Prometheus' terms."""
+"""What the agent counts, in Prometheus' terms. Labels are bounded: policies of the seat, and closed lists."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from warmpool.agent.board import Board
+from warmpool.agent.board import Board, Record
 from warmpool.agent.orders import OrderKind, Result
+from warmpool.agent.proof import Check, Verdict
+from warmpool.errors import AgentError
+from warmpool.metric_families import Family, Kind, Label, Row, RowMetric, counter, empty, histogram, listed
 from warmpool.states import ResidentState
 
+ORDER_PHASES = ("preempt", "kv", "resume", "canary", "open", "drain", "abort", "pause", "undo", "proof")
+"""Steps of orders, as `warmpool.agent.operations` names them."""
+START_PHASES = (
+    *("spawn", "process", "load", "import", "weights", "warm", "ready"),
+    *("kv", "resume", "warmup", "proof", "pause"),
+)
+"""Steps of a start, as `warmpool.agent.life` and engines that tell more precisely name them."""
+OTHER = "other"
+"""Stands for steps that aren't listed: an engine names its own."""
+_CODES = tuple(
+    dict.fromkeys(
+        ("Done", "EngineFailed", AgentError.code, *(each.code for each in AgentError.__subclasses__()))
+    )
+)
+
+_PHASES_OF = {
+    OrderKind.RESUME: ("preempt", "kv", "resume", "canary", "open"),
+    OrderKind.DRAIN: ("drain", "abort"),
+    OrderKind.PAUSE: ("pause",),
+    OrderKind.PROVE: ("kv", "resume", "proof", "pause"),
+}
+"""Steps that an order of each kind can have: they start at zero, so that the first one is a rate and no new series."""
+
+_POLICY = Label("policy", "the residents of the seat")
+_KIND = listed("kind", OrderKind, "orders that an agent takes")
 _ORDER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_ORDERS = Family(
+    name="emberpool_agent_orders_total",
+    kind=Kind.COUNTER,
+    help="Orders by how they ended: Done, or the code of the error. Proofs are among them.",
+    unit="orders",
+    labels=(_KIND, listed("outcome", _CODES, "Done and the codes of errors")),
+)
+_ORDER_SECONDS = Family(
+    name="emberpool_agent_order_phase_seconds",
+    kind=Kind.HISTOGRAM,
+    help="What each step of a carried-out order took.",
+    unit="seconds",
+    labels=(_KIND, listed("phase", (*ORDER_PHASES, OTHER), "steps of orders")),
+    buckets=_ORDER_BUCKETS,
+)
+_ABORTED = Family(
+    name="emberpool_agent_requests_aborted_total",
+    kind=Kind.COUNTER,
+    help="Requests ended early by a drain's deadline.",
+    unit="requests",
+)
+_PROOFS = Family(
+    name="emberpool_agent_proofs_total",
+    kind=Kind.COUNTER,
+    help="Known prompts asked of a resident, by how it answered: proofs in full, canaries for one token.",
+    unit="proofs",
+    labels=(_POLICY, listed("check", Check, "kinds of questions"), listed("outcome", Verdict, "answers")),
+)
+_STATE = Family(
+    name="emberpool_agent_resident_state",
+    kind=Kind.GAUGE,
+    help="1 for the state that the resident is in.",
+    unit="boolean",
+    labels=(_POLICY, listed("state", ResidentState, "states of a resident")),
+)
+_MEMORY = Family(
+    name="emberpool_agent_resident_memory_bytes",
+    kind=Kind.GAUGE,
+    help="Device memory that its engine holds, host memory without a GPU; absent while unknown.",
+    unit="bytes",
+    labels=(_POLICY,),
+)
+_KV = Family(
+    name="emberpool_agent_resident_kv_bytes",
+    kind=Kind.GAUGE,
+    help="Size of its engine's KV memory; 0 while it is given back, absent while unknown.",
+    unit="bytes",
+    labels=(_POLICY,),
+)
+_IN_FLIGHT = Family(
+    name="emberpool_agent_resident_in_flight_requests",
+    kind=Kind.GAUGE,
+    help="Requests that its guard has accepted and not finished, as last read.",
+    unit="requests",
+    labels=(_POLICY,),
+)
+_RESTARTS = Family(
+    name="emberpool_agent_resident_restarts_total",
+    kind=Kind.COUNTER,
+    help="Restarts of its engine since the agent's start.",
+    unit="restarts",
+    labels=(_POLICY,),
+)
+_PROVEN = Family(
+    name="emberpool_agent_resident_proven_timestamp_seconds",
+    kind=Kind.GAUGE,
+    help="Unix time of the last proof or canary that passed; absent before the first and after one that failed.",
+    unit="seconds",
+    labels=(_POLICY,),
+)
+_START = Family(
+    name="emberpool_agent_startup_phase_seconds",
+    kind=Kind.GAUGE,
+    help="What each step of the resident's last completed start took.",
+    unit="seconds",
+    labels=(_POLICY, listed("phase", (*START_PHASES, OTHER), "steps of a start")),
+)
+_OF_BOARD = (_STATE, _MEMORY, _KV, _IN_FLIGHT, _RESTARTS, _PROVEN, _START)
+
+FAMILIES: tuple[Family, ...] = (_ORDERS, _ORDER_SECONDS, _ABORTED, _PROOFS, *_OF_BOARD)
+"""Everything that an agent exposes."""
 
 
 class AgentMetrics:
@@ -22,26 +132,19 @@ class AgentMetrics:
 
     def __init__(self, board: Board) -> None:
         self.registry = CollectorRegistry()
-        self._orders = Counter(
-            "emberpool_agent_orders",
-            "Orders by kind and outcome.",
-            ("kind", "outcome"),
-            registry=self.registry,
-        )
-        self._phases = Histogram(
-            "emberpool_agent_order_phase_seconds",
-            "Seconds that each step of a carried-out order took.",
-            ("kind", "phase"),
-            buckets=_ORDER_BUCKETS,
-            registry=self.registry,
-        )
-        self._aborted = Counter(
-            "emberpool_agent_requests_aborted",
-            "Requests ended early by a drain's deadline.",
-            registry=self.registry,
-        )
+        self._orders = counter(_ORDERS, self.registry)
+        self._phases = histogram(_ORDER_SECONDS, self.registry)
+        self._aborted = counter(_ABORTED, self.registry)
         for kind in OrderKind:
-            self._orders.labels(kind, "Done")
+            for code in _CODES:
+                self._orders.labels(kind, code)
+            for phase in _PHASES_OF[kind]:
+                self._phases.labels(kind, phase)
+        self._proofs = counter(_PROOFS, self.registry)
+        for record in board.records:
+            for check in Check:
+                for verdict in Verdict:
+                    self._proofs.labels(record.policy, check, verdict)
         self.registry.register(_Residents(board))
 
     def done(self, kind: OrderKind, result: Result) -> None:
@@ -49,11 +152,15 @@ class AgentMetrics:
         self._orders.labels(kind, "Done").inc()
         self._aborted.inc(result.aborted)
         for phase, seconds in result.phases.items():
-            self._phases.labels(kind, phase).observe(seconds)
+            self._phases.labels(kind, phase if phase in ORDER_PHASES else OTHER).observe(seconds)
 
     def not_done(self, kind: OrderKind, code: str) -> None:
         """Count an order that was refused or failed, by its error's code."""
         self._orders.labels(kind, code).inc()
+
+    def proved(self, policy: str, check: Check, verdict: Verdict) -> None:
+        """Count how a resident answered a known prompt."""
+        self._proofs.labels(policy, check, verdict).inc()
 
 
 class _Residents(Collector):
@@ -62,35 +169,35 @@ class _Residents(Collector):
     def __init__(self, board: Board) -> None:
         self._board = board
 
-    def describe(self) -> list[Metric]:
-        """Return no names ahead of time: they are all this collector's own."""
-        return []
+    def describe(self) -> Iterable[Metric]:
+        """Return every family, so that no other may take its name."""
+        return [empty(family) for family in _OF_BOARD]
 
     def collect(self) -> Iterator[Metric]:
         """Read the board."""
-        state = GaugeMetricFamily(
-            "emberpool_agent_resident_state",
-            "1 for the state that the resident is in.",
-            labels=("policy", "state"),
+        records = self._board.records
+        yield RowMetric(
+            _STATE,
+            [((r.policy, str(state)), float(r.state is state)) for r in records for state in ResidentState],
         )
-        memory = GaugeMetricFamily(
-            "emberpool_agent_resident_memory_bytes", "Memory that its engine holds.", labels=("policy",)
+        yield RowMetric(
+            _MEMORY, [((r.policy,), r.memory_bytes) for r in records if r.memory_bytes is not None]
         )
-        in_flight = GaugeMetricFamily(
-            "emberpool_agent_resident_requests_in_flight",
-            "Requests that its guard has accepted.",
-            labels=("policy",),
+        yield RowMetric(
+            _KV,
+            [((r.policy,), 0 if r.kv_released else r.kv_bytes) for r in records if r.kv_bytes is not None],
         )
-        restarts = GaugeMetricFamily(
-            "emberpool_agent_resident_restarts",
-            "Restarts of its engine since the agent's start.",
-            labels=("policy",),
-        )
-        for record in self._board.records:
-            for each in ResidentState:
-                state.add_metric((record.policy, str(each)), float(record.state is each))
-            if record.memory_bytes is not None:
-                memory.add_metric((record.policy,), record.memory_bytes)
-            in_flight.add_metric((record.policy,), record.in_flight)
-            restarts.add_metric((record.policy,), record.restarts)
-        yield from (state, memory, in_flight, restarts)
+        yield RowMetric(_IN_FLIGHT, [((r.policy,), r.in_flight) for r in records])
+        yield RowMetric(_RESTARTS, [((r.policy,), r.restarts) for r in records])
+        yield RowMetric(_PROVEN, [((r.policy,), r.proven_at) for r in records if r.proven_at is not None])
+        yield RowMetric(_START, [row for record in records for row in _start(record)])
+
+
+def _start(record: Record) -> Iterator[Row]:
+    """Return the steps of a resident's last start, those that aren't listed added up."""
+    steps: dict[str, float] = {}
+    for phase, seconds in record.phases.items():
+        name = phase if phase in START_PHASES else OTHER
+        steps[name] = steps.get(name, 0.0) + seconds
+    for name, seconds in steps.items():
+        yield (record.policy, name), seconds

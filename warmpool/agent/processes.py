@@ -5,7 +5,6 @@ whole tree can be ended. The kernel kills it when the agent dies: an engine that
 """
 
 import asyncio
-import ctypes
 import errno
 import os
 import shlex
@@ -20,25 +19,12 @@ from typing import Self
 import psutil
 
 from warmpool.errors import StartFailed
+from warmpool.lifeline import die_with_parent
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _LOG_LIMIT_BYTES = 16 * 2**20
 _TAIL_BYTES = 4096
 _TAIL_LINES = 8
 _REAP_SECONDS = 5.0
-
-
-def die_with_parent(parent: int, death_signal: signal.Signals) -> None:
-    """Have the kernel send this process `death_signal` when the thread that started it ends.
-
-    Args:
-        parent: process id of the parent, as it was when this process was started.
-        death_signal: what to send.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel was told
-        os.kill(os.getpid(), death_signal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

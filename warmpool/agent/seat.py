@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from warmpool.agent.board import Board, Record
@@ -54,10 +55,14 @@ class LiveSeat:
         self._tasks = tasks
         self._slot = Slot()
         self._book = OrderBook()
-        self._provers = {record.policy: _prover(record) for record in self.board.records}
+        self._provers = {record.policy: self._prover(record) for record in self.board.records}
         self._operations = Operations(self.board, self._slot, self._prover_of)
         self._life = Life(config, self.board, self._slot, self._operations, self._prover_of)
         self._background: set[asyncio.Task[None]] = set()
+
+    def _prover(self, record: Record) -> Prover:
+        observer = partial(self.metrics.proved, record.policy)
+        return Prover(record.config.proof.prompts, random.Random(), observer)
 
     def start(self) -> None:
         """Begin the residents' lives."""
@@ -177,7 +182,3 @@ class LiveSeat:
         task = self._tasks.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _prover(record: Record) -> Prover:
-    return Prover(record.config.proof.prompts, random.Random())

@@ -41,7 +41,9 @@ class Dtype(StrEnum):
 @app.command()
 def serve(  # noqa: PLR0913 (one parameter per command-line option)
     *,
-    model: Annotated[str, typer.Option(help="Name that clients use.")],
+    model: Annotated[
+        list[str], typer.Option(help="Name that clients use; repeatable, the first names it in metrics.")
+    ],
     checkpoint: Annotated[Path, typer.Option(help="Directory with config.json and .safetensors files.")],
     host: Annotated[str, typer.Option(help="Address of the public listener.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 lets the system choose.")] = 8000,
@@ -89,7 +91,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
         max_model_len=max_model_len,
     )
     server_options = ServerOptions(
-        model=model,
+        models=tuple(model),
         host=host,
         port=port,
         control_host=control_host,

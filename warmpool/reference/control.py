@@ -141,7 +141,7 @@ class Control:
         service, startup = self._service, self._service.startup
         facts = {
             "pid": os.getpid(),
-            "model": service.options.model,
+            "model": service.options.models[0],
             "phase": str(startup.phase),
             "phases": startup.as_json(),
         }

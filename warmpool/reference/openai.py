@@ -62,13 +62,13 @@ class Reader:
     """Reads request bodies for one model.
 
     Attributes:
-        model: the name that is served.
+        models: the names that it is served under, the first of them its own.
         tokenizer: its tokenizer.
         bos_token: what prompts given as text start with.
         max_model_len: prompt and answer together, in tokens.
     """
 
-    model: str
+    models: tuple[str, ...]
     tokenizer: Tokenizer
     bos_token: int | None
     max_model_len: int
@@ -101,10 +101,10 @@ class Reader:
     def _checked(self, body: object) -> Json:
         if not isinstance(body, dict):
             raise RequestRejected("the body must be a JSON object")
-        model = body.get("model", self.model)
-        if model != self.model:
+        model = body.get("model", self.models[0])
+        if model not in self.models:
             raise RequestRejected(
-                f"The model `{model}` does not exist. Valid aliases: {self.model}.",
+                f"The model `{model}` does not exist. Valid aliases: {', '.join(self.models)}.",
                 status=HTTPStatus.NOT_FOUND,
                 kind="NotFoundError",
                 param="model",
@@ -169,7 +169,7 @@ class Reader:
         if not isinstance(options, dict):
             raise RequestRejected("stream_options: an object is wanted", param="stream_options")
         return Generation(
-            model=self.model,
+            model=fields.get("model", self.models[0]),
             prompt=prompt,
             sampling=sampling,
             chat=chat,
@@ -429,8 +429,12 @@ def error_body(message: str, *, kind: str, code: int | str, param: str | None = 
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def model_list(model: str, root: str, max_model_len: int, created: int) -> Json:
-    """The answer of GET /v1/models."""
+def model_list(models: Sequence[str], root: str, max_model_len: int, created: int) -> Json:
+    """The answer of GET /v1/models: every name is a model of its own, as vLLM lists its served names."""
+    return {"object": "list", "data": [_card(model, root, max_model_len, created) for model in models]}
+
+
+def _card(model: str, root: str, max_model_len: int, created: int) -> Json:
     permission = {
         "id": f"modelperm-{created:x}",
         "object": "model_permission",
@@ -445,7 +449,7 @@ def model_list(model: str, root: str, max_model_len: int, created: int) -> Json:
         "group": None,
         "is_blocking": False,
     }
-    card = {
+    return {
         "id": model,
         "object": "model",
         "created": created,
@@ -455,4 +459,3 @@ def model_list(model: str, root: str, max_model_len: int, created: int) -> Json:
         "max_model_len": max_model_len,
         "permission": [permission],
     }
-    return {"object": "list", "data": [card]}

@@ -33,7 +33,7 @@ class ServerOptions:
     """Where and how to serve.
 
     Attributes:
-        model: the name that clients use.
+        models: the names that clients use; the first one names the engine in its metrics.
         host: address of the public listener.
         port: its port; 0 lets the system choose.
         control_host: address of the control listener; keep it on the loopback interface.
@@ -45,7 +45,7 @@ class ServerOptions:
         pacer: the cap on each sequence's token rate.
     """
 
-    model: str
+    models: tuple[str, ...]
     host: str = "127.0.0.1"
     port: int = 8000
     control_host: str = "127.0.0.1"

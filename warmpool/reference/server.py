@@ -40,7 +40,7 @@ class Service:
         self.model = model
         self.startup = startup
         self.gate = Gate(is_open=options.guard_open)
-        self.metrics = Metrics(options.model, model.max_model_len)
+        self.metrics = Metrics(options.models[0], model.max_model_len)
         self.frontend = Frontend(self.metrics, asyncio.get_running_loop())
         self.created = int(time.time())
         self._engine: Engine | None = None
@@ -76,7 +76,9 @@ class Service:
     async def models(self, _request: web.Request) -> web.Response:
         """GET /v1/models."""
         root = str(self.model.checkpoint)
-        return web.json_response(model_list(self.options.model, root, self.model.max_model_len, self.created))
+        return web.json_response(
+            model_list(self.options.models, root, self.model.max_model_len, self.created)
+        )
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
@@ -91,7 +93,7 @@ class Service:
     def _reader(self) -> Reader:
         runner = self.engine.runner
         return Reader(
-            model=self.options.model,
+            models=self.options.models,
             tokenizer=runner.tokenizer,
             bos_token=runner.bos_token,
             max_model_len=self.model.max_model_len,

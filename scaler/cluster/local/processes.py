@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 
 import psutil
 
+from warmpool.lifeline import child_environment
+
 _DRAIN_SECONDS = 20.0
 """How long an agent may take over SIGTERM: its own drain (10 s) and its engines' exit (5 s), with room."""
 
@@ -54,7 +56,7 @@ async def start(
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, **environment, "EMBERPOOL_DIE_WITH_PARENT": "1"},
+            env=child_environment({**os.environ, **environment}),
         )
     except BaseException:  # cancelled in mid-start too: asyncio ends the process, the files are ours
         log.close()

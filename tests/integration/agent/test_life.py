@@ -122,7 +122,7 @@ async def agent_process(
 AGENT = [sys.executable, "-m", "warmpool.agent"]
 PARENT = """
 import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-m", "warmpool.agent", *sys.argv[1:]], env={**os.environ, "EMBERPOOL_DIE_WITH_PARENT": "1"})
+child = subprocess.Popen([sys.executable, "-m", "warmpool.agent", *sys.argv[1:]], env={**os.environ, "EMBERPOOL_DIE_WITH_PARENT": str(os.getpid())})
 child.wait()
 """
 
@@ -209,3 +209,12 @@ def test_the_agent_imports_neither_torch_nor_the_loader() -> None:
         [sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
     )
     assert ended.stdout.strip() == "[]"
+
+
+async def test_an_agent_whose_parent_is_gone_already_ends_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "agent.json"
+    path.write_text(json.dumps(agent_config(tmp_path, [resident("a")])))
+    environment = os.environ | {"EMBERPOOL_AGENT_TOKEN": TOKEN, "EMBERPOOL_DIE_WITH_PARENT": "1"}
+    process = await asyncio.create_subprocess_exec(*AGENT, "--config", str(path), env=environment)
+    async with asyncio.timeout(20):
+        assert await process.wait() == -signal.SIGTERM

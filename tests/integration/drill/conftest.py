@@ -17,7 +17,6 @@ SHORT = """
   stages:
     - {name: baseline, kind: Baseline, seconds: 1}
     - {name: burst, kind: Burst, seconds: 3, loads: [{policy: chat, percent: 300}]}
-    - {name: after, kind: Decay, seconds: 1}
 """
 
 

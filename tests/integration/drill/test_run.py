@@ -64,7 +64,7 @@ async def test_both_arms_and_the_whole_report(options: Options) -> None:
     assert [one.at for one in warm.requests] == [one.at for one in cold.requests]
     assert (warm.seat_budget, cold.seat_budget) == (None, 2)
     assert {one.operation for one in warm.promotions} == {"Promote"}
-    assert warm.promotions[0].basis == "Waited"
+    assert warm.promotions[0].basis in {"Waited", "Composed"}  # the queue may have emptied just before
     assert warm.promotions[0].steps["rotation"] < warm.promotions[0].steps["firstToken"] < 1000
     assert warm.cpu[1].mean_percent is not None
     assert read_report(result.written.json) == result.report
@@ -72,27 +72,6 @@ async def test_both_arms_and_the_whole_report(options: Options) -> None:
     names = {path.name for path in given.output.iterdir()}
     assert {"report.html", "report.md", "summary.png", "events-warm.jsonl", "requests-cold.jsonl"} <= names
     assert left_behind() == []
-
-
-async def test_a_killed_engine_is_named_with_what_became_of_it(options: Options, short: Scenario) -> None:
-    stages = """
-  stages:
-    - {name: burst, kind: Burst, seconds: 3, loads: [{policy: chat, percent: 300}]}
-  faults: [{type: KillEngine, atSeconds: 1, policy: chat}]
-"""
-    thresholds = "  thresholds: {maxFailures: 0, maxInterruptedStreams: 4, replacementSeconds: 2}\n"
-    out = io.StringIO()
-    console = Console(file=out, width=120, force_terminal=True)  # the live panel, too
-    result = await drill(options(scenario=short(stages=stages, thresholds=thresholds), console=console))
-    assert "burst drill" in out.getvalue()
-    (fault,) = result.report.arms[0].faults
-    assert fault.error == ""
-    assert fault.pid is not None
-    assert fault.seat
-    assert fault.noticed_seconds is not None
-    assert fault.replaced_seconds is not None
-    assert status(result.report, "replacementSeconds") is Status.PASS
-    assert 1 <= sum(row.failures.get("InterruptedStream", 0) for row in result.report.arms[0].stages) <= 4
 
 
 async def test_failed_requests_fail_the_drill(options: Options, short: Scenario) -> None:

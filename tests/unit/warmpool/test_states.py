@@ -8,8 +8,8 @@ from warmpool.states import COMPUTING, PROMOTABLE, TRANSITIONS, ResidentState, t
 EXPECTED = """
 Starting    Loading Failed Quarantined Terminating
 Loading     Warming Failed Quarantined Terminating
-Warming     Proving Failed Quarantined Terminating
-Proving     Paused Promoting Failed Quarantined Terminating
+Warming     Proving Loading Failed Quarantined Terminating
+Proving     Paused Promoting Loading Failed Quarantined Terminating
 Paused      Promoting Proving Parking Failed Quarantined Terminating
 Promoting   Serving Paused Failed Quarantined Terminating
 Serving     Draining Failed Quarantined Terminating

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from scaler.drill.loading import load_scenario
-from scaler.errors import PolicyError
+from scaler.drill.loading import load_scenario, with_shape
+from scaler.errors import PolicyError, UserError
 
 DRILLS = Path(__file__).parents[4] / "policies" / "drills"
 
@@ -94,3 +94,24 @@ def test_another_engine_than_the_reference_is_a_fault(files: Callable[..., Path]
 
 def test_a_missing_scenario_is_a_fault(tmp_path: Path) -> None:
     assert "no such file" in faults(tmp_path / "nothing.yaml")[0]
+
+
+def test_a_shape_replaces_that_of_every_model(files: Callable[..., Path]) -> None:
+    loaded = with_shape(load_scenario(files()), "llama-1b")
+    assert [model.shape for model in loaded.scenario.spec.models] == ["llama-1b", "llama-1b"]
+    assert [model.shape for model in with_shape(loaded, None).scenario.spec.models] == ["llama-1b"] * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [("llama-8", "did you mean llama-8b?"), ("huge", "known: tiny, small, llama-1b, llama-8b")],
+)
+def test_an_unknown_shape_is_refused(files: Callable[..., Path], shape: str, hint: str) -> None:
+    with pytest.raises(UserError, match=f"there is no shape '{shape}'") as caught:
+        with_shape(load_scenario(files()), shape)
+    assert caught.value.hint == hint
+
+
+def test_a_directory_is_no_scenario(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a directory"):
+        load_scenario(tmp_path)

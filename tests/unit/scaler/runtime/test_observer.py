@@ -65,7 +65,7 @@ SERVING = frozenset({CHAT})
         pytest.param(
             seat(S.DRAINING, claim=claim(Operation.DEMOTE)),
             Supply(draining=1),
-            Supply(),
+            Supply(switchable=1),
             id="draining can be recalled",
         ),
         pytest.param(

@@ -64,3 +64,13 @@ async def test_any_other_token_fails_the_proof(answer: tuple[int, ...], words: s
         await Prover(recorded, random.Random(0)).prove(
             Parrot({"p": answer}), prompts=1, deadline=Deadline.after(1)
         )
+
+
+async def test_an_observer_hears_how_each_question_ended() -> None:
+    heard: list[tuple[str, str]] = []
+    recorded = (Expectation(prompt="one", tokens=(1, 2)),)
+    asks = Prover(recorded, random.Random(0), lambda check, verdict: heard.append((check, verdict)))
+    await asks.canary(Parrot({"one": (1, 2)}), deadline=Deadline.after(1))
+    with pytest.raises(ProofFailed):
+        await asks.prove(Parrot({"one": (1, 3)}), prompts=1, deadline=Deadline.after(1))
+    assert heard == [("canary", "Passed"), ("proof", "WrongTokens")]

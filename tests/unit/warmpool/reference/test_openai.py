@@ -7,7 +7,7 @@ from warmpool.reference.openai import Generation, Reader, Writer
 from warmpool.reference.sequence import FinishReason, Output, TokenLogprobs
 from warmpool.reference.tokenizer import ByteTokenizer
 
-READER = Reader(model="tiny", tokenizer=ByteTokenizer(), bos_token=256, max_model_len=32)
+READER = Reader(models=("tiny", "alias"), tokenizer=ByteTokenizer(), bos_token=256, max_model_len=32)
 # As recorded from vLLM 0.32.
 CHUNK_KEYS = ["id", "object", "created", "model", "choices"]
 CHOICE_KEYS = [

@@ -1,0 +1,74 @@
+"""`emberpool controller`: the process that decides."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaler.cli.options import examples
+from scaler.errors import UserError
+from scaler.runtime.controller_options import ControllerOptions
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_LARGEST_PORT = 65_535
+_TOKEN = "EMBERPOOL_AGENT_TOKEN"  # noqa: S105 - a variable's name
+
+
+@app.command(
+    epilog=examples(
+        "EMBERPOOL_AGENT_TOKEN=… emberpool controller --policy policies/ --agents agents.yaml",
+        "emberpool controller --policy policies/ --agents agents.yaml --host 0.0.0.0 --state-dir /var/lib/emberpool",
+        "",
+        "The list of agents:",
+        "apiVersion: emberpool.dev/v1alpha1",
+        "kind: AgentList",
+        "metadata: {name: lab}",
+        "spec:",
+        "  fleets:",
+        "    - name: spares",
+        "      seats:",
+        "        - {name: seat-0, agent: 'http://10.0.0.10:9081', node: gpu-a}",
+    )
+)
+def controller(
+    policy: Annotated[
+        list[Path],
+        typer.Option(
+            "--policy",
+            "-f",
+            metavar="PATH",
+            help="Policy file or directory; repeatable.",
+            show_default=False,
+        ),
+    ],
+    agents: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="The file that lists the agents of all seats.", show_default=False),
+    ],
+    host: Annotated[str, typer.Option(help="Address of its API.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=_LARGEST_PORT, help="Its port; 0 takes a free one.")] = 9080,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where decisions and events are kept (default: nowhere)."),
+    ] = None,
+) -> int:
+    """Decide for the seats of a list of agents, on VMs, under Slurm, in containers; Kubernetes comes later.
+
+    One controller works with a list at a time. It starts and ends no seat: what the list has is what there is. Agents
+    report to it, and gateways follow its routes. Its end leaves residents as they are; the next one finds out from the
+    agents what serves. The token that agents want is read from the environment variable EMBERPOOL_AGENT_TOKEN.
+    """
+    token = os.environ.get(_TOKEN, "")
+    if not token:
+        raise UserError(
+            f"{_TOKEN} is not set",
+            hint="give it the token that the agents were started with; they refuse others",
+        )
+    options = ControllerOptions(
+        policies=tuple(policy), agents=agents, token=token, host=host, port=port, state_dir=state_dir
+    )
+    from scaler.runtime.controller_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
+
+    return run(options)

@@ -1,0 +1,127 @@
+"""An agent's report, read and put in order: which process wrote it, and whether it is newer than the last one. PURE."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from scaler.cluster.static.listing import ListedSeat
+from warmpool.errors import BadOrder
+from warmpool.seats import Resident
+from warmpool.wire import resident_from_json
+
+_WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an agent said of its seat.
+
+    Attributes:
+        seat, fleet, uid: the seat as the agent's configuration calls it.
+        pid: the agent's process.
+        epoch: the highest term whose orders it has taken.
+        sequence: grows with each change within one life of the agent.
+        at: Unix time of the report, on the agent's clock.
+        gpus: the seat's GPUs.
+        residents: its residents.
+    """
+
+    seat: str
+    fleet: str
+    uid: str
+    pid: int
+    epoch: int
+    sequence: int
+    at: float
+    gpus: tuple[str, ...]
+    residents: tuple[Resident, ...]
+
+
+def parse(body: Mapping[str, Any]) -> Report:
+    """Read the body of an agent's `/v1/state`.
+
+    Raises:
+        BadOrder: it is malformed.
+    """
+    try:
+        return Report(
+            seat=str(body["seat"]),
+            fleet=str(body["fleet"]),
+            uid=str(body["uid"]),
+            pid=int(body["pid"]),
+            epoch=int(body["epoch"]),
+            sequence=int(body["seq"]),
+            at=float(body["at"]),
+            gpus=tuple(str(gpu) for gpu in body.get("gpus", ())),
+            residents=tuple(resident_from_json(resident) for resident in body["residents"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadOrder(f"not an agent's report: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One life of one agent, by the newest report of it.
+
+    Attributes:
+        uid: the seat's identity.
+        pid: the agent's process.
+        sequence: of its newest report.
+        at: of its newest report.
+        base: what is added to its sequence, so that numbers go on growing from life to life.
+    """
+
+    uid: str
+    pid: int
+    sequence: int
+    at: float
+    base: int = 0
+
+    @property
+    def number(self) -> int:
+        """The newest report's number over all lives of the agent."""
+        return self.base + self.sequence
+
+
+def follow(life: Life | None, report: Report) -> tuple[Life, bool] | None:
+    """Place a report after the ones before it.
+
+    An agent that has begun anew counts from zero again. It shows by another process id, or, where that is always the
+    same (a container), by a lower number at a later time.
+
+    Returns:
+        The life that it belongs to and whether that has just begun; None for one that is older than the last.
+    """
+    begun = Life(uid=report.uid, pid=report.pid, sequence=report.sequence, at=report.at)
+    if life is None:
+        return begun, True
+    another = report.uid != life.uid or report.pid != life.pid
+    if another or (report.sequence < life.sequence and report.at > life.at):
+        return replace(begun, base=life.number + 1), True
+    if report.sequence < life.sequence:
+        return None
+    return replace(begun, base=life.base), False
+
+
+def routable(resident: Resident, listed: ListedSeat) -> Resident:
+    """Return the resident under the address at which gateways reach it.
+
+    An engine that listens on all addresses can't know by which of them it is reached; the list does.
+
+    Raises:
+        BadOrder: it listens on loopback, and its agent is on another machine.
+    """
+    if not resident.address:
+        return resident
+    address = urlsplit(resident.address)
+    if address.hostname in _LOOPBACK and listed.host not in _LOOPBACK:
+        raise BadOrder(
+            f"seat {listed.name}: {resident.policy} listens on {address.hostname}, where no gateway reaches it; "
+            'write "host": "0.0.0.0" into its agent\'s configuration'
+        )
+    if address.hostname not in _WILDCARDS:
+        return resident
+    host = f"[{listed.host}]" if ":" in listed.host else listed.host
+    return replace(resident, address=f"{address.scheme}://{host}:{address.port}")

@@ -1,0 +1,1 @@
+"""Measurements of the controller; run by hand, imported by nothing."""

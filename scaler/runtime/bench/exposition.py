@@ -1,0 +1,204 @@
+"""How long the metrics page of a large controller takes, and how long its loop is held up by it.
+
+    python -m scaler.runtime.bench.exposition --policies 500 --seats 10000
+
+Four in five seats are in a fleet of their policy's own, the others in shared fleets with five residents a seat. The
+decision is the law's own. Two pages are written: one of a quiet controller, and one on which every policy has been
+promoted by every operation, so that all histograms are there. While a page is written another task asks for a turn of
+the loop again and again; the longest that it waits is what a tick or a promotion would wait.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from scaler.core.decide import decide
+from scaler.core.memory import Memory
+from scaler.core.model import FleetShare, FleetSpec, Load, PolicySpec, Quality, Reading
+from scaler.runtime.controller import PolicyTable, Tick
+from scaler.runtime.events import PromotionRecord, Trigger
+from scaler.runtime.metrics import ControllerMetrics, Page
+from scaler.runtime.metrics.catalogue import PROMOTIONS
+from scaler.runtime.observer import observe
+from warmpool.plan import Plan
+from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName
+from warmpool.states import ResidentState
+
+_SHARED_RESIDENTS = 5
+_POLICIES_A_SHARED_FLEET = 25
+_STEP_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large the controller is."""
+
+    policies: int
+    seats: int
+
+
+def table(shape: Shape) -> PolicyTable:
+    """Return policies with a fleet of their own and a shared one."""
+    own = shape.seats * 4 // 5 // shape.policies
+    shared = -(-shape.policies // _POLICIES_A_SHARED_FLEET)
+    each = (shape.seats - own * shape.policies) // shared
+    policies, fleets = [], []
+    for number in range(shape.policies):
+        name = f"model-{number:04d}"
+        spares = FleetName(f"spares-{number // _POLICIES_A_SHARED_FLEET:02d}")
+        places = (
+            FleetShare(fleet=FleetName(name), target_in_flight=32),
+            FleetShare(fleet=spares, target_in_flight=32),
+        )
+        policies.append(PolicySpec(name=PolicyName(name), fleets=places, serving_min=1, serving_max=64))
+        fleets.append(FleetSpec(name=FleetName(name), max_seats=own))
+    fleets += [
+        FleetSpec(name=FleetName(f"spares-{number:02d}"), max_seats=each, spare_target=each // 2)
+        for number in range(shared)
+    ]
+    return PolicyTable(policies=policies, fleets=fleets, hash="bench")
+
+
+def seats(of: PolicyTable) -> Sequence[Seat]:
+    """Return the seats of all fleets: of the own ones half serve, of the shared ones none."""
+    found = []
+    for fleet in of.fleets:
+        named = [policy.name for policy in of.policies if any(s.fleet == fleet.name for s in policy.fleets)]
+        for number in range(fleet.max_seats):
+            here = [named[(number + step) % len(named)] for step in range(min(len(named), _SHARED_RESIDENTS))]
+            serves = len(named) == 1 and number % 2 == 0
+            state = ResidentState.SERVING if serves else ResidentState.PAUSED
+            found.append(
+                Seat(
+                    name=SeatName(f"{fleet.name}-{number}"),
+                    uid=f"{fleet.name}-{number}",
+                    version="1",
+                    fleet=fleet.name,
+                    gpus=("0",),
+                    residents=tuple(Resident(policy=name, state=state, since=0.0) for name in here),
+                    serving=frozenset(here) if serves else frozenset(),
+                    admitted=True,
+                    ready=True,
+                )
+            )
+    return found
+
+
+def ticks(of: PolicyTable, count: int) -> Sequence[Tick]:
+    """Return as many ticks, decided by the law from steady loads."""
+    reading = Reading(value=40.0, age=0.1, quality=Quality.FRESH)
+    load = Load(queued=Reading(value=0.0, age=0.1, quality=Quality.FRESH), in_flight=reading, peak=reading)
+    everything, memory, made = seats(of), Memory.initial(0.0), []
+    held = Counter(seat.fleet for seat in everything)
+    for number in range(1, count + 1):
+        snapshot = observe(of.policies, of.fleets, everything, held.__getitem__, lambda _: load)
+        decision, memory = decide(of.policies, of.fleets, snapshot, memory, number * _STEP_SECONDS)
+        made.append(
+            Tick(
+                number=number,
+                at=1e9 + number * _STEP_SECONDS,
+                causes={"sample": 1},
+                snapshot=snapshot,
+                decision=decision,
+                plan=Plan(),
+                seats=everything,
+            )
+        )
+    return made
+
+
+def promote_all(metrics: ControllerMetrics, of: PolicyTable) -> None:
+    """Tell of one promotion of every policy by every operation, with its first token."""
+    for policy in of.policies:
+        for operation in PROMOTIONS:
+            record = PromotionRecord(
+                claim="c",
+                operation=operation,
+                policy=policy.name,
+                fleet=policy.fleets[0].fleet,
+                seat=SeatName("s"),
+                trigger=Trigger(sample=0.0, decision=0.004),
+                claimed=0.012,
+                resumed=0.05,
+                canary=0.06,
+                rotation=0.07,
+            )
+            metrics.promoted(record)
+            metrics.answered(record, 0.09, waited=True)
+
+
+async def written(page: Page) -> tuple[float, float, int]:
+    """Write the page; return the seconds that it took, the longest wait for a turn of the loop, and its bytes."""
+    waits: list[float] = []
+    done = asyncio.Event()
+
+    async def take_turns() -> None:
+        while not done.is_set():
+            asked = time.perf_counter()
+            await asyncio.sleep(0)
+            waits.append(time.perf_counter() - asked)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(take_turns())
+        await asyncio.sleep(0)
+        began = time.perf_counter()
+        text = await page.render()
+        seconds = time.perf_counter() - began
+        done.set()
+    return seconds, max(waits), len(text)
+
+
+def measure(name: str, registry: CollectorRegistry, rounds: int) -> None:
+    """Write the page again and again, and say what it took."""
+    found = [asyncio.run(written(Page(registry))) for _ in range(rounds)]
+    began = time.perf_counter()
+    whole = generate_latest(registry)
+    standard = time.perf_counter() - began
+    rows = sum(1 for line in whole.splitlines() if not line.startswith(b"#"))
+    took, waits = [each[0] for each in found], [each[1] for each in found]
+    sys.stdout.write(
+        f"{name}: {rows:,} series, {found[0][2] / 1e6:.1f} MB; page {_times(took)}; "
+        f"longest wait for the loop {_times(waits)}; the client's own writer {standard * 1e3:.0f} ms at once\n"
+    )
+
+
+def _times(seconds: Sequence[float]) -> str:
+    return f"best {min(seconds) * 1e3:.1f}, median {statistics.median(seconds) * 1e3:.1f} ms"
+
+
+def main() -> int:
+    """Measure, and print a few lines."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--policies", type=int, default=500)
+    parser.add_argument("--seats", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    of = table(Shape(options.policies, options.seats))
+    registry = CollectorRegistry()
+    metrics = ControllerMetrics(registry)
+    told = []
+    for tick in ticks(of, 5):
+        began = time.perf_counter()
+        metrics.ticked(tick, of, 0.001)
+        told.append(time.perf_counter() - began)
+    sys.stdout.write(
+        f"{options.policies} policies, {options.seats} seats, {len(of.fleets)} fleets; "
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n"
+        f"told of a tick: {_times(told)}\n"
+    )
+    measure("quiet", registry, options.rounds)
+    promote_all(metrics, of)
+    measure("every policy promoted by every operation", registry, max(3, options.rounds // 3))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

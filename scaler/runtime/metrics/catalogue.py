@@ -1,0 +1,321 @@
+"""Every metric family of the controller, as data. What isn't declared here isn't exposed.
+
+Names follow Prometheus' practice: base units, one unit a family, labels whose values are bounded. No label ever holds
+the name of a pod or a seat: those come and go by the thousand.
+"""
+
+from scaler.core.model import Mode, Quality, ReasonCode
+from warmpool.metric_families import Family, Kind, Label, listed
+from warmpool.seats import Operation, SeatValue
+from warmpool.states import ResidentState
+
+POLICY = Label("policy", "the policies in force")
+FLEET = Label("fleet", "the fleets in force")
+
+CAUSES = ("start", "sample", "cluster", "action ended", "deadline", "other")
+"""What may wake the loop; a cause that isn't listed counts as `other`."""
+PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
+PROMOTION_OUTCOMES = ("Promoted", "Failed")
+STAGES = ("decision", "claimed", "resumed", "canary", "rotation", "first_token")
+"""Stages of a promotion, in order; each lasts from the end of the one before it, the first from the sample."""
+DEMOTION_OUTCOMES = ("Demoted", "Recalled", "Released", "Failed")
+SOURCES = ("gateway", "engines")
+INTAKE_OUTCOMES = ("Accepted", "Rejected")
+SUPPLIES = ("Serving", "Promoting", "Draining", "Promotable", "Switchable")
+COUNTED_VALUES = tuple(value for value in SeatValue if value is not SeatValue.PROMOTING)
+"""Values of seats in the cost of warmth, where a promoting seat counts as serving, as in a fleet's total."""
+
+_MODE = listed("mode", Mode, "modes of the law")
+_OPERATION = listed("operation", PROMOTIONS, "the operations that end in rotation")
+_SECONDS_5MS_5S = (
+    0.005,
+    0.01,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    0.75,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+)
+
+
+def _gauge(name: str, text: str, unit: str, *labels: Label) -> Family:
+    return Family(name=f"emberpool_{name}", kind=Kind.GAUGE, help=text, unit=unit, labels=labels)
+
+
+def _counter(name: str, text: str, unit: str, *labels: Label) -> Family:
+    return Family(name=f"emberpool_{name}_total", kind=Kind.COUNTER, help=text, unit=unit, labels=labels)
+
+
+# ------------------------------------------------------------------ the process and its loop
+
+BUILD_INFO = _gauge(
+    "build_info",
+    "Always 1; its labels say what runs.",
+    "info",
+    Label("version", "one value a process"),
+    Label("python", "one value a process"),
+)
+LEADER = _gauge("leader", "1 while this process leads and acts, 0 while it stands by.", "boolean")
+TICK_DURATION = Family(
+    name="emberpool_tick_duration_seconds",
+    kind=Kind.HISTOGRAM,
+    help="One tick, from the snapshot to begun actions.",
+    unit="seconds",
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0),
+)
+TICK_LAST_SUCCESS = _gauge(
+    "tick_last_success_timestamp_seconds", "Unix time of the last tick; 0 before the first.", "seconds"
+)
+TICK_WAKEUPS = _counter(
+    "tick_wakeups",
+    "What woke the loop. Causes that come while it is busy are counted and answered together.",
+    "wake-ups",
+    listed("cause", CAUSES, "causes of the loop"),
+)
+DECISIONS = _counter(
+    "decisions", "Decisions made for a policy, by the mode that it was in.", "decisions", POLICY, _MODE
+)
+AGENT_REPORTS = _counter(
+    "agent_reports",
+    "Reports of agents, by whether they were taken.",
+    "reports",
+    listed("outcome", INTAKE_OUTCOMES, "taken or not"),
+)
+
+# ------------------------------------------------------------------ signals
+
+SIGNAL_SAMPLES = _counter(
+    "signal_samples",
+    "Samples pushed by gateways, by whether they were taken.",
+    "samples",
+    listed("outcome", INTAKE_OUTCOMES, "taken or not"),
+)
+_SOURCE = listed("source", SOURCES, "where readings come from")
+SIGNAL_AGE = _gauge(
+    "signal_age_seconds",
+    "Age of what a source says of a policy, at the last tick; absent while the reading is Missing.",
+    "seconds",
+    POLICY,
+    _SOURCE,
+)
+SIGNAL_QUALITY = _gauge(
+    "signal_quality",
+    "1 for how far a source's reading can be believed. The engines are shown from their first reading on.",
+    "boolean",
+    POLICY,
+    _SOURCE,
+    listed("quality", Quality, "qualities of a reading"),
+)
+
+# ------------------------------------------------------------------ what a policy needs and gets
+
+DEMAND = _gauge(
+    "demand_requests",
+    "Requests that wait or are in flight, each counted once; absent while unknown.",
+    "requests",
+    POLICY,
+)
+NEEDED = _gauge(
+    "needed_requests", "Capacity that the law asks for, in requests in flight.", "requests", POLICY
+)
+CAPACITY = _gauge(
+    "capacity_requests",
+    "Requests in flight that serving and promoting residents can hold.",
+    "requests",
+    POLICY,
+)
+POLICY_MODE = _gauge("policy_mode", "1 for the mode that the policy is in.", "boolean", POLICY, _MODE)
+POLICY_REASON = _gauge(
+    "policy_reason",
+    "1 for each reason of the last decision; a reason that no longer holds is absent.",
+    "boolean",
+    POLICY,
+    listed("code", ReasonCode, "reasons of the law"),
+)
+OBJECTIVE_TTFT = _gauge(
+    "objective_ttft_seconds", "Time to first token that the policy promises.", "seconds", POLICY
+)
+TARGET_IN_FLIGHT = _gauge(
+    "target_in_flight_requests",
+    "Requests in flight that one seat of the fleet holds for the policy.",
+    "requests",
+    POLICY,
+    FLEET,
+)
+SERVING_MIN = _gauge("policy_min_residents", "Residents that always serve (the floor).", "residents", POLICY)
+SERVING_MAX = _gauge("policy_max_residents", "Residents that serve at most.", "residents", POLICY)
+WANTED = _gauge(
+    "wanted_residents",
+    "Residents that should serve, whether or not there are seats for them.",
+    "residents",
+    POLICY,
+    FLEET,
+)
+SERVING = _gauge(
+    "serving_residents",
+    "Residents that shall serve now: what existing seats can give.",
+    "residents",
+    POLICY,
+    FLEET,
+)
+UNFILLED = _gauge(
+    "unfilled_residents",
+    "Wanted residents beyond those that existing seats can give.",
+    "residents",
+    POLICY,
+    FLEET,
+)
+SUPPLY = _gauge(
+    "supply_residents",
+    "What the fleet has for the policy: in rotation, on the way in or out, promotable at once or by a switch.",
+    "residents",
+    POLICY,
+    FLEET,
+    listed("supply", SUPPLIES, "kinds of supply"),
+)
+
+# ------------------------------------------------------------------ what a fleet is and shall be
+
+SEATS = _gauge(
+    "seats", "Seats by what they are worth.", "seats", FLEET, listed("value", SeatValue, "values of a seat")
+)
+FLEET_TOTAL = _gauge(
+    "fleet_total_seats", "Seats that the workload is asked for by the last decision.", "seats", FLEET
+)
+FLEET_REPLICAS = _gauge(
+    "fleet_replicas", "Seats that the workload is asked for at present.", "replicas", FLEET
+)
+FLEET_MAX = _gauge("fleet_max_seats", "Seats that the fleet may have at most.", "seats", FLEET)
+FLEET_SERVING = _gauge(
+    "fleet_serving_seats",
+    "Seats that serve or shall serve, wants included: a part of the total.",
+    "seats",
+    FLEET,
+)
+FLEET_SPARE_TARGET = _gauge(
+    "fleet_spare_target_seats", "Spare seats that the fleet should have.", "seats", FLEET
+)
+FLEET_HELD = _gauge(
+    "fleet_held_seats", "Seats that take a replica and can serve nobody: a part of the total.", "seats", FLEET
+)
+FLEET_REASON = _gauge(
+    "fleet_reason",
+    "1 for each reason of the last decision; a reason that no longer holds is absent.",
+    "boolean",
+    FLEET,
+    listed("code", ReasonCode, "reasons of the law"),
+)
+FLEET_MODE = _gauge(
+    "fleet_mode",
+    "1 for the fleet's mode: Enforce acts, Observe decides and writes nothing.",
+    "boolean",
+    FLEET,
+    listed("mode", ("Enforce", "Observe"), "modes of a fleet"),
+)
+
+# ------------------------------------------------------------------ residents
+
+RESIDENTS = _gauge(
+    "residents",
+    "Residents by state, all fleets together, as their agents last reported them.",
+    "residents",
+    POLICY,
+    listed("state", ResidentState, "states of a resident"),
+)
+RESIDENT_RESTARTS = _counter(
+    "resident_restarts",
+    "Engines restarted on their seats, as far as this process has seen.",
+    "restarts",
+    POLICY,
+)
+
+# ------------------------------------------------------------------ promotions and what follows
+
+PROMOTIONS_TOTAL = _counter(
+    "promotions",
+    "Claims that should end in rotation, by how they ended.",
+    "promotions",
+    POLICY,
+    _OPERATION,
+    listed("outcome", PROMOTION_OUTCOMES, "how it ended"),
+)
+PROMOTION_DURATION = Family(
+    name="emberpool_promotion_duration_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Stages of promotions that succeeded, each from the end of the one before, the first from the sample; "
+    "first_token only where a request waited. With more than 55 policies series begin with the first promotion.",
+    unit="seconds",
+    labels=(POLICY, _OPERATION, listed("stage", STAGES, "stages of a promotion")),
+    buckets=_SECONDS_5MS_5S,
+)
+PROMOTION_TO_ROTATION = Family(
+    name="emberpool_promotion_to_rotation_seconds",
+    kind=Kind.HISTOGRAM,
+    help="From the sample that asked for a promotion to the resident in rotation: all stages but first_token, together.",
+    unit="seconds",
+    labels=(POLICY,),
+    buckets=_SECONDS_5MS_5S,
+)
+PROMOTION_TO_FIRST_TOKEN = Family(
+    name="emberpool_promotion_to_first_token_seconds",
+    kind=Kind.HISTOGRAM,
+    help="From the sample that asked for a promotion to the promoted resident's first content, where a request waited.",
+    unit="seconds",
+    labels=(POLICY,),
+    buckets=_SECONDS_5MS_5S,
+)
+DEMOTIONS_TOTAL = _counter(
+    "demotions",
+    "Residents taken out of rotation, by how it ended: a recalled one went back, a released one was dead.",
+    "demotions",
+    POLICY,
+    listed("outcome", DEMOTION_OUTCOMES, "how it ended"),
+)
+REPLACEMENTS = _counter("replacements", "Seats deleted because they can serve nobody.", "seats", FLEET)
+SEAT_RESTS = _counter(
+    "seat_rests", "Times that a seat was left alone after a failed promotion.", "rests", FLEET
+)
+
+# ------------------------------------------------------------------ the cost of warmth
+
+SEAT_SECONDS = _counter(
+    "seat_seconds",
+    "Time that seats were held, by what they were worth meanwhile; promoting counts as serving.",
+    "seconds",
+    FLEET,
+    listed("value", COUNTED_VALUES, "values of a seat"),
+)
+GPU_SECONDS = _counter(
+    "gpu_seconds",
+    "The same times the GPUs of a seat; the part with value Spare is what warmth costs. 0 on a machine without GPUs.",
+    "seconds",
+    FLEET,
+    listed("value", COUNTED_VALUES, "values of a seat"),
+)
+
+FAMILIES: tuple[Family, ...] = tuple(found for found in list(globals().values()) if isinstance(found, Family))
+"""All of them, in the order in which they are declared and shown."""
+
+# ------------------------------------------------------------------ the gateway as a process of its own
+
+FIRST_TOKENS_DROPPED = _counter(
+    "gateway_first_tokens_dropped", "First tokens that no controller took.", "first tokens"
+)
+ROUTES_CONNECTED = _gauge(
+    "gateway_routes_connected",
+    "1 while the controller's stream of routes is open.",
+    "boolean",
+    Label("controller", "the controllers in the gateway's settings"),
+)
+GATEWAY_PROCESS_FAMILIES: tuple[Family, ...] = (FIRST_TOKENS_DROPPED, ROUTES_CONNECTED)
+"""What the gateway's process exposes beside the gateway itself."""

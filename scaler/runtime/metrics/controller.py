@@ -1,0 +1,212 @@
+"""What the loop, the actuator and the API tell, on one registry that is passed in.
+
+Telling costs little: a tick leaves itself behind for the next scrape and adds a handful of numbers; all else is worked
+out when somebody scrapes.
+"""
+
+import platform
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from scaler.runtime.metrics import catalogue, last_tick
+from scaler.runtime.metrics.last_tick import LastTick, Seen
+from scaler.runtime.metrics.tallies import Count, Distribution, HeldTime
+from warmpool.metric_families import counter, empty, gauge, histogram
+from warmpool.seats import FleetName, PolicyName
+
+if TYPE_CHECKING:  # these import this package
+    from scaler.runtime.controller import PolicyTable, Tick
+    from scaler.runtime.events import PromotionRecord
+
+
+class ControllerMetrics:
+    """Everything that a controller counts.
+
+    It watches an `EventLog` for what became of promotions, demotions and seats.
+
+    Args:
+        registry: where the families are registered.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        build = gauge(catalogue.BUILD_INFO, registry)
+        build.labels(version("emberpool"), platform.python_version()).set(1)
+        self._leader = gauge(catalogue.LEADER, registry)
+        self._tick_seconds = histogram(catalogue.TICK_DURATION, registry)
+        self._last_tick_at = gauge(catalogue.TICK_LAST_SUCCESS, registry)
+        self._wakeups = counter(catalogue.TICK_WAKEUPS, registry)
+        self._samples = counter(catalogue.SIGNAL_SAMPLES, registry)
+        self._reports = counter(catalogue.AGENT_REPORTS, registry)
+        for cause in catalogue.CAUSES:
+            self._wakeups.labels(cause)
+        for outcome in catalogue.INTAKE_OUTCOMES:
+            self._samples.labels(outcome)
+            self._reports.labels(outcome)
+        self._owned = _Owned()
+        registry.register(self._owned)
+
+    # -------------------------------------------------------------- told by the controller
+
+    def ticked(self, tick: "Tick", table: "PolicyTable", seconds: float) -> None:
+        """Take over what one tick saw and decided for the policies and fleets of `table`, and how long it took."""
+        self._tick_seconds.observe(seconds)
+        self._last_tick_at.set(tick.at)
+        for cause, count in tick.causes.items():
+            self._wakeups.labels(cause if cause in catalogue.CAUSES else "other").inc(count)
+        self._owned.take(tick, table)
+
+    def led(self, *, leading: bool) -> None:
+        """Note whether this process leads."""
+        self._leader.set(leading)
+
+    # -------------------------------------------------------------- told by the API
+
+    def sampled(self, *, accepted: bool) -> None:
+        """Count a pushed sample."""
+        self._samples.labels("Accepted" if accepted else "Rejected").inc()
+
+    def reported(self, *, accepted: bool) -> None:
+        """Count an agent's report."""
+        self._reports.labels("Accepted" if accepted else "Rejected").inc()
+
+    # -------------------------------------------------------------- told by the event log
+
+    def promoted(self, record: "PromotionRecord") -> None:
+        """See `Watcher.promoted`."""
+        self._owned.promoted(record)
+
+    def answered(self, record: "PromotionRecord", at: float, *, waited: bool) -> None:
+        """See `Watcher.answered`; without a request that waited there is nothing to measure."""
+        if waited:
+            self._owned.answered(record, at)
+
+    def demoted(self, policy: PolicyName, outcome: str) -> None:
+        """See `Watcher.demoted`."""
+        self._owned.demotions.add(policy, outcome)
+
+    def replaced(self, fleet: FleetName) -> None:
+        """See `Watcher.replaced`."""
+        self._owned.replacements.add(fleet)
+
+    def rested(self, fleet: FleetName) -> None:
+        """See `Watcher.rested`."""
+        self._owned.rests.add(fleet)
+
+    def restarted(self, policy: PolicyName, times: int) -> None:
+        """See `Watcher.restarted`."""
+        self._owned.restarts.add(policy, by=times)
+
+
+class _Owned(Collector):
+    """What belongs to a policy or a fleet: shown from the first tick that knows its owner until one that doesn't."""
+
+    def __init__(self) -> None:
+        self.decisions = Count(catalogue.DECISIONS)
+        self.promotions = Count(catalogue.PROMOTIONS_TOTAL)
+        self.demotions = Count(catalogue.DEMOTIONS_TOTAL)
+        self.restarts = Count(catalogue.RESIDENT_RESTARTS)
+        self.replacements = Count(catalogue.REPLACEMENTS)
+        self.rests = Count(catalogue.SEAT_RESTS)
+        self._stages = Distribution(catalogue.PROMOTION_DURATION)
+        self._to_rotation = Distribution(catalogue.PROMOTION_TO_ROTATION)
+        self._to_first_token = Distribution(catalogue.PROMOTION_TO_FIRST_TOKEN)
+        self._held = HeldTime(catalogue.SEAT_SECONDS, catalogue.GPU_SECONDS)
+        self._gauges = LastTick()
+        self._seen: Seen | None = None
+
+    def take(self, tick: "Tick", table: "PolicyTable") -> None:
+        """Take a tick over."""
+        before = self._seen
+        self._seen = Seen(tick=tick, table=table)
+        if before is None or before.table is not table:
+            self._forget_others(table)
+        for name, decision in tick.decision.policies.items():
+            self.decisions.add(name, decision.mode)
+        if before is None:
+            return
+        seconds = tick.decision.at - before.tick.decision.at
+        for fleet, view in before.tick.snapshot.fleets.items():
+            if fleet in tick.snapshot.fleets:
+                self._held.elapse(fleet, _counts(view), seconds)
+
+    def _forget_others(self, table: "PolicyTable") -> None:
+        policies = {policy.name for policy in table.policies}
+        fleets = {fleet.name for fleet in table.fleets}
+        for count in (self.decisions, self.promotions, self.demotions, self.restarts):
+            count.keep(policies)
+        for distribution in (self._stages, self._to_rotation, self._to_first_token):
+            distribution.keep(policies)
+        for by_fleet in (self.replacements, self.rests, self._held):
+            by_fleet.keep(fleets)
+
+    def promoted(self, record: "PromotionRecord") -> None:
+        """Count a promotion; one that failed has no stages to compare."""
+        outcome = "Failed" if record.error else "Promoted"
+        self.promotions.add(record.policy, record.operation, outcome)
+        if record.error:
+            return
+        ends = (
+            record.trigger.decision,
+            record.claimed,
+            record.resumed,
+            record.canary,
+            record.rotation,
+        )
+        began = record.trigger.sample
+        for stage, ended in zip(catalogue.STAGES, ends, strict=False):
+            self._stages.observe(record.policy, record.operation, stage, value=max(0.0, ended - began))
+            began = ended
+        self._to_rotation.observe(record.policy, value=max(0.0, record.rotation - record.trigger.sample))
+
+    def answered(self, record: "PromotionRecord", at: float) -> None:
+        """Measure how long the first request waited for its first content."""
+        stage = catalogue.STAGES[-1]
+        self._stages.observe(record.policy, record.operation, stage, value=max(0.0, at - record.rotation))
+        self._to_first_token.observe(record.policy, value=max(0.0, at - record.trigger.sample))
+
+    # -------------------------------------------------------------- Collector
+
+    def describe(self) -> Iterable[Metric]:
+        """Return every family, so that no other may take its name."""
+        return [empty(family) for family in _OWNED]
+
+    def collect(self) -> Iterator[Metric]:
+        """Return everything of the last tick's policies and fleets; nothing before the first tick."""
+        seen = self._seen
+        if seen is None:
+            return
+        policies = [policy.name for policy in seen.table.policies]
+        fleets = [fleet.name for fleet in seen.table.fleets]
+        yield from self._gauges.metrics(seen)
+        for count in (self.decisions, self.promotions, self.demotions, self.restarts):
+            yield count.metric(policies)
+        for by_fleet in (self.replacements, self.rests):
+            yield by_fleet.metric(fleets)
+        for distribution in (self._stages, self._to_rotation, self._to_first_token):
+            yield distribution.metric(policies)
+        yield self._held.metric(fleets)
+        census = self._gauges.census
+        yield self._held.gpu_metric(census.gpus, fleets, census.take(seen.tick.seats))
+
+
+_OWNED = (
+    *last_tick.FAMILIES,
+    *(
+        catalogue.DECISIONS,
+        catalogue.PROMOTIONS_TOTAL,
+        catalogue.DEMOTIONS_TOTAL,
+        catalogue.RESIDENT_RESTARTS,
+    ),
+    *(catalogue.REPLACEMENTS, catalogue.SEAT_RESTS),
+    *(catalogue.PROMOTION_DURATION, catalogue.PROMOTION_TO_ROTATION, catalogue.PROMOTION_TO_FIRST_TOKEN),
+    *(catalogue.SEAT_SECONDS, catalogue.GPU_SECONDS),
+)
+
+_counts = attrgetter(*(value.lower() for value in catalogue.COUNTED_VALUES))
+"""A fleet view's seats, in the order of the label's values; its fields are named for them."""

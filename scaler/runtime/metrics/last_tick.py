@@ -1,0 +1,242 @@
+"""Gauges that say what the last tick saw and decided, worked out when somebody scrapes: a tick pays nothing for them.
+
+A tick never changes once it is over, so its rows may be read with pauses in between and still fit together. A policy or
+a fleet that is no longer in force has no rows.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scaler.core.model import Mode, PolicyDecision, Quality, Reading
+from scaler.runtime.metrics import catalogue
+from warmpool.metric_families import Family, Row, RowMetric
+from warmpool.seats import FleetName, PolicyName, Seat, SeatName, SeatValue, seat_value
+from warmpool.states import ResidentState
+
+if TYPE_CHECKING:  # the controller imports this package
+    from scaler.runtime.controller import PolicyTable, Tick
+
+_SEATS_BETWEEN_PAUSES = 64
+Rows = Iterator[Row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One tick with the policies that it was made for."""
+
+    tick: "Tick"
+    table: "PolicyTable"
+
+
+class Census:
+    """Seats and residents, counted. A seat that is the same object as at the last count is not looked at again.
+
+    Attributes:
+        values: seats by fleet and value.
+        states: residents by policy and state.
+        gpus: GPUs of a seat, per fleet.
+    """
+
+    def __init__(self) -> None:
+        self.values: Counter[tuple[FleetName, SeatValue]] = Counter()
+        self.states: Counter[tuple[PolicyName, ResidentState]] = Counter()
+        self.gpus: dict[str, int] = {}
+        self._known: dict[SeatName, Seat] = {}
+
+    def take(self, seats: Sequence[Seat]) -> Iterator[None]:
+        """Count these seats and no others, with a pause now and then; after each step the counts fit what is known."""
+        known = self._known
+        for number, seat in enumerate(seats):
+            before = known.get(seat.name)
+            if before is not seat:
+                known[seat.name] = seat
+                self._count(seat, 1)
+                if before is not None:
+                    self._count(before, -1)
+            if not number % _SEATS_BETWEEN_PAUSES:
+                yield
+        for name in known.keys() - {seat.name for seat in seats}:
+            self._count(known.pop(name), -1)
+
+    def _count(self, seat: Seat, by: int) -> None:
+        self.values[seat.fleet, seat_value(seat)] += by
+        for resident in seat.residents:
+            self.states[resident.policy, resident.state] += by
+        if by > 0 and seat.gpus:
+            self.gpus[seat.fleet] = len(seat.gpus)
+
+
+class LastTick:
+    """Rows of the last tick.
+
+    Remembers which policies' engines have ever been read, for a source that a policy hasn't got is not a source that
+    went missing.
+
+    Attributes:
+        census: the seats as they were last counted, which reading the metrics does.
+    """
+
+    def __init__(self) -> None:
+        self.census = Census()
+        self._measured: set[PolicyName] = set()
+
+    def metrics(self, seen: Seen) -> Iterator[RowMetric]:
+        """Return every gauge of a tick."""
+        census, seats = self.census, seen.tick.seats
+        for family, found in _SIMPLE.items():
+            yield RowMetric(family, found(seen))
+        yield RowMetric(catalogue.SIGNAL_AGE, self._ages(seen))
+        yield RowMetric(catalogue.SIGNAL_QUALITY, self._qualities(seen))
+        yield RowMetric(catalogue.SEATS, _seats(seen, census), census.take(seats))
+        yield RowMetric(catalogue.RESIDENTS, _residents(seen, census), census.take(seats))
+
+    def _readings(self, seen: Seen) -> Iterator[tuple[PolicyName, str, Reading]]:
+        self._measured &= seen.tick.snapshot.loads.keys()
+        for policy, load in seen.tick.snapshot.loads.items():
+            yield policy, "gateway", load.queued
+            if load.engines.known:
+                self._measured.add(policy)
+            if policy in self._measured:
+                yield policy, "engines", load.engines
+
+    def _ages(self, seen: Seen) -> Rows:
+        for policy, source, reading in self._readings(seen):
+            if reading.known:
+                yield (policy, source), reading.age
+
+    def _qualities(self, seen: Seen) -> Rows:
+        for policy, source, reading in self._readings(seen):
+            for quality in Quality:
+                yield (policy, source, quality), float(reading.quality is quality)
+
+
+# ------------------------------------------------------------------ policies
+
+
+def _of_decision(number: Callable[[PolicyDecision], float | None]) -> Callable[[Seen], Rows]:
+    def found(seen: Seen) -> Rows:
+        for name, decision in seen.tick.decision.policies.items():
+            value = number(decision)
+            if value is not None:
+                yield (name,), value
+
+    return found
+
+
+def _per_fleet(counts: Callable[[PolicyDecision], Mapping[FleetName, float]]) -> Callable[[Seen], Rows]:
+    def found(seen: Seen) -> Rows:
+        for name, decision in seen.tick.decision.policies.items():
+            for fleet, count in counts(decision).items():
+                yield (name, fleet), count
+
+    return found
+
+
+def _unfilled(decision: PolicyDecision) -> Mapping[FleetName, int]:
+    serving = decision.serving
+    return {fleet: max(0, count - serving.get(fleet, 0)) for fleet, count in decision.wanted.items()}
+
+
+def _modes(seen: Seen) -> Rows:
+    for name, decision in seen.tick.decision.policies.items():
+        for mode in Mode:
+            yield (name, mode), float(decision.mode is mode)
+
+
+def _policy_reasons(seen: Seen) -> Rows:
+    for name, decision in seen.tick.decision.policies.items():
+        for code in dict.fromkeys(reason.code for reason in decision.reasons):
+            yield (name, code), 1.0
+
+
+def _targets(seen: Seen) -> Rows:
+    for policy in seen.table.policies:
+        for share in policy.fleets:
+            yield (policy.name, share.fleet), share.target_in_flight
+
+
+def _supplies(seen: Seen) -> Rows:
+    for fleet, view in seen.tick.snapshot.fleets.items():
+        for policy, supply in view.supply.items():
+            counts = (supply.serving, supply.promoting, supply.draining, supply.promotable, supply.switchable)
+            for name, count in zip(catalogue.SUPPLIES, counts, strict=True):
+                yield (policy, fleet, name), count
+
+
+def _residents(seen: Seen, census: Census) -> Rows:
+    for policy in seen.table.policies:
+        for state in ResidentState:
+            yield (policy.name, state), census.states[policy.name, state]
+
+
+# ------------------------------------------------------------------ fleets
+
+
+def _seats(seen: Seen, census: Census) -> Rows:
+    for fleet in seen.table.fleets:
+        for value in SeatValue:
+            yield (fleet.name, value), census.values[fleet.name, value]
+
+
+def _fleet_reasons(seen: Seen) -> Rows:
+    for name, decision in seen.tick.decision.fleets.items():
+        for code in dict.fromkeys(reason.code for reason in decision.reasons):
+            yield (name, code), 1.0
+
+
+def _fleet_modes(seen: Seen) -> Rows:
+    for fleet in seen.table.fleets:
+        yield (fleet.name, "Enforce"), float(not fleet.observe)
+        yield (fleet.name, "Observe"), float(fleet.observe)
+
+
+def _of_fleets(pairs: Callable[[Seen], Iterable[tuple[str, float]]]) -> Callable[[Seen], Rows]:
+    return lambda seen: (((name,), number) for name, number in pairs(seen))
+
+
+_SIMPLE: Mapping[Family, Callable[[Seen], Rows]] = {
+    catalogue.DEMAND: _of_decision(lambda decision: decision.demand),
+    catalogue.NEEDED: _of_decision(lambda decision: decision.needed),
+    catalogue.CAPACITY: _of_decision(lambda decision: decision.capacity),
+    catalogue.POLICY_MODE: _modes,
+    catalogue.POLICY_REASON: _policy_reasons,
+    catalogue.OBJECTIVE_TTFT: _of_fleets(
+        lambda seen: ((p.name, p.ttft_objective) for p in seen.table.policies)
+    ),
+    catalogue.TARGET_IN_FLIGHT: _targets,
+    catalogue.SERVING_MIN: _of_fleets(lambda seen: ((p.name, p.serving_min) for p in seen.table.policies)),
+    catalogue.SERVING_MAX: _of_fleets(lambda seen: ((p.name, p.serving_max) for p in seen.table.policies)),
+    catalogue.WANTED: _per_fleet(lambda decision: decision.wanted),
+    catalogue.SERVING: _per_fleet(lambda decision: decision.serving),
+    catalogue.UNFILLED: _per_fleet(_unfilled),
+    catalogue.SUPPLY: _supplies,
+    catalogue.FLEET_TOTAL: _of_fleets(
+        lambda seen: ((name, each.total) for name, each in seen.tick.decision.fleets.items())
+    ),
+    catalogue.FLEET_REPLICAS: _of_fleets(
+        lambda seen: ((name, each.replicas) for name, each in seen.tick.snapshot.fleets.items())
+    ),
+    catalogue.FLEET_MAX: _of_fleets(lambda seen: ((f.name, f.max_seats) for f in seen.table.fleets)),
+    catalogue.FLEET_SERVING: _of_fleets(
+        lambda seen: ((name, each.serving) for name, each in seen.tick.decision.fleets.items())
+    ),
+    catalogue.FLEET_SPARE_TARGET: _of_fleets(
+        lambda seen: ((name, each.spare) for name, each in seen.tick.decision.fleets.items())
+    ),
+    catalogue.FLEET_HELD: _of_fleets(
+        lambda seen: ((name, each.held) for name, each in seen.tick.decision.fleets.items())
+    ),
+    catalogue.FLEET_REASON: _fleet_reasons,
+    catalogue.FLEET_MODE: _fleet_modes,
+}
+
+FAMILIES: Sequence[Family] = (
+    *_SIMPLE,
+    catalogue.SIGNAL_AGE,
+    catalogue.SIGNAL_QUALITY,
+    catalogue.SEATS,
+    catalogue.RESIDENTS,
+)
+"""What `LastTick` fills."""

@@ -1,0 +1,109 @@
+"""Following the routes that controllers publish: one stream to each, the table of the latest term counts.
+
+What was learned last holds while no controller answers, so that routing outlives them all.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import aiohttp
+import structlog
+
+from scaler.runtime.published_routes import (
+    HEARTBEAT_SECONDS,
+    LONGEST_LINE_BYTES,
+    PublishedTable,
+    TableRejected,
+    from_line,
+)
+
+log = structlog.get_logger(__name__)
+
+SILENT_SECONDS = 3 * HEARTBEAT_SECONDS
+"""A stream that brings nothing for this long is broken."""
+FORGET_TERM_SECONDS = 15.0
+"""When nobody of the term that counts has been heard for this long, an earlier one is believed again (clocks that were
+set back; a controller's term is never below the time of its start)."""
+_CONNECT_SECONDS = 2.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 0.5
+"""A controller that is back may promote at once, and what it promotes is of use with its routes only."""
+
+
+class RouteFollower:
+    """Follows all controllers while `run` runs.
+
+    Args:
+        controllers: their base URLs.
+        take: gets each table that counts; what it refuses with a ValueError is logged and left.
+        connected: told of each stream that begins and ends.
+    """
+
+    def __init__(
+        self,
+        controllers: Sequence[str],
+        take: Callable[[PublishedTable], None],
+        connected: Callable[[str, bool], None] = lambda _controller, _is: None,
+    ) -> None:
+        self._controllers = tuple(controller.rstrip("/") for controller in controllers)
+        self._take = take
+        self._connected = connected
+        self._term = 0
+        self._heard = 0.0
+
+    async def run(self, session: aiohttp.ClientSession) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for controller in self._controllers:
+                group.create_task(self._follow(session, controller), name=f"routes from {controller}")
+
+    async def _follow(self, session: aiohttp.ClientSession, controller: str) -> None:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            problem = await self._read(session, controller)
+            self._connected(controller, False)
+            if time.monotonic() - began > SILENT_SECONDS:
+                failures = 0  # it had worked for a while
+            if not failures:
+                log.warning(
+                    "no routes from controller; the last ones hold", controller=controller, problem=problem
+                )
+            failures += 1
+            pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(failures, 8))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+
+    async def _read(self, session: aiohttp.ClientSession, controller: str) -> str:
+        """Read one stream to its end; return why it ended."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=SILENT_SECONDS)
+        tables = 0
+        try:
+            async with session.get(
+                f"{controller}/v1/routes", timeout=timeout, read_bufsize=LONGEST_LINE_BYTES
+            ) as response:
+                if response.status != 200:  # noqa: PLR2004 - HTTP OK
+                    return f"status {response.status}"
+                self._connected(controller, True)
+                while line := await response.content.readline():
+                    table = from_line(line)
+                    if table is None:
+                        continue
+                    tables += 1
+                    if tables == 1:
+                        log.info("routes from controller", controller=controller, term=table.term)
+                    self._offer(table)
+        except (aiohttp.ClientError, TimeoutError, OSError, TableRejected, ValueError) as error:
+            return str(error) or type(error).__name__
+        return "the stream ended"
+
+    def _offer(self, table: PublishedTable) -> None:
+        now = time.monotonic()
+        if table.term < self._term and now - self._heard < FORGET_TERM_SECONDS:
+            return
+        self._term, self._heard = table.term, now
+        try:
+            self._take(table)
+        except ValueError as error:
+            log.warning("routes can't be used; the last ones hold", error=str(error))

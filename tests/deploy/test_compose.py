@@ -1,0 +1,149 @@
+"""docker-compose.yaml and what it mounts: right by the specification's schema, and right with each other."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler.cluster.static.listing import load_agents
+from scaler.policy.compile import load_policies
+from tests.deploy.compose import FILE, PORT_OPTIONS, ROOT, load, substituted, variables_of
+
+COMPOSE = load()
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+IMAGES = sorted({service["build"]["dockerfile"] for service in OURS.values()})
+SEATS = sorted(name for name in SERVICES if name.startswith("seat-"))
+DEPLOY = ROOT / "deploy/compose"
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Sources by container path."""
+    entries = [entry.split(":") for entry in SERVICES[service].get("volumes", [])]
+    return {entry[1]: entry[0] for entry in entries}
+
+
+def test_the_file_follows_the_compose_specification() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_schema_would_notice_a_wrong_key(tmp_path: Path) -> None:
+    wrong = tmp_path / "docker-compose.yaml"
+    wrong.write_text(FILE.read_text("utf-8").replace("healthcheck:", "healthchek:"), "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+        str(wrong),
+    ]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 1
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_service_is_watched_and_comes_back(name: str) -> None:
+    service = SERVICES[name]
+    if name == "prepare":  # it ends when its work is done
+        assert (service["restart"], service["healthcheck"]) == ("no", {"disable": True})
+        return
+    assert service["restart"] == "unless-stopped"
+    assert service["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_mounts_is_there(name: str) -> None:
+    for target, source in mounts(name).items():
+        if source.startswith("."):
+            assert (ROOT / source).exists(), f"{target} is mounted from {source}"
+        else:
+            assert source in COMPOSE["volumes"]
+
+
+def test_no_secret_stands_in_the_file_and_the_example_names_each() -> None:
+    example = (DEPLOY / ".env.example").read_text("utf-8")
+    for service in SERVICES.values():
+        for name, value in service.get("environment", {}).items():
+            if re.search("TOKEN|PASSWORD|SECRET|KEY", name):
+                assert re.fullmatch(r"\$\{\w+:\?.+\}", value)
+    needed = {match["name"] for match in variables_of(FILE.read_text("utf-8")) if match["how"] != ":-"}
+    assert needed == set(re.findall(r"^(\w+)=$", example, re.MULTILINE))  # named, and empty
+    with pytest.raises(KeyError):
+        substituted(COMPOSE, {})
+
+
+def test_images_are_pinned_and_name_no_registry() -> None:
+    for name, service in SERVICES.items():
+        first, _, rest = service["image"].partition("/")
+        assert not (rest and re.search(r"[.:]", first)), f"{name}: {service['image']}"
+        if name not in OURS:
+            assert re.search(r":v?\d+\.\d+", service["image"]), f"{name}: {service['image']}"
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_is_built_from_what_is_there_and_runs_without_root(image: str) -> None:
+    text = (ROOT / image).read_text("utf-8")
+    allowed = (ROOT / f"{image}.dockerignore").read_text("utf-8").splitlines()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists()
+            assert f"!{source}" in allowed
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["python:3.12-slim"] * 2
+    assert "\nUSER emberpool\n" in text
+
+
+def test_only_the_seats_have_torch() -> None:
+    extras = {
+        image: re.findall(
+            r"pip install .* '?\.(\[\w+\])?'?$", (ROOT / image).read_text("utf-8"), re.MULTILINE
+        )
+        for image in IMAGES
+    }
+    assert extras == {
+        "deploy/images/controller.Dockerfile": [""],
+        "deploy/images/seat.Dockerfile": ["[engine]"],
+    }
+
+
+def test_policies_agents_and_services_are_of_one_mind() -> None:
+    policies, listed = load_policies([DEPLOY / "policies.yaml"]), load_agents(DEPLOY / "agents.yaml")
+    assert {fleet.name for fleet in listed.spec.fleets} == set(policies.fleets)
+    for fleet in listed.spec.fleets:
+        assert policies.fleets[fleet.name].spec.max_seats == len(fleet.seats)  # type: ignore[index]
+        assert len(policies.policies_on(fleet.name)) == 2  # type: ignore[arg-type]
+    seats = {seat.name: seat.agent for fleet in listed.spec.fleets for seat in fleet.seats}
+    assert seats == {name: f"http://{name}:9081" for name in SEATS}
+    for name in SEATS:
+        assert SERVICES[name]["command"] == ["agent", f"--config=/data/seats/{name}.json"]
+
+
+def test_prometheus_scrapes_every_process_of_ours() -> None:
+    config = load(DEPLOY / "prometheus.yml")
+    targets = {
+        target
+        for job in config["scrape_configs"]
+        for each in job["static_configs"]
+        for target in each["targets"]
+    }
+    assert targets == {"controller:9080", "gateway:9082", *(f"{name}:9081" for name in SEATS)}
+    assert {("controller", 9080), ("gateway", 9082)} <= PORT_OPTIONS.keys()
+    (agents,) = [job for job in config["scrape_configs"] if job["job_name"] == "emberpool-agent"]
+    secret = Path(agents["authorization"]["credentials_file"])
+    assert str(secret.parent) == "/run/secrets"
+    assert SERVICES["prometheus"]["secrets"] == [secret.name]
+    assert COMPOSE["secrets"][secret.name] == {"environment": "EMBERPOOL_AGENT_TOKEN"}
+    assert set(config["rule_files"]) <= set(mounts("prometheus"))
+
+
+def test_grafana_finds_its_dashboards_and_its_data() -> None:
+    provisioning = DEPLOY / "grafana/provisioning"
+    (provider,) = load(provisioning / "dashboards/emberpool.yaml")["providers"]
+    assert mounts("grafana")[provider["options"]["path"]] == "./deploy/monitoring/dashboards"
+    (source,) = load(provisioning / "datasources/prometheus.yaml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert "prometheus" in SERVICES

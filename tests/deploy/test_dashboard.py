@@ -1,0 +1,245 @@
+"""The rules of Grafana's dashboard linter, and a few of our own, on every committed dashboard."""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+
+from deploy.monitoring.burst_drill import PATH, rendered
+from tests.deploy.monitoring import (
+    DASHBOARDS,
+    HISTOGRAM_PARTS,
+    RANGE,
+    RATE_INTERVAL,
+    Metric,
+    Query,
+    catalogue,
+    dashboard_queries,
+    family,
+    load_dashboard,
+    panels,
+    walk,
+)
+
+METRICS = catalogue()
+UNITS = {"s", "percentunit", "short", "reqps", "ops", "bytes"}
+WINDOWS = {promql_parser.parse_duration(RATE_INTERVAL), promql_parser.parse_duration(RANGE)}
+RATES = {"rate", "increase"}
+SCRAPED = {"job", "instance"}
+"""Labels that the scraping side gives."""
+
+
+# ------------------------------------------------------------------ a query's faults
+
+
+def faults(query: Query) -> list[str]:
+    """Say what is wrong with a query; nothing where it is good."""
+    text = query.filled(everything="all-of-them")
+    try:
+        parsed = promql_parser.parse(text)
+    except ValueError as error:
+        return [f"not PromQL: {error}"]
+    found = []
+    for node, above in walk(parsed):
+        if isinstance(node, promql_parser.MatrixSelector) and node.range not in WINDOWS:
+            found.append("a window is $__rate_interval or $__range, never a fixed duration")
+        if isinstance(node, promql_parser.VectorSelector):
+            found += selector_faults(node, above)
+    return found
+
+
+def selector_faults(selector: Any, above: tuple[Any, ...]) -> Iterator[str]:
+    name = selector.name or ""
+    metric = family(name, METRICS)
+    if metric is None:
+        yield f"{name} is not in METRICS.md"
+        return
+    yield from kind_faults(name, metric, above)
+    given = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
+    labels = metric.labels | SCRAPED | ({"le"} if name.endswith("_bucket") else set())
+    for variable in ("job", *sorted({"policy", "fleet", "arm"} & metric.labels)):
+        if "all-of-them" not in given.get(variable, ""):
+            yield f"{name} isn't selected by ${variable}"
+    kept = {label for node in above for label in grouping(node)}
+    yield from (f"{name} has no label {label}" for label in sorted((set(given) | kept) - labels))
+
+
+def kind_faults(name: str, metric: Metric, above: tuple[Any, ...]) -> Iterator[str]:
+    called = [node.func.name for node in above if isinstance(node, promql_parser.Call)]
+    rated = bool(RATES & set(called))
+    grows = metric.kind == "counter" or name.endswith(HISTOGRAM_PARTS)
+    if grows and not rated:
+        yield f"{name} only grows: it needs rate or increase"
+    if rated and not grows:
+        yield f"{name} goes up and down: rate means nothing"
+    if grows and not any(isinstance(node, promql_parser.AggregateExpr) for node in above):
+        yield f"{name} isn't aggregated: each instance would get a line"
+
+
+def grouping(node: Any) -> list[str]:
+    if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
+        return list(node.modifier.labels)
+    return []
+
+
+@pytest.mark.parametrize(
+    ("expr", "fault"),
+    [
+        pytest.param('sum(rate(emberpool_tick_wakeups_total{job=~"$job"}[5m]', "not PromQL", id="broken"),
+        pytest.param(
+            'sum(rate(emberpool_tick_wakeups_total{job=~"$job"}[5m]))', "fixed duration", id="fixed-window"
+        ),
+        pytest.param(
+            'sum(emberpool_tick_wakeups_total{job=~"$job"})', "only grows", id="counter-without-rate"
+        ),
+        pytest.param(
+            'rate(emberpool_tick_wakeups_total{job=~"$job"}[$__rate_interval])', "aggregated", id="bare-rate"
+        ),
+        pytest.param(
+            'sum(rate(emberpool_leader{job=~"$job"}[$__rate_interval]))', "up and down", id="rate-of-a-gauge"
+        ),
+        pytest.param("max(emberpool_leader)", "isn't selected by $job", id="without-job"),
+        pytest.param('max(emberpool_demand_requests{job=~"$job"})', "$policy", id="without-policy"),
+        pytest.param('max(emberpool_seats{job=~"$job"})', "$fleet", id="without-fleet"),
+        pytest.param('max(emberpool_drill_stage{job=~"$job"})', "$arm", id="without-arm"),
+        pytest.param('max(emberpool_leaders{job=~"$job"})', "METRICS.md", id="unknown-metric"),
+        pytest.param(
+            'max by (policy) (emberpool_leader{job=~"$job"})', "no label policy", id="unknown-label"
+        ),
+        pytest.param('max(emberpool_leader{job=~"$job", pod="a"})', "no label pod", id="unknown-matcher"),
+        pytest.param(
+            'histogram_quantile(0.9, sum by (le) (emberpool_tick_duration_seconds_bucket{job=~"$job"}))',
+            "only grows",
+            id="histogram-without-rate",
+        ),
+    ],
+)
+def test_a_bad_query_is_noticed(expr: str, fault: str) -> None:
+    assert any(fault in found for found in faults(Query("here", expr)))
+
+
+# ------------------------------------------------------------------ dashboards
+
+ALL = [pytest.param(path, id=path.stem) for path in DASHBOARDS]
+QUERIES = [
+    pytest.param(query, id=query.place)
+    for path in DASHBOARDS
+    for query in dashboard_queries(load_dashboard(path))
+]
+PANELS = [
+    pytest.param(panel, id=panel["title"]) for path in DASHBOARDS for panel in panels(load_dashboard(path))
+]
+
+
+def test_the_committed_file_is_what_its_source_says() -> None:
+    assert PATH in DASHBOARDS
+    assert PATH.read_text("utf-8") == rendered(), "run `python -m deploy.monitoring.burst_drill`"
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_keeps_the_rules(query: Query) -> None:
+    assert faults(query) == []
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_a_dashboard_has_a_stable_identity(path: Path) -> None:
+    dashboard = load_dashboard(path)
+    assert re.fullmatch(r"emberpool-[a-z-]{1,30}", dashboard["uid"])
+    assert dashboard["title"].startswith("Emberpool / ")
+    assert dashboard["description"]
+    assert "emberpool" in dashboard["tags"]
+    assert dashboard["editable"] is False
+    assert dashboard["schemaVersion"] >= 38, "Grafana 10"
+    assert "id" not in dashboard, "numeric ids belong to one installation"
+    assert "__inputs" not in dashboard, "an export for sharing can't be provisioned"
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_variables_are_templated_and_follow_the_time_range(path: Path) -> None:
+    variables = {each["name"]: each for each in load_dashboard(path)["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert variables["datasource"]["query"] == "prometheus"
+    for name in ("job", "policy", "fleet"):
+        variable = variables[name]
+        assert variable["datasource"]["uid"] == "${datasource}"
+        assert variable["label"]
+        assert variable["refresh"] == 2, "on change of the time range"
+        assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".+")
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_the_queries_of_variables_name_what_exists(path: Path) -> None:
+    for variable in load_dashboard(path)["templating"]["list"]:
+        if variable["type"] != "query":
+            continue
+        parts = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+        assert parts is not None
+        selector = promql_parser.parse(parts[1].replace("$job", "any"))
+        assert isinstance(selector, promql_parser.VectorSelector)
+        if selector.name is not None:
+            metric = family(selector.name, METRICS)
+            assert metric is not None, selector.name
+            assert parts[2] in metric.labels
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_annotations_show_what_a_drill_sends(path: Path) -> None:
+    notes = load_dashboard(path)["annotations"]["list"]
+    tags = [note["target"]["tags"] for note in notes if "target" in note]
+    assert ["emberpool", "drill"] in tags
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_panels_have_numbers_of_their_own_and_do_not_overlap(path: Path) -> None:
+    placed = load_dashboard(path)["panels"]
+    numbers = [panel["id"] for panel in placed]
+    assert len(set(numbers)) == len(numbers)
+    titles = [panel["title"] for panel in placed]
+    assert len(set(titles)) == len(titles)
+    for one, other in combinations((panel["gridPos"] for panel in placed), 2):
+        assert not _overlap(one, other), (one, other)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in placed)
+
+
+def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+    below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+    return not (beside or below)
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
+    assert panel["title"]
+    assert panel["description"].endswith((".", ")"))
+    assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    if panel["type"] == "timeseries" and panel["fieldConfig"]["defaults"]["unit"] == "short":
+        assert panel["fieldConfig"]["defaults"]["custom"]["axisLabel"], "what is counted?"
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panels_series_have_names_that_its_query_can_give(panel: dict[str, Any]) -> None:
+    targets = panel["targets"]
+    assert targets
+    letters = [target["refId"] for target in targets]
+    assert len(set(letters)) == len(letters)
+    for target in targets:
+        assert target["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert target["legendFormat"]
+        query = Query(panel["title"], target["expr"])
+        named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        nodes = [node for node, _ in walk(promql_parser.parse(query.filled(everything="x")))]
+        kept = {label for node in nodes for label in grouping(node)}
+        bare = not any(isinstance(node, promql_parser.AggregateExpr) for node in nodes)
+        assert bare or named <= kept, f"{named - kept} is aggregated away"
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_repeated_panel_says_which_one_it_is(panel: dict[str, Any]) -> None:
+    if "repeat" in panel:
+        assert f"${panel['repeat']}" in panel["title"]
+        assert all('"$' + panel["repeat"] + '"' in target["expr"] for target in panel["targets"])

@@ -1,0 +1,370 @@
+"""A real burst under a real Prometheus: every query of the dashboard returns data, and every command of the runbooks works.
+
+One drill (the smallest scenario, its warm arm) runs as a person would run it. Prometheus scrapes the drill, the controller
+that it started, and its agents, once a second, by the shipped configuration with other addresses.
+"""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+from ruamel.yaml import YAML
+
+from tests.deploy.monitoring import (
+    DASHBOARDS,
+    MONITORING,
+    ROOT,
+    RULES,
+    RUNBOOKS,
+    Query,
+    catalogue,
+    commands,
+    dashboard_queries,
+    family,
+    load_dashboard,
+    load_rules,
+    needs,
+    series_named,
+)
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(180)]
+
+SCENARIO = "policies/drills/smoke.yaml"
+LONGEST_SECONDS = 75.0
+"""The whole proof; it takes about half of that on two quiet cores."""
+TOKEN = "EMBERPOOL_AGENT_TOKEN"  # a variable's name
+T = TypeVar("T")
+
+QUERIES = [query for path in DASHBOARDS for query in dashboard_queries(load_dashboard(path))]
+MAY_BE_EMPTY = {
+    "Failures by outcome / A": "nothing failed; the panel's other query says 0",
+    "Verdict / A": "the drill may end before its verdict is scraped",
+}
+"""Queries that the smallest drill needn't answer, and why; all others must."""
+
+
+# ------------------------------------------------------------------ waiting and asking
+
+
+@dataclass
+class Deadline:
+    """One deadline for everything."""
+
+    at: float = field(default_factory=lambda: time.monotonic() + LONGEST_SECONDS)
+
+    def until(self, found: Callable[[], T | None], what: str) -> T:
+        """Ask again and again until there is something; fail with `what` is missing when time is over."""
+        while time.monotonic() < self.at:
+            result = found()
+            if result:
+                return result
+            time.sleep(0.05)  # between two looks
+        pytest.fail(f"{what}: not within {LONGEST_SECONDS:.0f} s")
+
+
+def ask(url: str) -> Any:
+    """Return the JSON behind a URL; None where nobody answers yet."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        text = error.read().decode()
+        error.close()
+        pytest.fail(f"{url}: {error.code} {text}")
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prometheus:
+    """A running Prometheus."""
+
+    url: str
+    folder: Path
+    started: float = field(default_factory=time.time)
+
+    def api(self, path: str, **parameters: str) -> Any:
+        answer = ask(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        assert answer is not None, "Prometheus is gone"
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def target(self, job: str, addresses: Sequence[str]) -> None:
+        """Name what a job scrapes; the file appears whole, because Prometheus watches the folder."""
+        partial = self.folder / f"{job}.partial"
+        partial.write_text(json.dumps([{"targets": [urllib.parse.urlsplit(a).netloc for a in addresses]}]))
+        partial.replace(self.folder / f"{job}.json")
+
+    def up(self, jobs: int) -> bool:
+        targets = self.api("targets", state="active")["activeTargets"]
+        wrong = [target["lastError"] for target in targets if target["health"] == "down"]
+        return (
+            not wrong
+            and len({target["labels"]["job"] for target in targets if target["health"] == "up"}) == jobs
+        )
+
+    def values(self, expr: str, end: float) -> list[float]:
+        """All numbers that a query gives at any second from the start until `end`."""
+        found = self.api("query_range", query=expr, start=f"{self.started:.3f}", end=f"{end:.3f}", step="1s")
+        numbers = [float(value) for series in found["result"] for _, value in series["values"]]
+        return [number for number in numbers if not math.isnan(number)]
+
+
+@contextmanager
+def prometheus(folder: Path, deadline: Deadline) -> Iterator[Prometheus]:
+    """Run one on a free port of its own choice, by the shipped configuration with short intervals and targets from files."""
+    yaml = YAML(typ="safe", pure=True)
+    shipped = yaml.load(MONITORING / "prometheus.yaml")
+    shipped["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    shipped["rule_files"] = [str(path) for path in RULES]
+    shipped["scrape_configs"].append(
+        {"job_name": "emberpool-agent", "authorization": {"credentials_file": str(folder / "token")}}
+    )
+    for job in shipped["scrape_configs"]:
+        job.pop("static_configs", None)
+        job["file_sd_configs"] = [{"files": [str(folder / f"{job['job_name']}.json")]}]
+    with (folder / "prometheus.yaml").open("w") as file:
+        yaml.dump(shipped, file)
+    log = folder / "prometheus.log"
+    command = [
+        needs("prometheus"),
+        f"--config.file={folder / 'prometheus.yaml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+    ]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            port = deadline.until(
+                lambda: re.search(r"Listening on.*127\.0\.0\.1:(\d+)", log.read_text()), str(log)
+            )[1]
+            url = f"http://127.0.0.1:{port}"
+            deadline.until(lambda: ask(f"{url}/api/v1/status/runtimeinfo"), "Prometheus answers")
+            yield Prometheus(url=url, folder=folder)
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def drill(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the scenario's warm arm; it ends itself and all that it started on SIGINT."""
+    (folder / "tmp").mkdir()
+    command = [sys.executable, "-m", "scaler", "drill", "run", SCENARIO, "--arm", "warm"]
+    command += ["--metrics-port", "0", "--out", str(folder / "report")]
+    environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+    with (
+        (folder / "drill.log").open("wb") as log,
+        subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=environment) as process,
+    ):
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(timeout=40)
+
+
+# ------------------------------------------------------------------ the proof
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was seen of one burst."""
+
+    prometheus: Prometheus
+    end: float
+    exit_code: int
+    log: str
+    commands: dict[str, subprocess.CompletedProcess[str]]
+    rules: list[dict[str, Any]]
+
+    def values(self, query: Query) -> list[float]:
+        whole = f"{math.ceil(self.end - self.prometheus.started)}s"
+        return self.prometheus.values(query.filled(rate_interval="5s", whole=whole), self.end)
+
+    def most(self, expr: str) -> float:
+        """The largest number that a query gave at any time."""
+        return max(self.values(Query("here", expr)))
+
+
+@pytest.fixture(scope="module")
+def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
+    folder, deadline = tmp_path_factory.mktemp("proof"), Deadline()
+    with ExitStack() as stack:
+        server = stack.enter_context(prometheus(folder, deadline))
+        process = stack.enter_context(drill(folder))
+        state = follow(server, process, deadline)
+        tried = try_commands(state, server, deadline)
+        deadline.until(lambda: process.poll() is not None, "the end of the drill")
+        yield Proof(
+            prometheus=server,
+            end=time.time(),
+            exit_code=process.returncode,
+            log=(folder / "drill.log").read_text("utf-8"),
+            commands=tried,
+            rules=[rule for group in server.api("rules")["groups"] for rule in group["rules"]],
+        )
+
+
+def follow(server: Prometheus, process: subprocess.Popen[bytes], deadline: Deadline) -> Path:
+    """Tell Prometheus of everything as it comes up; return the state directory of the drill's child."""
+    folder = server.folder
+
+    def alive(found: T | None) -> T | None:
+        assert process.poll() is None, (folder / "drill.log").read_text("utf-8")
+        return found
+
+    shown = deadline.until(
+        lambda: alive(re.search(r"metrics: (\S+)", (folder / "drill.log").read_text("utf-8"))),
+        "the drill's metrics",
+    )
+    server.target("emberpool-drill", [shown[1]])
+    local = deadline.until(
+        lambda: alive(next(folder.glob("tmp/emberpool-drill-*/local.json"), None)), "local.json"
+    )
+    controller = json.loads(local.read_text("utf-8"))["controller"]
+    server.target("emberpool-controller", [controller])
+
+    def agents() -> list[str] | None:
+        seats = (ask(f"{controller}/v1/seats") or {"items": []})["items"]
+        found = [seat["agent"] for seat in seats if seat["agent"]]
+        return alive(found if seats and len(found) == len(seats) else None)
+
+    found = deadline.until(agents, "reports of all agents")
+    (folder / "token").write_text(token(process.pid))
+    server.target("emberpool-agent", found)
+    deadline.until(lambda: alive(server.up(jobs=3) or None), "scrapes of drill, controller and agents")
+    return local.parent
+
+
+def token(pid: int) -> str:
+    """The bearer token that the drill's agents want: a person would know it, here it is made anew each time."""
+    for process in psutil.Process(pid).children(recursive=True):
+        if found := process.environ().get(TOKEN):
+            return str(found)
+    pytest.fail("no agent has a token")
+
+
+def try_commands(
+    state: Path, server: Prometheus, deadline: Deadline
+) -> dict[str, subprocess.CompletedProcess[str]]:
+    """Run every command of the runbooks, as a shell does, while the drill's child runs."""
+    controller = json.loads((state / "local.json").read_text("utf-8"))["controller"]
+    deadline.until(
+        lambda: server.values("emberpool_gateway_requests_total", time.time()), "a gateway with routes"
+    )
+    seat = ask(f"{controller}/v1/seats")["items"][0]
+    variables = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "EMBERPOOL_SERVER": controller,
+        "STATE_DIR": str(state),
+        "POLICY": "chat",
+        "FLEET": seat["fleet"],
+        "SEAT": seat["name"],
+    }
+    lines = {
+        line for book in RUNBOOKS.glob("*.md") for line in commands(book) if not line.startswith("export ")
+    }
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", line],
+            cwd=ROOT,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(sorted(lines), pool.map(run, sorted(lines)), strict=True))
+
+
+# ------------------------------------------------------------------ what it proves
+
+
+def test_the_burst_was_answered(proof: Proof) -> None:
+    assert proof.exit_code == 0, proof.log
+
+
+@pytest.mark.parametrize("query", [pytest.param(query, id=query.place) for query in QUERIES])
+def test_a_query_returns_data(proof: Proof, query: Query) -> None:
+    if query.place not in MAY_BE_EMPTY:
+        assert proof.values(query), query.filled(rate_interval="5s", whole="1m")
+
+
+def test_what_may_be_empty_is_a_query() -> None:
+    assert MAY_BE_EMPTY.keys() <= {query.place for query in QUERIES}
+
+
+@pytest.mark.parametrize("name", ["job", "policy", "fleet", "arm"])
+def test_a_variable_has_values(proof: Proof, name: str) -> None:
+    (variable,) = (
+        each
+        for path in DASHBOARDS
+        for each in load_dashboard(path)["templating"]["list"]
+        if each["name"] == name
+    )
+    parts = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+    assert parts is not None
+    selector = parts[1].replace("$job", ".+")
+    assert proof.prometheus.api(f"label/{parts[2]}/values", **{"match[]": selector})
+
+
+def test_every_metric_that_dashboard_and_alerts_name_is_there(proof: Proof) -> None:
+    exposed = set(proof.prometheus.api("label/__name__/values"))
+    named = {name for query in QUERIES for name in series_named(query.filled())}
+    named |= {name for rule in load_rules() for name in series_named(rule["expr"])}
+    assert named - exposed - {"emberpool_drill_check_passed"} == set()
+
+
+def test_every_metric_that_is_exposed_is_in_the_catalogue(proof: Proof) -> None:
+    exposed = proof.prometheus.api("label/__name__/values")
+    metrics = catalogue()
+    ours = [name for name in exposed if name.startswith("emberpool_") and not name.endswith("_created")]
+    assert [name for name in ours if family(name, metrics) is None] == []
+
+
+def test_the_pictures_show_the_burst(proof: Proof) -> None:
+    assert proof.most("sum(emberpool_serving_residents)") == 2
+    assert proof.most("max(emberpool_demand_requests)") > 4, "more than one resident holds"
+    assert proof.most('max(emberpool_policy_mode{mode="Burst"})') == 1
+    assert proof.most('sum(increase(emberpool_promotions_total{outcome="Promoted"}[$__range]))') >= 1
+    assert proof.most('sum(increase(emberpool_seat_seconds_total{value="Spare"}[$__range]))') > 0
+    assert (
+        proof.most(
+            "histogram_quantile(1, sum by (le) (rate(emberpool_promotion_to_rotation_seconds_bucket[$__range])))"
+        )
+        > 0
+    )
+    assert proof.most('max(emberpool_drill_stage{arm="warm", stage="burst"})') == 1
+
+
+def test_every_rule_is_evaluated_and_a_good_burst_alarms_nobody(proof: Proof) -> None:
+    assert {rule["name"] for rule in proof.rules} == {rule["alert"] for rule in load_rules()}
+    assert [rule for rule in proof.rules if rule["health"] != "ok"] == []
+    assert [rule["name"] for rule in proof.rules if rule["state"] == "firing"] == []
+
+
+def test_every_command_of_the_runbooks_works(proof: Proof) -> None:
+    assert proof.commands
+    failed = {
+        line: done.stdout + done.stderr for line, done in proof.commands.items() if done.returncode != 0
+    }
+    assert failed == {}

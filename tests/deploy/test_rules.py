@@ -1,0 +1,164 @@
+"""Alert rules: promtool's verdict, what each must carry, and runbooks whose commands exist."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import typer
+import typer.core
+import typer.main
+from ruamel.yaml import YAML
+from typer.exceptions import TyperException
+
+from scaler.cli.app import app
+from tests.deploy.monitoring import (
+    MONITORING,
+    ROOT,
+    RULE_TESTS,
+    RULES,
+    RUNBOOKS,
+    catalogue,
+    commands,
+    family,
+    load_rules,
+    needs,
+    series_named,
+    walk,
+    words,
+)
+
+ALERTS = [pytest.param(rule, id=rule["alert"]) for rule in load_rules()]
+BOOKS = [pytest.param(path, id=path.stem) for path in sorted(RUNBOOKS.glob("*.md"))]
+SEVERITIES = {"critical", "warning"}
+SECTIONS = ["Meaning", "Impact", "First 5 minutes", "Diagnosis", "Mitigation"]
+VALUES = {
+    "POLICY": "chat",
+    "FLEET": "spares",
+    "SEAT": "spares-0",
+    "STATE_DIR": "state",
+    "EMBERPOOL_SERVER": "http://127.0.0.1:9080",
+}
+"""What the variables of runbooks' commands stand for."""
+SCENARIO = str(ROOT / "policies" / "drills" / "smoke.yaml")
+OTHER_PROGRAMS = {"curl", "export", "grep", "ls"}
+
+
+def promtool(*arguments: str, cwd: Path = MONITORING) -> None:
+    done = subprocess.run(
+        [needs("promtool"), *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_accepts_the_rules() -> None:
+    promtool("check", "rules", *map(str, RULES))
+
+
+def test_promtool_accepts_the_configuration() -> None:
+    promtool("check", "config", "prometheus.yaml")
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in RULE_TESTS])
+def test_the_rules_pass_their_tests(path: Path) -> None:
+    promtool("test", "rules", path.name, cwd=path.parent)
+
+
+def test_every_alert_is_seen_to_fire_in_a_test() -> None:
+    yaml = YAML(typ="safe", pure=True)
+    fired = {
+        each["alertname"]
+        for path in RULE_TESTS
+        for test in yaml.load(path)["tests"]
+        for each in test["alert_rule_test"]
+        if each.get("exp_alerts")
+    }
+    assert fired == {rule["alert"] for rule in load_rules()}
+
+
+@pytest.mark.parametrize("rule", ALERTS)
+def test_an_alert_says_what_is_wrong_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    assert re.fullmatch(r"Emberpool([A-Z][a-z]+)+", rule["alert"])
+    assert rule["labels"]["severity"] in SEVERITIES
+    notes = rule["annotations"]
+    assert notes["summary"]
+    assert not notes["summary"].endswith(".")
+    assert notes["description"].endswith(".")
+    assert notes["runbook_url"].rpartition("/")[2] == rule["alert"]
+
+
+@pytest.mark.parametrize("rule", ALERTS)
+def test_an_alert_names_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
+    metrics = catalogue()
+    assert series_named(rule["expr"])
+    for node, above in walk(promql_parser.parse(rule["expr"])):
+        if not isinstance(node, promql_parser.VectorSelector):
+            continue
+        metric = family(node.name or "", metrics)
+        assert metric is not None, node.name
+        named = {matcher.name for matcher in node.matchers.matchers}
+        for each in above:
+            if isinstance(each, promql_parser.AggregateExpr) and each.modifier is not None:
+                named |= set(each.modifier.labels)
+        assert named <= metric.labels | {"namespace", "job", "instance", "le"}, node.name
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} == {rule["alert"] for rule in load_rules()}
+
+
+@pytest.mark.parametrize("book", BOOKS)
+def test_a_runbook_has_its_sections_in_order(book: Path) -> None:
+    text = book.read_text("utf-8")
+    assert text.startswith(f"# {book.stem}\n")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
+
+
+@pytest.mark.parametrize("book", BOOKS)
+def test_a_runbooks_commands_parse(book: Path) -> None:
+    lines = commands(book)
+    assert any(line.startswith("emberpool ") for line in lines)
+    for line in lines:
+        program, *arguments = words(line, VALUES)
+        if program == "emberpool":
+            parse(arguments)
+        else:
+            assert program in OTHER_PROGRAMS, line
+
+
+@pytest.mark.parametrize("book", BOOKS)
+def test_what_a_runbook_names_in_its_text_exists(book: Path) -> None:
+    text = book.read_text("utf-8")
+    metrics = catalogue()
+    for name in re.findall(r"`(emberpool_\w+)`", text):
+        assert family(name, metrics) is not None, name
+    for path in re.findall(r"`(deploy/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for alert in set(re.findall(r"\bEmberpool[A-Z]\w+", text)):
+        assert (RUNBOOKS / f"{alert}.md").exists(), alert
+    for line in re.findall(r"`emberpool ([^`]+)`", text):
+        parse([{"NAME": "chat", "FILE": SCENARIO, "PATH": SCENARIO}.get(word, word) for word in line.split()])
+
+
+def test_a_command_that_is_not_there_is_noticed() -> None:
+    with pytest.raises(TyperException, match="gett"):
+        parse(["seat", "gett"])
+    with pytest.raises(TyperException, match="--wide"):
+        parse(["seat", "get", "--wide"])
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse a command line down to its command, without running it.
+
+    Raises:
+        TyperException: there is no such command or option.
+    """
+    command: Any = typer.main.get_command(app)
+    context = None
+    rest = arguments
+    while isinstance(command, typer.core.TyperGroup):
+        context = command.make_context(command.name, list(rest), parent=context)
+        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+    command.make_context(command.name, list(rest), parent=context)

@@ -1,0 +1,157 @@
+"""What one machine would run: everything that can be wrong is found before anything starts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaler.cluster.local.gpus import Gpu
+from scaler.errors import UserError
+from scaler.runtime.local_options import LocalOptions
+from scaler.runtime.local_plan import LocalPlan, describe, make_plan, templates
+from warmpool.seats import FleetName, PolicyName
+
+GIB = 1024**3
+CHAT, CODE = PolicyName("chat"), PolicyName("code")
+H200 = [Gpu(f"GPU-{n}", "NVIDIA H200", 141 * GIB) for n in range(2)]
+
+POLICY = """
+apiVersion: emberpool.dev/v1alpha1
+kind: Fleet
+metadata: {name: spares}
+spec: {maxSeats: 3, spare: {mode: Fixed, min: 1}}
+---
+apiVersion: emberpool.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {name: chat}
+spec:
+  fleets: [{name: spares, targetInFlight: 5}]
+  models: [chat, assistant]
+  engine: {type: Reference, args: ["--max-model-len", "128"]}
+"""
+
+
+def write_checkpoint(directory: Path, *, hidden: int = 8, layers: int = 2) -> Path:
+    """A header with no more weights than a header needs: plans read no weights."""
+    directory.mkdir()
+    config = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+    }
+    (directory / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], **config}))
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [4, 4], "data_offsets": [0, 32]}}).encode()
+    (directory / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(32))
+    return directory
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "chat")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+def cpu(**changes: object) -> LocalOptions:
+    return replace(LocalOptions(checkpoints={}, device="cpu"), **changes)  # type: ignore[arg-type]
+
+
+def commands(plan: LocalPlan, options: LocalOptions) -> list[str]:
+    proofs = {name: {"prompts": []} for name in plan.set.policies}
+    (template,) = templates(options, plan, proofs, "token")
+    command: list[str] = list(template.residents[0]["command"])
+    return command
+
+
+def test_without_policies_each_checkpoint_gets_one(checkpoint: Path) -> None:
+    plan = make_plan(cpu(checkpoints={"chat": checkpoint}, seats=2), ())
+    assert list(plan.set.policies) == ["chat"]
+    assert plan.placements == {FleetName("local"): [(), ()]}
+
+
+def test_a_checkpoint_may_be_named_by_a_model(checkpoint: Path, policy: Path) -> None:
+    plan = make_plan(cpu(checkpoints={"assistant": checkpoint}, policies=(policy,)), ())
+    assert plan.directories == {CHAT: checkpoint}
+
+
+def test_an_engine_takes_what_the_policy_promises_and_its_own_arguments_win(
+    checkpoint: Path, policy: Path
+) -> None:
+    options = cpu(checkpoints={"chat": checkpoint}, policies=(policy,), max_model_len=512)
+    command = commands(make_plan(options, ()), options)
+    assert command[command.index("--max-num-seqs") + 1] == "5"
+    assert command.count("--max-model-len") == 1
+    assert command[command.index("--max-model-len") + 1] == "128"
+
+
+def test_every_model_name_is_served_by_the_engine(checkpoint: Path, policy: Path) -> None:
+    options = cpu(checkpoints={"chat": checkpoint}, policies=(policy,))
+    command = commands(make_plan(options, ()), options)
+    assert [command[i + 1] for i, word in enumerate(command) if word == "--model"] == ["chat", "assistant"]
+
+
+def test_seats_get_a_gpu_each_and_share_one_where_asked(checkpoint: Path) -> None:
+    options = LocalOptions(checkpoints={"chat": checkpoint}, seats_per_gpu=2)
+    plan = make_plan(options, H200)
+    assert sorted(plan.placements[FleetName("local")]) == [("GPU-0",), ("GPU-0",), ("GPU-1",), ("GPU-1",)]
+
+
+def test_kv_memory_counts_once_a_seat_and_weights_once_a_resident(tmp_path: Path) -> None:
+    both = {name: write_checkpoint(tmp_path / name) for name in ("chat", "code")}
+    plan = make_plan(cpu(checkpoints=both, seats=1), ())
+    sizes = list(plan.footprints.values())
+    assert plan.seat_bytes(FleetName("local")) == sum(
+        s.weights_bytes + s.overhead_bytes for s in sizes
+    ) + max(s.kv_bytes for s in sizes)
+    # 2 (keys, values) × layers × KV heads × head × length × sequences × 4 bytes
+    assert sizes[0].kv_bytes == 2 * 2 * 2 * 2 * 512 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "message"),
+    [
+        pytest.param({"checkpoints": {}}, (), "no checkpoint", id="no checkpoint"),
+        pytest.param({"device": "cuda"}, (), "no GPU", id="no GPU"),
+        pytest.param({"seats": 100_000}, (), "GiB of memory", id="too little memory"),
+        pytest.param(
+            {"device": "auto", "max_model_len": 10**9}, H200, "GiB of GPU memory", id="too little GPU memory"
+        ),
+        pytest.param({"device": "auto", "seats": 3}, H200, "room is left for 2", id="more seats than GPUs"),
+    ],
+)
+def test_what_cannot_work_is_said_with_its_mend(
+    checkpoint: Path, changes: dict[str, object], gpus: tuple[Gpu, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        make_plan(cpu(**{"checkpoints": {"chat": checkpoint}, **changes}), gpus)
+    assert caught.value.hint
+
+
+def test_a_policy_without_a_checkpoint_is_named(checkpoint: Path, policy: Path) -> None:
+    with pytest.raises(UserError, match="policy chat has no checkpoint"):
+        make_plan(cpu(checkpoints={"other": checkpoint}, policies=(policy,)), ())
+
+
+def test_a_checkpoint_that_no_policy_wants_is_named(checkpoint: Path, policy: Path) -> None:
+    with pytest.raises(UserError, match="no policy is called other") as caught:
+        make_plan(cpu(checkpoints={"chat": checkpoint, "other": checkpoint}, policies=(policy,)), ())
+    assert "chat" in caught.value.hint
+
+
+def test_a_broken_checkpoint_is_named_with_its_fault(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="checkpoint of chat"):
+        make_plan(cpu(checkpoints={"chat": tmp_path / "empty"}), ())
+
+
+def test_the_plan_in_words(checkpoint: Path) -> None:
+    text = describe(make_plan(cpu(checkpoints={"chat": checkpoint}, seats=2), ()))
+    assert "fleet local: up to 2 seats on CPU" in text
+    assert str(checkpoint) in text

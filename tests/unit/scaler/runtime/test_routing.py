@@ -1,0 +1,48 @@
+"""Routes follow the serving label, the resident's state and the seat's health."""
+
+from dataclasses import replace
+
+import pytest
+
+from scaler.core.model import FleetShare, PolicySpec
+from scaler.runtime.routing import routes
+from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName, Verdict
+from warmpool.states import ResidentState as S
+
+CHAT, FLEET = PolicyName("chat"), FleetName("spares")
+POLICY = PolicySpec(name=CHAT, fleets=(FleetShare(fleet=FLEET, target_in_flight=7),))
+
+
+def seat(state: S = S.SERVING, **changes: object) -> Seat:
+    base = Seat(
+        name=SeatName("s-0"),
+        uid="u-0",
+        version="1",
+        fleet=FLEET,
+        residents=(Resident(policy=CHAT, state=state, since=0.0, address="http://engine"),),
+        serving=frozenset({CHAT}),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def urls(one: Seat) -> list[tuple[str, int]]:
+    table = routes([POLICY], {CHAT: ("chat", "alias")}, [one])
+    assert table[CHAT].models == ("chat", "alias")
+    return [(endpoint.url, endpoint.slots) for endpoint in table[CHAT].endpoints]
+
+
+@pytest.mark.parametrize(
+    ("one", "found"),
+    [
+        pytest.param(seat(), [("http://engine", 7)], id="in rotation"),
+        pytest.param(seat(S.PROMOTING), [("http://engine", 7)], id="the label is newer than the report"),
+        pytest.param(seat(serving=frozenset()), [], id="no label"),
+        pytest.param(seat(S.FAILED), [], id="died"),
+        pytest.param(seat(verdict=Verdict.BAD), [], id="bad GPU"),
+        pytest.param(seat(reachable=False), [], id="silent agent"),
+        pytest.param(seat(terminating=True), [], id="terminating"),
+        pytest.param(seat(fleet=FleetName("other")), [], id="another fleet"),
+    ],
+)
+def test_who_gets_requests(one: Seat, found: list[tuple[str, int]]) -> None:
+    assert urls(one) == found
