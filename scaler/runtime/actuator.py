@@ -243,6 +243,7 @@ class Actuator:
 
     async def _settle(self, name: SeatName, claim: Claim, serving: PolicyName | None) -> None:
         """End the claim even while we are being cancelled: a claim left behind blocks the seat until its deadline."""
+        self._settled[name] = self._ports.clock.wall()  # before the write: its subscribers may tick within it
         await asyncio.shield(self._ports.cluster.settle(name, claim, serving=serving))
         self._settled[name] = self._ports.clock.wall()
 

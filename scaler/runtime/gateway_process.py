@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from scaler.errors import UserError
 from scaler.gateway.proxy import Gateway
@@ -22,10 +22,11 @@ from scaler.runtime import logs
 from scaler.runtime.first_tokens import FirstTokenReporter
 from scaler.runtime.gateway_options import GatewayOptions
 from scaler.runtime.lifetime import first_error, stop_on_signals
-from scaler.runtime.metrics import Page
+from scaler.runtime.metrics import Page, catalogue
 from scaler.runtime.published_routes import PublishedTable, divided
 from scaler.runtime.route_follower import RouteFollower
 from scaler.runtime.sockets import listen, port_taken, url_of
+from warmpool.metric_families import counter, gauge
 
 log = structlog.get_logger(__name__)
 
@@ -76,15 +77,8 @@ class _Followed:
 async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.Event) -> int:
     instance = options.instance or f"{socket.gethostname()}-{os.getpid()}"
     registry = CollectorRegistry()
-    dropped = Counter(
-        "emberpool_gateway_first_tokens_dropped", "First tokens that no controller took.", registry=registry
-    )
-    streams = Gauge(
-        "emberpool_gateway_routes_connected",
-        "1 while the controller's stream of routes is open.",
-        ["controller"],
-        registry=registry,
-    )
+    dropped = counter(catalogue.FIRST_TOKENS_DROPPED, registry)
+    streams = gauge(catalogue.ROUTES_CONNECTED, registry)
     tokens = FirstTokenReporter(instance, options.controllers, dropped.inc)
     settings = GatewaySettings(instance=instance, controllers=options.controllers)
     gateway = Gateway(settings, tokens, registry)

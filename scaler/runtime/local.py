@@ -163,7 +163,6 @@ async def _machine(
         settings = GatewaySettings(instance=f"gateway-{os.getpid()}", controllers=(door.url,))
         gateway = Gateway(settings, _FirstTokens(actuator), registry)
         ports.queued = lambda policy: gateway.stats(policy).queued
-        stack.push_async_callback(cluster.stop_all)
         await _serve_api(
             stack,
             Api(
@@ -228,7 +227,7 @@ async def _run_until(stop: asyncio.Event, machine: _Machine) -> None:
         await machine.gateway.drain(_GATEWAY_DRAIN_SECONDS)
         for part in parts:
             part.cancel()
-        await machine.cluster.stop_all()
+        await asyncio.wait(parts)  # the cluster's own end stops every seat
         impatience.cancel()
 
 

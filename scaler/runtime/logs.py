@@ -28,5 +28,7 @@ def configure(*, verbose: bool = False) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if verbose else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(
+            sys.stderr
+        ),  # stderr as it is at each line, not as it was
     )

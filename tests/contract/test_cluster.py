@@ -153,7 +153,6 @@ async def local_rig(directory: Path) -> AsyncIterator[Rig]:
                 yield Rig(cluster, HttpAgents(session, TOKEN), time.time, partial(cluster.resize, FLEET))
             finally:
                 running.cancel()
-                await cluster.stop_all()
 
 
 @asynccontextmanager
@@ -289,9 +288,8 @@ async def test_a_deleted_seat_is_made_anew_under_another_identity(sized: Rig) ->
     (seat,) = await sized.warm(1)
     await sized.cluster.delete(seat, reason="test")
     await sized.cluster.delete(seat, reason="again")
-    (fresh,) = await sized.until(
-        lambda found: len(found) == 1 and found[0].uid != seat.uid and bool(found[0].agent)
-    )
+    # the test ends while the new seat is only being started, which an adapter must survive without leaving anything
+    (fresh,) = await sized.until(lambda found: len(found) == 1 and found[0].uid != seat.uid)
     assert fresh.name != seat.name
     with pytest.raises(NotFound):
         await sized.cluster.claim(seat, sized.claim(Operation.PROMOTE))

@@ -61,7 +61,7 @@ class _Fleet:
 class LocalCluster:
     """Seats of this machine.
 
-    Run it with `run()` inside a TaskGroup; `stop_all()` ends every process that it started.
+    Run it with `run()` inside a TaskGroup; cancelling that ends every process that it started.
 
     Args:
         templates: one per fleet.
@@ -149,19 +149,22 @@ class LocalCluster:
     # -------------------------------------------------------------- the workloads' controller
 
     async def run(self) -> None:
-        """Keep every fleet at its size until cancelled."""
+        """Keep every fleet at its size until cancelled; on the way out every process that was started is ended."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 for fleet in self._fleets.values():
                     tasks.create_task(self._keep(fleet))
                 tasks.create_task(self._expire())
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self._closing = True  # before the group's own tasks end: a start under way sees it
         finally:
             self._tasks = None
+            await self._stop_all()
 
-    async def stop_all(self) -> None:
-        """End all seats; returns when no process of theirs is left."""
-        self._closing = True
+    async def _stop_all(self) -> None:
         async with asyncio.TaskGroup() as ending:
             for fleet in self._fleets.values():
                 for process in list(fleet.running.values()):
@@ -218,7 +221,8 @@ class LocalCluster:
             name, self._config(seat, template), self._directory, self._environment(seat, template)
         )
         fleet.running[name] = process
-        assert self._tasks is not None
+        if self._tasks is None or self._closing:
+            return False  # we are ending: whoever ends us stops this one too, and nobody needs to watch it
         self._tasks.create_task(self._watch(fleet, seat, process))
         return True
 

@@ -1,8 +1,10 @@
 """`emberpool controller` and `emberpool gateway`: what is wrong with their options is said at once, with the mend."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from scaler.cli.app import main
 from scaler.cli.gateway import base_url
@@ -28,6 +30,13 @@ spec:
     - name: spares
       seats: [{name: seat-0, agent: "http://127.0.0.1:9"}]
 """
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """A command sets logging up for its whole process, which here is that of all tests."""
+    yield
+    structlog.reset_defaults()
 
 
 def controller(
