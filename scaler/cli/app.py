@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,6 +13,7 @@ from typer.exceptions import TyperException
 from scaler.cli.failures import FAILED, UNUSABLE, complain, report
 from scaler.cli.options import bare, examples
 from scaler.errors import ScalerError
+from scaler.version import VERSION
 
 COMMANDS: Final = {
     "local": "Run everything on this machine: controller, gateway, seats.",
@@ -67,10 +67,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            typer.echo(f"emberpool {version('emberpool')}")
-        except PackageNotFoundError:
-            typer.echo("emberpool, from a source tree that is not installed")
+        typer.echo(f"emberpool {VERSION}")
         raise typer.Exit
 
 

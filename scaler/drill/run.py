@@ -298,6 +298,8 @@ class _ArmRun:
         for policy, directory in self._checkpoints.items():
             command += ["--checkpoint", f"{policy}={directory}"]
         command += ["--state-dir", str(state), "--gateway-port", "0", "--controller-port", "0"]
+        machine = self._loaded.scenario.spec.machine
+        command += ["--device", machine.device.lower(), "--seats-per-gpu", str(machine.seats_per_gpu)]
         if self._arm.seat_budget is not None:
             command += ["--seat-budget", str(self._arm.seat_budget)]
         return command

@@ -54,6 +54,15 @@ class Engine(PolicyModel):
     """Compute threads of each engine."""
 
 
+class Machine(PolicyModel):
+    """How `emberpool local` uses this machine, the same in both arms."""
+
+    device: Literal["Auto", "Cpu", "Cuda"] = "Auto"
+    """Where engines run. `Auto` takes GPUs for fleets whose seats ask for them, if there are any."""
+    seats_per_gpu: Annotated[int, Field(ge=1, le=64)] = 1
+    """Seats that share one GPU, so that a drill with several seats fits on a machine with one."""
+
+
 class Arrivals(PolicyModel):
     """The process that a model's requests arrive by."""
 
@@ -191,6 +200,8 @@ class Spec(PolicyModel):
     """Seed of arrivals, prompts and lengths."""
     policies: Policies
     """The fleets and scaling policies that are drilled."""
+    machine: Machine = Machine()
+    """How this machine is used."""
     engine: Engine = Engine()
     """The engines."""
     models: Annotated[list[Model], Field(min_length=1)]

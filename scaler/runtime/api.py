@@ -7,7 +7,6 @@ import hmac
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +17,7 @@ from scaler.core.model import PolicyDecision, Reason
 from scaler.errors import SampleRejected
 from scaler.runtime.controller import Controller, Tick
 from scaler.runtime.metrics import Page
+from scaler.version import VERSION
 from warmpool.errors import BadOrder
 from warmpool.seats import FleetName, PolicyName, SeatValue, seat_value
 from warmpool.states import ResidentState
@@ -114,7 +114,7 @@ class Api:
     async def _status(self, _: web.Request) -> web.Response:
         waiting = waiting_for(self._controller)
         return web.json_response(
-            {"ready": not waiting, "waitingFor": waiting, "version": version("emberpool")}
+            {"ready": not waiting, "waitingFor": waiting, "version": VERSION}
         )
 
     async def _fleets(self, _: web.Request) -> web.Response:

@@ -105,10 +105,10 @@ class _Machine:
 
 async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, stop: asyncio.Event) -> None:
     _say(describe(plan))
-    device = "cuda" if plan.cuda else "cpu"
+    devices = {policy: plan.device(policy) for policy in plan.directories}
     with listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
         _check_free(options.gateway_host, options.gateway_port)
-        proofs = await or_stop(stop, expectations(plan.directories, directory, device))
+        proofs = await or_stop(stop, expectations(plan.directories, directory, devices))
         token = secrets.token_urlsafe(24)
         seats = templates(options, plan, proofs, token)
         controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -38,7 +38,7 @@ class LocalPlan:
         directories: its directory.
         footprints: per fleet and policy, what one resident takes.
         placements: per fleet, the GPUs of each seat slot (empty tuples on the CPU).
-        cuda: whether engines run on GPUs.
+        on_gpus: the fleets whose seats have GPUs here; the engines of the others run on the CPU.
     """
 
     set: PolicySet
@@ -46,12 +46,12 @@ class LocalPlan:
     directories: Mapping[PolicyName, Path]
     footprints: Mapping[tuple[FleetName, PolicyName], Footprint]
     placements: Mapping[FleetName, Sequence[tuple[str, ...]]]
-    cuda: bool
+    on_gpus: frozenset[FleetName]
 
-    @property
-    def needed_bytes(self) -> int:
-        """What all seats take together when they are warm."""
-        return sum(self.seat_bytes(fleet) * len(slots) for fleet, slots in self.placements.items())
+    def device(self, policy: PolicyName) -> str:
+        """Return what a policy's engines run on: `cuda` or `cpu`."""
+        fleets = {share.fleet for share in self.set.policy_specs[policy].fleets}
+        return "cuda" if fleets & self.on_gpus else "cpu"
 
     def seat_bytes(self, fleet: FleetName) -> int:
         """What one seat of a fleet takes."""
@@ -69,13 +69,14 @@ def make_plan(options: LocalOptions, gpus: Sequence[Gpu]) -> LocalPlan:
     policies = _policy_set(options, gpus if cuda else ())
     directories = _match_checkpoints(options, policies)
     checkpoints = {name: _open(name, path) for name, path in directories.items()}
+    on_gpus = _fleets_on_gpus(options, policies) if cuda else frozenset()
     plan = LocalPlan(
         set=policies,
         checkpoints=checkpoints,
         directories=directories,
-        footprints=_footprints(options, policies, checkpoints, cuda=cuda),
-        placements=_place(options, policies, gpus if cuda else ()),
-        cuda=cuda,
+        footprints=_footprints(options, policies, checkpoints, on_gpus),
+        placements=_place(options, policies, on_gpus, gpus),
+        on_gpus=on_gpus,
     )
     _check_memory(options, plan, gpus)
     return plan
@@ -87,6 +88,22 @@ def _choose_device(options: LocalOptions, gpus: Sequence[Gpu]) -> bool:
             "no GPU was found", hint="`nvidia-smi` lists what the driver sees; --device cpu runs without"
         )
     return bool(gpus) and options.device != "cpu"
+
+
+def _fleets_on_gpus(options: LocalOptions, policies: PolicySet) -> frozenset[FleetName]:
+    """Return the fleets whose seats ask for GPUs; a policy's fleets are all of one kind, since its tokens are compared."""
+    on_gpus = frozenset(name for name, fleet in policies.fleets.items() if fleet.spec.seat.gpus)
+    for name, policy in policies.policy_specs.items():
+        if len({share.fleet in on_gpus for share in policy.fleets}) > 1:
+            raise UserError(
+                f"policy {name} names fleets with GPUs and fleets without",
+                hint="give all its fleets the same `seat: {gpus: N}`, or run everything with --device cpu",
+            )
+    if options.device == "cuda" and not on_gpus:
+        raise UserError(
+            "no fleet asks for GPUs", hint="write `seat: {gpus: 1}` in the fleet, or use --device cpu"
+        )
+    return on_gpus
 
 
 def _policy_set(options: LocalOptions, gpus: Sequence[Gpu]) -> PolicySet:
@@ -140,7 +157,10 @@ def _open(name: PolicyName, path: Path) -> Checkpoint:
 
 
 def _footprints(
-    options: LocalOptions, policies: PolicySet, checkpoints: Mapping[PolicyName, Checkpoint], *, cuda: bool
+    options: LocalOptions,
+    policies: PolicySet,
+    checkpoints: Mapping[PolicyName, Checkpoint],
+    on_gpus: frozenset[FleetName],
 ) -> dict[tuple[FleetName, PolicyName], Footprint]:
     sizes = {}
     for name, spec in policies.policy_specs.items():
@@ -149,7 +169,7 @@ def _footprints(
                 checkpoints[name],
                 sequences=sequences(options, policies, name, share.fleet),
                 length=length(options, policies, name),
-                cuda=cuda,
+                cuda=share.fleet in on_gpus,
             )
     return sizes
 
@@ -178,16 +198,16 @@ def _argument(policy: ScalingPolicy, flag: str) -> int | None:
 
 
 def _place(
-    options: LocalOptions, policies: PolicySet, gpus: Sequence[Gpu]
+    options: LocalOptions, policies: PolicySet, on_gpus: frozenset[FleetName], gpus: Sequence[Gpu]
 ) -> dict[FleetName, Sequence[tuple[str, ...]]]:
     """Give each seat slot its GPUs; fleets take them in turn, and a GPU holds `seats_per_gpu` seats at most."""
     free = [gpu.uuid for _ in range(options.seats_per_gpu) for gpu in gpus]
     placements: dict[FleetName, Sequence[tuple[str, ...]]] = {}
     for name, fleet in policies.fleets.items():
-        wanted, per_seat = fleet.spec.max_seats, max(1, fleet.spec.seat.gpus)
+        wanted, per_seat = fleet.spec.max_seats, fleet.spec.seat.gpus
         if options.seat_budget is not None:
             wanted = min(wanted, options.seat_budget)
-        if not gpus:
+        if name not in on_gpus:
             placements[name] = [()] * wanted
             continue
         slots = [
@@ -205,26 +225,38 @@ def _place(
 
 def _check_memory(options: LocalOptions, plan: LocalPlan, gpus: Sequence[Gpu]) -> None:
     """Refuse what would end in the kernel's OOM killer or CUDA's."""
-    if plan.cuda:
-        room = min(gpu.memory_bytes for gpu in gpus) // options.seats_per_gpu
-        for fleet in plan.placements:
-            needed = plan.seat_bytes(fleet) * 102 // 100
-            if needed > room:
-                raise UserError(
-                    f"a seat of fleet {fleet} needs {_gib(needed)} of GPU memory, and {_gib(room)} is there for it",
-                    hint="fewer residents a seat, fewer sequences (--max-num-seqs), or a lower --seats-per-gpu",
-                )
-        return
-    available = available_bytes()
-    budget = options.seat_budget
-    needed = plan.needed_bytes
-    if budget is not None and plan.placements:
-        needed = min(needed, budget * max(plan.seat_bytes(fleet) for fleet in plan.placements))
+    for fleet in plan.on_gpus:
+        room = (
+            min(gpu.memory_bytes for gpu in gpus)
+            * plan.set.fleets[fleet].spec.seat.gpus
+            // options.seats_per_gpu
+        )
+        needed = plan.seat_bytes(fleet) * 102 // 100
+        if needed > room:
+            raise UserError(
+                f"a seat of fleet {fleet} needs {_gib(needed)} of GPU memory, and {_gib(room)} is there for it",
+                hint="fewer residents a seat, fewer sequences (--max-num-seqs), or a lower --seats-per-gpu",
+            )
+    needed, available = _host_bytes(options, plan), available_bytes()
     if needed > available:
         raise UserError(
             f"the seats need {_gib(needed)} of memory, and {_gib(available)} is available",
             hint="lower maxSeats (or --seats), serve fewer models, or take a smaller checkpoint",
         )
+
+
+def _host_bytes(options: LocalOptions, plan: LocalPlan) -> int:
+    """Return what the seats on the CPU take together when they are warm, as many as may exist at once."""
+    seats = sorted(
+        (
+            plan.seat_bytes(fleet)
+            for fleet, slots in plan.placements.items()
+            if fleet not in plan.on_gpus
+            for _ in slots
+        ),
+        reverse=True,
+    )
+    return sum(seats if options.seat_budget is None else seats[: options.seat_budget])
 
 
 def _gib(count: float) -> str:
@@ -290,7 +322,7 @@ def _command(options: LocalOptions, plan: LocalPlan, fleet: FleetName, policy: P
     command += ["--checkpoint", str(plan.directories[policy])]
     command += ["--host", "{host}", "--port", "{port}", "--control-port", "{controlPort}"]
     command += ["--guard", "closed", "--die-with-parent"]
-    command += ["--device", "cuda" if plan.cuda else "cpu"]
+    command += ["--device", plan.device(policy)]
     if _argument(written, "--max-num-seqs") is None:
         command += ["--max-num-seqs", str(sequences(options, plan.set, policy, fleet))]
     if _argument(written, "--max-model-len") is None:
@@ -302,7 +334,8 @@ def describe(plan: LocalPlan) -> str:
     """Say in words what would run: for --dry-run and the start-up message."""
     lines = []
     for fleet, slots in plan.placements.items():
-        where = "CPU" if not plan.cuda else f"{len({gpu for slot in slots for gpu in slot})} GPU(s)"
+        found = {gpu for slot in slots for gpu in slot}
+        where = f"{len(found)} GPU(s)" if found else "CPU"
         lines.append(
             f"fleet {fleet}: up to {len(slots)} seats on {where}, {_gib(plan.seat_bytes(fleet))} each"
         )

@@ -17,28 +17,31 @@ from scaler.errors import UserError
 from warmpool.seats import PolicyName
 
 _FILE = "emberpool.proof.json"
+_RECORD_VERSION = 2
+"""Raised when `expect` computes something else, so that records of an older one are made anew."""
 _DEADLINE_SECONDS = 1800.0
 """A 70B checkpoint on a slow disk; a tiny one takes as long as importing torch."""
 
 
 async def expectations(
-    directories: Mapping[PolicyName, Path], fallback: Path, device: str
+    directories: Mapping[PolicyName, Path], fallback: Path, devices: Mapping[PolicyName, str]
 ) -> dict[PolicyName, Any]:
     """Return each policy's proof, made where it isn't there yet; one checkpoint is computed at a time.
 
     Args:
         directories: checkpoint directory by policy.
         fallback: where records go whose checkpoint's directory is read-only.
-        device: `cpu` or `cuda`: tokens are recorded on the kind of device that will serve them.
+        devices: per policy `cpu` or `cuda`: tokens are recorded on the kind of device that will serve them.
 
     Raises:
         UserError: a checkpoint can't be computed; the message quotes why.
     """
-    made: dict[Path, Any] = {}
+    made: dict[tuple[Path, str], Any] = {}
     for policy, directory in directories.items():
-        if directory not in made:
-            made[directory] = await _expectation(directory, fallback / f"{policy}.proof.json", device)
-    return {policy: made[directory] for policy, directory in directories.items()}
+        key = (directory, devices[policy])
+        if key not in made:
+            made[key] = await _expectation(directory, fallback / f"{policy}.proof.json", devices[policy])
+    return {policy: made[directory, devices[policy]] for policy, directory in directories.items()}
 
 
 async def _expectation(directory: Path, fallback: Path, device: str) -> dict[str, Any]:
@@ -87,7 +90,7 @@ async def _compute(directory: Path, device: str) -> dict[str, Any]:
 
 def _fingerprint(directory: Path, device: str) -> str:
     """Identify the checkpoint's files by name, size and time: reading 16 GB to hash them would cost more than the proof."""
-    digest = hashlib.sha256(device.encode())
+    digest = hashlib.sha256(f"{_RECORD_VERSION}:{device};".encode())
     for path in sorted([*directory.glob("*.safetensors"), *directory.glob("config.json")]):
         stat = path.stat()
         digest.update(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns};".encode())

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from warmpool.reference.errors import BadCheckpoint
 from warmpool.reference.kv import KvMemory
 from warmpool.reference.model import LlamaModel
 from warmpool.reference.opening import open_model
@@ -33,8 +34,9 @@ _TOKENS = 6
 """Tokens recorded for each prompt: enough to pass through every layer several times, quick enough for every promotion."""
 _LENGTH = 128
 """Longest prompt with its answer, in tokens."""
-_MARGIN = 1e-3
-"""Least lead of the winning logit, as a share of the logits' spread; below it float32 rounding may choose another token."""
+_MARGIN = {torch.float32: 1e-3, torch.bfloat16: 2e-2}
+"""Least lead of the winning logit, as a share of the logits' spread; below it rounding may choose another token. A bfloat16 has
+eight bits of precision, so that sums in another order differ in the second decimal place."""
 
 
 def expectations(options: ModelOptions) -> list[Mapping[str, object]]:
@@ -57,9 +59,15 @@ def expectations(options: ModelOptions) -> list[Mapping[str, object]]:
     sampled = min(opened.tokenizer.size, opened.config.vocab_size)  # ids beyond the tokenizer's are padding
     record: list[Mapping[str, object]] = []
     for prompt in PROMPTS:
-        tokens = _greedy(model, kv, _encoded(opened.tokenizer, prompt, opened.config.bos_token_id), sampled)
+        start = _encoded(opened.tokenizer, prompt, opened.config.bos_token_id)
+        tokens = _greedy(model, kv, start, sampled, _MARGIN[dtype])
         if tokens:
             record.append({"prompt": prompt, "tokens": tokens})
+    if not record:
+        raise BadCheckpoint(
+            "no prompt has an answer that rounding leaves alone: its logits are flat",
+            hint="these weights can't be proven to serve right; check that the checkpoint is whole",
+        )
     return record
 
 
@@ -78,14 +86,14 @@ def _fill(model: LlamaModel, directory: Path) -> None:
                     parameters[name].copy_(shard.get_tensor(name))
 
 
-def _greedy(model: LlamaModel, kv: KvMemory, tokens: list[int], sampled: int) -> list[int]:
+def _greedy(model: LlamaModel, kv: KvMemory, tokens: list[int], sampled: int, margin: float) -> list[int]:
     answer: list[int] = []
     while len(answer) < _TOKENS and len(tokens) < _LENGTH:
         kv.clear(0, len(tokens))
         logits = model.prefill(tokens, kv, 0)[0, :sampled]
         best = torch.topk(logits, 2)
         lead = float(best.values[0] - best.values[1])
-        if lead < _MARGIN * float(logits.max() - logits.min()):
+        if lead < margin * float(logits.max() - logits.min()):
             break
         answer.append(int(best.indices[0]))
         tokens = [*tokens, answer[-1]]

@@ -6,7 +6,6 @@ out when somebody scrapes.
 
 import platform
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 from scaler.runtime.metrics import catalogue, last_tick
 from scaler.runtime.metrics.last_tick import LastTick, Seen
 from scaler.runtime.metrics.tallies import Count, Distribution, HeldTime
+from scaler.version import VERSION
 from warmpool.metric_families import counter, empty, gauge, histogram
 from warmpool.seats import FleetName, PolicyName
 
@@ -36,7 +36,7 @@ class ControllerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         build = gauge(catalogue.BUILD_INFO, registry)
-        build.labels(version("emberpool"), platform.python_version()).set(1)
+        build.labels(VERSION, platform.python_version()).set(1)
         self._leader = gauge(catalogue.LEADER, registry)
         self._tick_seconds = histogram(catalogue.TICK_DURATION, registry)
         self._last_tick_at = gauge(catalogue.TICK_LAST_SUCCESS, registry)
