@@ -113,9 +113,7 @@ class Api:
 
     async def _status(self, _: web.Request) -> web.Response:
         waiting = waiting_for(self._controller)
-        return web.json_response(
-            {"ready": not waiting, "waitingFor": waiting, "version": VERSION}
-        )
+        return web.json_response({"ready": not waiting, "waitingFor": waiting, "version": VERSION})
 
     async def _fleets(self, _: web.Request) -> web.Response:
         tick = self._controller.last
