@@ -40,7 +40,7 @@ def main() -> None:
         checkpoints=checkpoints, policies=(given.policy,), device="cpu", max_model_len=MAX_MODEL_LEN
     )
     plan = make_plan(options, ())
-    proofs = asyncio.run(expectations(plan.directories, given.data, "cpu"))
+    proofs = asyncio.run(expectations(plan.directories, given.data, dict.fromkeys(plan.directories, "cpu")))
     seats = templates(options, plan, proofs, "")  # the token comes with each container's environment
     residents = {each.fleet: list(each.residents) for each in seats}
     for fleet in load_agents(given.agents).spec.fleets:

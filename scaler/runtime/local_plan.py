@@ -28,8 +28,7 @@ _DEFAULT_LENGTH = 512
 """Tokens per sequence where nobody said: enough for a chat turn, small enough for a laptop."""
 
 _WARMUP = "The first request of an engine finds what the second one has ready. "
-"""What residents are warmed up with, once as it is and once eight times over: a short and a longer prompt."""
-_WARMUP_TOKENS = 8
+_WARMUP_TOKENS = 4
 """Tokens of each warm-up answer: enough decode steps to have every kernel loaded."""
 
 
@@ -314,9 +313,15 @@ def _resident(
         "command": _command(options, plan, fleet, policy),
         "environment": {},
         "proof": dict(proof),
-        "warmup": {"prompts": [_WARMUP, _WARMUP * 8], "maxTokens": _WARMUP_TOKENS},
+        "warmup": _warmup(length(options, plan.set, policy)),
         "memoryMiB": (size.weights_bytes + size.kv_bytes + size.overhead_bytes) // _MIB,
     }
+
+
+def _warmup(length: int) -> dict[str, Any]:
+    """Return what a resident is warmed up with: a short prompt, and one of half of its length even if a token is a byte."""
+    long = (_WARMUP * (length // len(_WARMUP) + 1))[: length // 2]
+    return {"prompts": [long[:8], long], "maxTokens": _WARMUP_TOKENS}
 
 
 def _command(options: LocalOptions, plan: LocalPlan, fleet: FleetName, policy: PolicyName) -> list[str]:

@@ -151,6 +151,17 @@ def test_a_broken_checkpoint_is_named_with_its_fault(tmp_path: Path) -> None:
         make_plan(cpu(checkpoints={"chat": tmp_path / "empty"}), ())
 
 
+@pytest.mark.parametrize("length", [16, 128, 512])
+def test_warm_up_requests_fit_into_a_sequence_even_if_every_byte_is_a_token(
+    checkpoint: Path, length: int
+) -> None:
+    options = cpu(checkpoints={"chat": checkpoint}, max_model_len=length)
+    (template,) = templates(options, make_plan(options, ()), {CHAT: {"prompts": []}}, "token")
+    warmup = template.residents[0]["warmup"]
+    begin = 1  # the begin token
+    assert all(0 < begin + len(prompt) + warmup["maxTokens"] <= length for prompt in warmup["prompts"])
+
+
 def test_the_plan_in_words(checkpoint: Path) -> None:
     text = describe(make_plan(cpu(checkpoints={"chat": checkpoint}, seats=2), ()))
     assert "fleet local: up to 2 seats on CPU" in text
