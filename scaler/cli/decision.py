@@ -11,9 +11,10 @@ from rich.text import Text
 
 from scaler.cli import answers, show
 from scaler.cli.answers import DecisionRecord, FleetDecided, PolicyDecided
+from scaler.cli.client import Controller
 from scaler.cli.failures import OK, Failed
 from scaler.cli.human import NOTHING, listed, number, plural
-from scaler.cli.options import Format, Output, examples, group
+from scaler.cli.options import DEFAULT_SERVER, Format, Output, Server, examples, group
 from scaler.cli.output import emit, note, pairs
 from scaler.cli.show import Column, Kind
 from scaler.errors import UserError
@@ -84,22 +85,25 @@ DECISIONS: Kind[DecisionRecord] = Kind(
 @app.command(
     "list",
     epilog=examples(
+        "emberpool decision list",
         "emberpool decision list --state-dir ./state",
         "emberpool decision list --file decisions-warm.jsonl --last 100 -o wide",
         "emberpool decision list --state-dir ./state -o json | jq '.items[].causes'",
     ),
 )
 def list_(
+    server: Server = DEFAULT_SERVER,
     state_dir: StateDir = None,
     file: File = None,
     last: Annotated[int, typer.Option(min=1, help="How many, counted from the end.")] = 20,
     output: Format = Output.TABLE,
 ) -> int:
-    """List the last decisions: what woke the loop, how many residents serve per policy, how many seats per fleet.
+    """List the last decisions, of a running controller or from a ledger: what woke the loop, how many residents serve per policy, how many seats per fleet.
 
     A policy's mode is shown where it isn't Stable.
     """
-    records = deque(_records(_ledger(state_dir, file)), maxlen=last)
+    _, found = _find(server, state_dir, file)
+    records = deque(found, maxlen=last)
     items = [{**record, "name": record.get("number")} for record in records]
     if output in {Output.JSON, Output.YAML}:
         emit(show.rendered(DECISIONS, list(records), output, single=False))
@@ -113,6 +117,7 @@ def list_(
 @app.command(
     "explain",
     epilog=examples(
+        "emberpool decision explain",
         "emberpool decision explain 42 --state-dir ./state",
         "emberpool decision explain --file decisions.jsonl",
     ),
@@ -122,12 +127,12 @@ def explain(
         int | None,
         typer.Argument(metavar="[NUMBER]", help="Which one (default: the last).", show_default=False),
     ] = None,
+    server: Server = DEFAULT_SERVER,
     state_dir: StateDir = None,
     file: File = None,
 ) -> int:
     """Say why a decision is as it is: every policy and every fleet, with its reasons as sentences, the ruling one first."""
-    ledger = _ledger(state_dir, file)
-    record = answers.parse(answers.decision, _pick(ledger, which), "the decision")
+    record = answers.parse(answers.decision, _pick(*_find(server, state_dir, file), which), "the decision")
     emit(
         pairs(
             [
@@ -164,13 +169,12 @@ def _fleet_text(name: str, fleet: FleetDecided) -> Text:
 # ------------------------------------------------------------------ the ledger
 
 
-def _ledger(state_dir: Path | None, file: Path | None) -> Path:
-    if file is not None:
-        return file
-    if state_dir is not None:
-        return state_dir / LEDGER
-    hint = "`emberpool local --state-dir DIR` keeps its ledger in DIR"
-    raise UserError("no ledger was named: give --state-dir DIR or --file FILE", hint=hint)
+def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, list[Mapping[str, Any]]]:
+    """Return where decisions come from, in words, and the decisions: a ledger that is named, else the running controller."""
+    if file is None and state_dir is None:
+        return f"the controller at {server}", list(Controller(server).items("decisions"))
+    ledger = file or (state_dir or Path()) / LEDGER
+    return str(ledger), _records(ledger)
 
 
 def _records(ledger: Path) -> list[Mapping[str, Any]]:
@@ -184,14 +188,13 @@ def _records(ledger: Path) -> list[Mapping[str, Any]]:
     return [record for record in records if isinstance(record, dict)]
 
 
-def _pick(ledger: Path, which: int | None) -> Mapping[str, Any]:
+def _pick(source: str, records: list[Mapping[str, Any]], which: int | None) -> Mapping[str, Any]:
     """Find a decision by its number: the last one, if several runs have written to the same ledger."""
-    records = _records(ledger)
     matching = [record for record in records if which is None or record.get("number") == which]
     if matching:
         return matching[-1]
     if not records:
-        raise Failed(f"{ledger} holds no decision", hint="has the controller ticked yet?")
+        raise Failed(f"{source} holds no decision", hint="has the controller ticked yet?")
     first, last = records[0].get("number"), records[-1].get("number")
     hint = f"it holds {len(records)}, from {first} to {last}; decisions that change nothing are written once a second"
-    raise Failed(f"{ledger} holds no decision {which}", hint=hint)
+    raise Failed(f"{source} holds no decision {which}", hint=hint)

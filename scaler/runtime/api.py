@@ -72,6 +72,7 @@ class Api:
                 web.get("/v1/fleets", self._fleets),
                 web.get("/v1/policies", self._policies),
                 web.get("/v1/seats", self._seats),
+                web.get("/v1/decisions", self._decisions),
             ]
         )
         return app
@@ -168,6 +169,9 @@ class Api:
             "signals": str(load.queued.quality),
             "reasons": _reasons(decided.reasons),
         }
+
+    async def _decisions(self, _: web.Request) -> web.Response:
+        return web.json_response({"items": list(self._controller.recent)})
 
     async def _seats(self, _: web.Request) -> web.Response:
         tick = self._controller.last

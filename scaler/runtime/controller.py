@@ -5,7 +5,7 @@ timers. Publishing comes after the actions have begun, so that no promotion wait
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 _LEDGER_INTERVAL_SECONDS = 1.0
 """A decision equal to the last one is written this often, so that the ledger shows that the loop lives."""
+_RECENT_DECISIONS = 500
+"""Ledger records kept in memory for those who ask the controller: minutes of a busy one."""
 _LONGEST_SLEEP_SECONDS = 1.0
 """Ages are looked at this often even if nothing happens: a signal that goes silent sends no event."""
 
@@ -104,6 +106,7 @@ class Controller:
         self._ledger_at = 0.0
         self._ledger_shape: object = None
         self.last: Tick | None = None
+        self.recent: deque[Mapping[str, Any]] = deque(maxlen=_RECENT_DECISIONS)
         wiring.events.watch(wiring.metrics)
 
     @property
@@ -209,7 +212,9 @@ class Controller:
         shape = _shape(tick.decision)
         if shape != self._ledger_shape or tick.at - self._ledger_at >= _LEDGER_INTERVAL_SECONDS:
             self._ledger_shape, self._ledger_at = shape, tick.at
-            self._wiring.ledger(self._record(tick))
+            record = self._record(tick)
+            self.recent.append(record)
+            self._wiring.ledger(record)
 
     def _record(self, tick: Tick) -> Mapping[str, Any]:
         return {

@@ -306,6 +306,10 @@ async def _announce(machine: _Machine) -> None:
             said = waiting[-1]
             _say(f"[{time.monotonic() - began:5.1f} s] waiting for {said}")
         await asyncio.sleep(0.25)
+    if not any(fleet.spare_target for fleet in machine.controller.table.fleets):
+        _say(
+            "note: no seat is spare, so a burst finds nothing to promote; raise --seats, or spare.min and maxSeats"
+        )
     models = ", ".join(machine.gateway.routes.models)
     _say(f"[{time.monotonic() - began:5.1f} s] ready: {machine.gateway_url}/v1 serves {models}")
     _say(f"look inside: emberpool seat get --server {machine.controller_url}")

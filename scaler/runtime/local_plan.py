@@ -147,17 +147,23 @@ def _models(policy: ScalingPolicy) -> Sequence[str]:
 
 def _open(name: PolicyName, path: Path) -> Checkpoint:
     try:
-        return open_checkpoint(path)
+        checkpoint = open_checkpoint(path)
     except CheckpointError as error:
-        hint = (
-            getattr(error, "hint", "")
-            or "`python -m loader verify DIR` lists what is wrong with a checkpoint"
-        )
-        raise UserError(f"the checkpoint of {name} can't be used: {error}", hint=hint) from error
+        message, _, hint = str(error).partition("\n\nhint: ")
+        raise UserError(
+            f"the checkpoint of {name} can't be used: {message}",
+            hint=hint or "`python -m loader verify DIR` lists what is wrong with a checkpoint",
+        ) from error
     except OSError as error:
         raise UserError(
             f"the checkpoint of {name} can't be read: {error}", hint="name a directory of .safetensors files"
         ) from error
+    if not checkpoint.config:
+        raise UserError(
+            f"the checkpoint of {name} has no config.json in {path}",
+            hint="it tells the model's dimensions; fetch it from where the weights came",
+        )
+    return checkpoint
 
 
 def _footprints(

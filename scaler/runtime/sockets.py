@@ -1,5 +1,6 @@
 """Listening sockets, and the one clear sentence when a port can't be had."""
 
+import errno
 import socket
 
 from scaler.errors import UserError
@@ -24,11 +25,11 @@ def listen(host: str, port: int, flag: str) -> socket.socket:
 
 
 def port_taken(host: str, port: int, flag: str, error: OSError) -> UserError:
-    """Make the error that says which port can't be had, and how to choose another."""
-    return UserError(
-        f"can't listen on {host}:{port}: {error.strerror or error}",
-        hint=f"choose another port with {flag} N, or {flag} 0 for any that is free",
-    )
+    """Make the error that says which address or port can't be had, and how to choose another."""
+    hint = f"choose another port with {flag} N, or {flag} 0 for any that is free"
+    if error.errno == errno.EADDRNOTAVAIL:
+        hint = f"{host} is no address of this machine; 127.0.0.1 serves this machine alone, 0.0.0.0 every network"
+    return UserError(f"can't listen on {host}:{port}: {error.strerror or error}", hint=hint)
 
 
 def url_of(listener: socket.socket) -> str:

@@ -91,6 +91,11 @@ def _greedy(model: LlamaModel, kv: KvMemory, tokens: list[int], sampled: int, ma
     while len(answer) < _TOKENS and len(tokens) < _LENGTH:
         kv.clear(0, len(tokens))
         logits = model.prefill(tokens, kv, 0)[0, :sampled]
+        if not bool(torch.isfinite(logits).all()):
+            raise BadCheckpoint(
+                "the weights compute no finite numbers",
+                hint="a shard's contents are damaged; fetch the checkpoint again",
+            )
         best = torch.topk(logits, 2)
         lead = float(best.values[0] - best.values[1])
         if lead < margin * float(logits.max() - logits.min()):

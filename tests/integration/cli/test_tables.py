@@ -276,3 +276,24 @@ def test_an_answer_that_cant_be_read(ask: Ask, path: str, arguments: list[str], 
     code, out, err = ask(*arguments)
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {expected}\n\nhint: ")
+
+
+def test_decisions_come_from_the_controller_unless_a_ledger_is_named(ask: Ask) -> None:
+    decided = {
+        "at": 1_700_000_000.5,
+        "number": 7,
+        "causes": {"sample": 1},
+        "policyHash": "abc",
+        "inputs": {},
+        "decision": {"at": 1.0, "law": "1", "policies": {}, "fleets": {}, "nextWakeup": None},
+        "actions": ["2 wanted, 1 serves"],
+    }
+    ask.controller.say("/v1/decisions", {"items": [decided]})
+    code, out, _ = ask("decision", "list")
+    assert (code, out.splitlines()[1].split()[0]) == (0, "7")
+    code, out, _ = ask("decision", "explain")
+    assert code == 0
+    assert "2 wanted, 1 serves" in out
+    code, _, err = ask("decision", "explain", "9")
+    assert code == 1
+    assert f"the controller at {ask.controller.url} holds no decision 9" in err

@@ -32,8 +32,12 @@ ONE_STAGE = "\n  stages: [{name: only, kind: Baseline, seconds: 1}]\n"
 def left_behind() -> list[str]:
     """State directories and processes that a drill should have taken away."""
     folders = [str(path) for path in Path(tempfile.gettempdir()).glob("emberpool-drill-*")]
-    mine = psutil.Process().children(recursive=True)
+    mine = set(psutil.Process().children(recursive=True)) - _BEFORE
     return folders + [str(process) for process in mine if process.status() != psutil.STATUS_ZOMBIE]
+
+
+_BEFORE: set[psutil.Process] = set()
+"""Children that other tests of this session have running: their fixtures may live as long as the session."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +45,8 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test a folder for temporary files of its own, so that what is left behind can be seen."""
     folder = tmp_path / "tmp"
     folder.mkdir()
+    _BEFORE.clear()
+    _BEFORE.update(psutil.Process().children(recursive=True))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
 

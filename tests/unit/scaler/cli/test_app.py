@@ -115,12 +115,6 @@ def test_every_fault_is_an_error_with_its_hint_on_stderr(
             id="seats-beside-policy",
         ),
         pytest.param(
-            ["decision", "list"],
-            "no ledger was named: give --state-dir DIR or --file FILE",
-            "`emberpool local --state-dir DIR` keeps its ledger in DIR",
-            id="no-ledger",
-        ),
-        pytest.param(
             ["decision", "explain", "--file", "/nowhere/decisions.jsonl"],
             "/nowhere/decisions.jsonl can't be read: No such file or directory",
             "name a state directory that `emberpool local --state-dir DIR` has written to",
