@@ -425,6 +425,8 @@ def main() -> None:
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--gateway-port", type=int)
     parser.add_argument("--controller-port", type=int)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seats-per-gpu", type=int, default=1)
     parser.add_argument("--seat-budget", type=int)
     asyncio.run(Local(parser.parse_args()).run())
 
