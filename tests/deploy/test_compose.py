@@ -14,8 +14,8 @@ from tests.deploy.compose import FILE, PORT_OPTIONS, ROOT, load, substituted, va
 
 COMPOSE = load()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: service for name, service in SERVICES.items() if "build" in service}
-IMAGES = sorted({service["build"]["dockerfile"] for service in OURS.values()})
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("emberpool-")}
+IMAGES = sorted(service["build"]["dockerfile"] for service in OURS.values() if "build" in service)
 SEATS = sorted(name for name in SERVICES if name.startswith("seat-"))
 DEPLOY = ROOT / "deploy/compose"
 
@@ -95,6 +95,12 @@ def test_an_image_is_built_from_what_is_there_and_runs_without_root(image: str) 
             assert f"!{source}" in allowed
     assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["python:3.12-slim"] * 2
     assert "\nUSER emberpool\n" in text
+
+
+def test_each_image_is_built_by_one_service_and_never_pulled() -> None:
+    built = [service["image"] for service in OURS.values() if "build" in service]
+    assert sorted(built) == sorted({service["image"] for service in OURS.values()})
+    assert all(service["pull_policy"] == "never" for service in OURS.values())
 
 
 def test_only_the_seats_have_torch() -> None:
