@@ -26,10 +26,10 @@ drill: $(VENV)/.installed ## rehearse a burst on this machine, both arms, and ju
 	$(BIN)/emberpool drill run $(DRILL) $(ARGS)
 
 test: lint types contracts ## everything that must hold before a change lands
-	$(BIN)/pytest -q $(ARGS)
+	$(BIN)/pytest $(ARGS)
 
 test-fast: $(VENV)/.installed ## the tests without whole drills
-	$(BIN)/pytest -q -m 'not drill' $(ARGS)
+	$(BIN)/pytest -m 'not drill' $(ARGS)
 
 lint: $(VENV)/.installed ## style and formatting
 	$(BIN)/ruff check .

@@ -4,10 +4,12 @@ Nothing is counted on a request's way. The load keeps a record of each request a
 recorded since the scrape before, and reads the rest (stage, intended rate, open requests) off the clock.
 """
 
+import asyncio
 import socket
+import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, product
 from typing import Final
@@ -27,6 +29,8 @@ from scaler.errors import UserError
 from warmpool.metric_families import Family, Kind, Label, listed
 
 _HOST: Final = "127.0.0.1"
+_LAST_SCRAPE_SECONDS: Final = 35.0
+"""The longest wait for a last scrape: Prometheus' usual interval is 15 or 30 s."""
 _SCENARIO: Final = Label("scenario", "the scenario's name")
 _ARM: Final = listed("arm", ("warm", "cold"), "the arms that were asked for")
 _POLICY: Final = Label("policy", "the scenario's models")
@@ -246,7 +250,7 @@ def _filled(family: Family, found: Iterable[Row]) -> Metric:
 async def exposing(
     metrics: DrillMetrics, port: int | None, say: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Answer scrapes on `/metrics` while the context is open.
+    """Answer scrapes on `/metrics` while the context is open; an orderly end waits until the last figures have been seen.
 
     Args:
         metrics: what is shown.
@@ -263,15 +267,49 @@ async def exposing(
     registry = CollectorRegistry()
     registry.register(metrics)
     app = web.Application()
-    app.router.add_get("/metrics", make_aiohttp_handler(registry))
+    scrapes = _Scrapes()
+    page = make_aiohttp_handler(registry)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = await page(request)
+        scrapes.note(time.monotonic())
+        return response
+
+    app.router.add_get("/metrics", answer)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
         say(f"metrics: http://{_HOST}:{listener.getsockname()[1]}/metrics")
         yield
+        await scrapes.one_more()
     finally:
         await runner.cleanup()
+
+
+class _Scrapes:
+    """How often somebody scrapes, so that the verdict isn't gone before the next time."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._interval: float | None = None
+        self._next = asyncio.Event()
+
+    def note(self, now: float) -> None:
+        """Take note of a scrape."""
+        if self._last is not None:
+            self._interval = now - self._last
+        self._last = now
+        self._next.set()
+
+    async def one_more(self) -> None:
+        """Wait for the next scrape, for as long as it should take by the last interval; nobody scrapes: don't wait."""
+        if self._interval is None:
+            return
+        self._next.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(1.5 * self._interval + 1.0, _LAST_SCRAPE_SECONDS)):
+                await self._next.wait()
 
 
 def _listen(port: int) -> socket.socket:
