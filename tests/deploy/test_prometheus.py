@@ -274,6 +274,7 @@ def try_commands(
     variables = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "EMBERPOOL_SERVER": controller,
+        "GATEWAY_METRICS": controller,
         "STATE_DIR": str(state),
         "POLICY": "chat",
         "FLEET": seat["fleet"],
