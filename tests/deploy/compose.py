@@ -49,11 +49,14 @@ def variables_of(text: str) -> list[re.Match[str]]:
     return list(_VARIABLE.finditer(text))
 
 
-def entrypoint(service: Json) -> list[str]:
-    """What the container starts: the service's own entrypoint, or that of the image's Dockerfile."""
+def entrypoint(service: Json, services: Json) -> list[str]:
+    """What the container starts: the service's own entrypoint, or that of its image's Dockerfile, whichever service builds it."""
     if "entrypoint" in service:
         return list(service["entrypoint"])
-    dockerfile = (ROOT / service["build"]["dockerfile"]).read_text("utf-8")
+    builder = next(
+        each for each in services.values() if each["image"] == service["image"] and "build" in each
+    )
+    dockerfile = (ROOT / builder["build"]["dockerfile"]).read_text("utf-8")
     (line,) = re.findall(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)
     return list(json.loads(line))
 
@@ -113,7 +116,10 @@ class Here:
 
     def command(self, service: str) -> list[str]:
         """The container's command line, for this machine."""
-        program, *arguments = [*entrypoint(self.services[service]), *self.services[service]["command"]]
+        program, *arguments = [
+            *entrypoint(self.services[service], self.services),
+            *self.services[service]["command"],
+        ]
         for target, place in sorted(self.mounts(service).items(), key=lambda each: -len(each[0])):
             arguments = [re.sub(rf"(^|=){re.escape(target)}(?=/|$)", rf"\g<1>{place}", a) for a in arguments]
         options = [

@@ -40,6 +40,7 @@ VALUES = {
     "SEAT": "spares-0",
     "STATE_DIR": "state",
     "EMBERPOOL_SERVER": "http://127.0.0.1:9080",
+    "GATEWAY_METRICS": "http://127.0.0.1:9080",
 }
 """What the variables of runbooks' commands stand for."""
 SCENARIO = str(ROOT / "policies" / "drills" / "smoke.yaml")
