@@ -7,7 +7,7 @@ timers. Publishing comes after the actions have begun, so that no promotion wait
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -157,7 +157,7 @@ class Controller:
             lambda policy: wiring.signals.load(policy, began),
         )
         wiring.signals.seen()
-        snapshot = _budgeted(snapshot, table.seat_budget)
+        snapshot = replace(snapshot, seat_budget=table.seat_budget)
         decision, self._memory = decide(table.policies, table.fleets, snapshot, self._memory, began)
         planned = plan(
             self._wants(decision, snapshot),
@@ -237,10 +237,6 @@ async def heartbeat(controller: Controller, longest: float) -> None:
         if number == seen:
             raise RuntimeError(f"the decision loop has not ticked for {longest:.0f} s")
         seen = number
-
-
-def _budgeted(snapshot: Snapshot, budget: int | None) -> Snapshot:
-    return Snapshot(loads=snapshot.loads, fleets=snapshot.fleets, seat_budget=budget)
 
 
 def _shape(decision: Decision) -> object:

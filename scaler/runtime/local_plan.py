@@ -17,7 +17,7 @@ from scaler.cluster.local.gpus import Gpu
 from scaler.cluster.local.memory import Footprint, available_bytes, footprint, seat_bytes
 from scaler.errors import UserError
 from scaler.policy.compile import PolicySet, load_policies
-from scaler.policy.default import FLEET_NAME, default_set
+from scaler.policy.default import default_set
 from scaler.policy.models import EngineType, ScalingPolicy
 from scaler.runtime.local_options import LocalOptions
 from warmpool.seats import FleetName, PolicyName
@@ -363,6 +363,3 @@ def describe(plan: LocalPlan) -> str:
                 f" serves, from {plan.directories[policy]}"
             )
     return "\n".join(lines)
-
-
-__all__ = ["FLEET_NAME", "LocalPlan", "describe", "length", "make_plan", "sequences", "templates"]
