@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric, Sample
@@ -163,6 +163,55 @@ class RowMetric(Metric):
         """Ignore the empty list that the base class begins with."""
 
 
+Group = tuple[tuple[str, ...], Sequence[float]]
+"""Values of the first labels, in order, and one number for every combination of the other ones' closed lists."""
+
+
+class GroupMetric(Metric):
+    """A gauge or counter with a number for every combination of its last labels, filled one owner at a time.
+
+    It says what a `RowMetric` could, at a quarter of the time: what is the same for all owners is written once.
+
+    Args:
+        family: what the numbers are of; its last labels have closed lists.
+        found: the groups; they can be read once.
+        owners: how many labels, from the first, a group names.
+        work: what must be done before the first group can be read, step by step.
+    """
+
+    def __init__(
+        self, family: Family, found: Iterable[Group], *, owners: int = 1, work: Iterable[None] = ()
+    ) -> None:
+        self._read: list[Sample] | None = None
+        self.family = family
+        self.groups = found
+        self.owners = owners
+        self.work = work
+        super().__init__(family.stem, family.help, str(family.kind))
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All numbers at once, as the Prometheus client wants them."""
+        if self._read is None:
+            deque(self.work, maxlen=0)
+            names, rest = self.family.label_names, list(combinations(self.family, self.owners))
+            self._read = [
+                Sample(self.family.name, dict(zip(names, (*owner, *values), strict=True)), each)
+                for owner, numbers in self.groups
+                for values, each in zip(rest, numbers, strict=True)
+            ]
+        return self._read
+
+    @samples.setter
+    def samples(self, samples: list[Sample]) -> None:
+        """Ignore the empty list that the base class begins with."""
+
+
+def combinations(family: Family, owners: int) -> Iterator[tuple[str, ...]]:
+    """Yield every combination of the closed lists of a family's labels after the first `owners`, as nested loops would."""
+    return product(*(label.values for label in family.labels[owners:]))
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One child of a histogram.
@@ -170,11 +219,13 @@ class Measured:
     Attributes:
         values: values of the labels, in order.
         counts: how many fell into each bucket, infinity last; not added up.
+        measured: how many there are in all.
         total: sum of what was measured.
     """
 
     values: tuple[str, ...]
     counts: Sequence[int]
+    measured: int
     total: float
 
 

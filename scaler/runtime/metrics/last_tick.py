@@ -4,14 +4,15 @@ A tick never changes once it is over, so its rows may be read with pauses in bet
 a fleet that is no longer in force has no rows.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
 
 from scaler.core.model import Mode, PolicyDecision, Quality, Reading
 from scaler.runtime.metrics import catalogue
-from warmpool.metric_families import Family, Row, RowMetric
+from warmpool.metric_families import Family, Group, GroupMetric, Row, RowMetric
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName, SeatValue, seat_value
 from warmpool.states import ResidentState
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # the controller imports this package
 
 _SEATS_BETWEEN_PAUSES = 64
 Rows = Iterator[Row]
+Groups = Iterator[Group]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +36,14 @@ class Census:
     """Seats and residents, counted. A seat that is the same object as at the last count is not looked at again.
 
     Attributes:
-        values: seats by fleet and value.
-        states: residents by policy and state.
+        values: per fleet, seats by value, in the order of `SeatValue`.
+        states: per policy, residents by state, in the order of `ResidentState`.
         gpus: GPUs of a seat, per fleet.
     """
 
     def __init__(self) -> None:
-        self.values: Counter[tuple[FleetName, SeatValue]] = Counter()
-        self.states: Counter[tuple[PolicyName, ResidentState]] = Counter()
+        self.values: dict[FleetName, list[int]] = {}
+        self.states: dict[PolicyName, list[int]] = {}
         self.gpus: dict[str, int] = {}
         self._known: dict[SeatName, Seat] = {}
 
@@ -61,11 +63,40 @@ class Census:
             self._count(known.pop(name), -1)
 
     def _count(self, seat: Seat, by: int) -> None:
-        self.values[seat.fleet, seat_value(seat)] += by
+        _row(self.values, seat.fleet, _NO_SEATS)[_VALUES[seat_value(seat)]] += by
         for resident in seat.residents:
-            self.states[resident.policy, resident.state] += by
+            _row(self.states, resident.policy, _NO_RESIDENTS)[_STATES[resident.state]] += by
         if by > 0 and seat.gpus:
             self.gpus[seat.fleet] = len(seat.gpus)
+
+
+_VALUES: Mapping[SeatValue, int] = {value: place for place, value in enumerate(SeatValue)}
+_STATES: Mapping[ResidentState, int] = {state: place for place, state in enumerate(ResidentState)}
+_NO_SEATS: Sequence[int] = (0,) * len(SeatValue)
+_NO_RESIDENTS: Sequence[int] = (0,) * len(ResidentState)
+_Name = TypeVar("_Name")
+
+
+def _row(table: dict[_Name, list[int]], name: _Name, blank: Sequence[int]) -> list[int]:
+    """Return the counts under a name, which begin as `blank`."""
+    found = table.get(name)
+    if found is None:
+        found = table[name] = list(blank)
+    return found
+
+
+_Member = TypeVar("_Member", bound=StrEnum)
+
+
+def _indicators(members: type[_Member]) -> Mapping[_Member, Sequence[float]]:
+    """Return for each member the row that has 1 in its place and 0 elsewhere."""
+    return {one: tuple(float(one is other) for other in members) for one in members}
+
+
+_MODES = _indicators(Mode)
+_QUALITIES = _indicators(Quality)
+_supply = attrgetter(*(name.lower() for name in catalogue.SUPPLIES))
+"""A policy's supply on a fleet, in the order of the label's values; its fields are named for them."""
 
 
 class LastTick:
@@ -82,15 +113,17 @@ class LastTick:
         self.census = Census()
         self._measured: set[PolicyName] = set()
 
-    def metrics(self, seen: Seen) -> Iterator[RowMetric]:
+    def metrics(self, seen: Seen) -> Iterator[RowMetric | GroupMetric]:
         """Return every gauge of a tick."""
         census, seats = self.census, seen.tick.seats
         for family, found in _SIMPLE.items():
             yield RowMetric(family, found(seen))
+        for family, (owners, grouped) in _GROUPED.items():
+            yield GroupMetric(family, grouped(seen), owners=owners)
         yield RowMetric(catalogue.SIGNAL_AGE, self._ages(seen))
-        yield RowMetric(catalogue.SIGNAL_QUALITY, self._qualities(seen))
-        yield RowMetric(catalogue.SEATS, _seats(seen, census), census.take(seats))
-        yield RowMetric(catalogue.RESIDENTS, _residents(seen, census), census.take(seats))
+        yield GroupMetric(catalogue.SIGNAL_QUALITY, self._qualities(seen), owners=2)
+        yield GroupMetric(catalogue.SEATS, _seats(seen, census), work=census.take(seats))
+        yield GroupMetric(catalogue.RESIDENTS, _residents(seen, census), work=census.take(seats))
 
     def _readings(self, seen: Seen) -> Iterator[tuple[PolicyName, str, Reading]]:
         self._measured &= seen.tick.snapshot.loads.keys()
@@ -106,10 +139,9 @@ class LastTick:
             if reading.known:
                 yield (policy, source), reading.age
 
-    def _qualities(self, seen: Seen) -> Rows:
+    def _qualities(self, seen: Seen) -> Groups:
         for policy, source, reading in self._readings(seen):
-            for quality in Quality:
-                yield (policy, source, quality), float(reading.quality is quality)
+            yield (policy, source), _QUALITIES[reading.quality]
 
 
 # ------------------------------------------------------------------ policies
@@ -139,10 +171,9 @@ def _unfilled(decision: PolicyDecision) -> Mapping[FleetName, int]:
     return {fleet: max(0, count - serving.get(fleet, 0)) for fleet, count in decision.wanted.items()}
 
 
-def _modes(seen: Seen) -> Rows:
+def _modes(seen: Seen) -> Groups:
     for name, decision in seen.tick.decision.policies.items():
-        for mode in Mode:
-            yield (name, mode), float(decision.mode is mode)
+        yield (name,), _MODES[decision.mode]
 
 
 def _policy_reasons(seen: Seen) -> Rows:
@@ -157,27 +188,23 @@ def _targets(seen: Seen) -> Rows:
             yield (policy.name, share.fleet), share.target_in_flight
 
 
-def _supplies(seen: Seen) -> Rows:
+def _supplies(seen: Seen) -> Groups:
     for fleet, view in seen.tick.snapshot.fleets.items():
         for policy, supply in view.supply.items():
-            counts = (supply.serving, supply.promoting, supply.draining, supply.promotable, supply.switchable)
-            for name, count in zip(catalogue.SUPPLIES, counts, strict=True):
-                yield (policy, fleet, name), count
+            yield (policy, fleet), _supply(supply)
 
 
-def _residents(seen: Seen, census: Census) -> Rows:
+def _residents(seen: Seen, census: Census) -> Groups:
     for policy in seen.table.policies:
-        for state in ResidentState:
-            yield (policy.name, state), census.states[policy.name, state]
+        yield (policy.name,), census.states.get(policy.name, _NO_RESIDENTS)
 
 
 # ------------------------------------------------------------------ fleets
 
 
-def _seats(seen: Seen, census: Census) -> Rows:
+def _seats(seen: Seen, census: Census) -> Groups:
     for fleet in seen.table.fleets:
-        for value in SeatValue:
-            yield (fleet.name, value), census.values[fleet.name, value]
+        yield (fleet.name,), census.values.get(fleet.name, _NO_SEATS)
 
 
 def _fleet_reasons(seen: Seen) -> Rows:
@@ -186,10 +213,9 @@ def _fleet_reasons(seen: Seen) -> Rows:
             yield (name, code), 1.0
 
 
-def _fleet_modes(seen: Seen) -> Rows:
+def _fleet_modes(seen: Seen) -> Groups:
     for fleet in seen.table.fleets:
-        yield (fleet.name, "Enforce"), float(not fleet.observe)
-        yield (fleet.name, "Observe"), float(fleet.observe)
+        yield (fleet.name,), (float(not fleet.observe), float(fleet.observe))
 
 
 def _of_fleets(pairs: Callable[[Seen], Iterable[tuple[str, float]]]) -> Callable[[Seen], Rows]:
@@ -200,7 +226,6 @@ _SIMPLE: Mapping[Family, Callable[[Seen], Rows]] = {
     catalogue.DEMAND: _of_decision(lambda decision: decision.demand),
     catalogue.NEEDED: _of_decision(lambda decision: decision.needed),
     catalogue.CAPACITY: _of_decision(lambda decision: decision.capacity),
-    catalogue.POLICY_MODE: _modes,
     catalogue.POLICY_REASON: _policy_reasons,
     catalogue.OBJECTIVE_TTFT: _of_fleets(
         lambda seen: ((p.name, p.ttft_objective) for p in seen.table.policies)
@@ -211,7 +236,6 @@ _SIMPLE: Mapping[Family, Callable[[Seen], Rows]] = {
     catalogue.WANTED: _per_fleet(lambda decision: decision.wanted),
     catalogue.SERVING: _per_fleet(lambda decision: decision.serving),
     catalogue.UNFILLED: _per_fleet(_unfilled),
-    catalogue.SUPPLY: _supplies,
     catalogue.FLEET_TOTAL: _of_fleets(
         lambda seen: ((name, each.total) for name, each in seen.tick.decision.fleets.items())
     ),
@@ -229,11 +253,18 @@ _SIMPLE: Mapping[Family, Callable[[Seen], Rows]] = {
         lambda seen: ((name, each.held) for name, each in seen.tick.decision.fleets.items())
     ),
     catalogue.FLEET_REASON: _fleet_reasons,
-    catalogue.FLEET_MODE: _fleet_modes,
 }
+
+_GROUPED: Mapping[Family, tuple[int, Callable[[Seen], Groups]]] = {
+    catalogue.POLICY_MODE: (1, _modes),
+    catalogue.SUPPLY: (2, _supplies),
+    catalogue.FLEET_MODE: (1, _fleet_modes),
+}
+"""What has a number for every value of a closed list, with how many labels come before that one."""
 
 FAMILIES: Sequence[Family] = (
     *_SIMPLE,
+    *_GROUPED,
     catalogue.SIGNAL_AGE,
     catalogue.SIGNAL_QUALITY,
     catalogue.SEATS,

@@ -17,12 +17,22 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from warmpool.metric_families import Family, MeasuredMetric, RowMetric, edges, number
+from warmpool.metric_families import (
+    Family,
+    GroupMetric,
+    MeasuredMetric,
+    RowMetric,
+    combinations,
+    edges,
+    number,
+)
 
 _SLICE_SECONDS = 0.002
 """How long the page may be written before the loop gets a turn."""
 _ROWS_AT_ONCE = 128
 """Rows that are written between looks at the clock: about 0.1 ms."""
+_GROUPS_AT_ONCE = 32
+"""Groups that are written between looks at the clock; the largest has some twenty numbers."""
 _COMPRESS_IN_THREAD_BYTES = 32 * 1024
 """Bodies larger than this are compressed in a thread."""
 
@@ -36,6 +46,7 @@ class Page:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._written = _Written()
 
     async def handle(self, _: web.Request) -> web.Response:
         """Answer a scrape."""
@@ -49,15 +60,18 @@ class Page:
 
     async def render(self) -> bytes:
         """Write the page."""
-        writer = _Writer()
+        writer = _Writer(self._written)
         for metric in self._registry.collect():
             match metric:
                 case RowMetric():
                     await writer.rows(metric)
+                case GroupMetric():
+                    await writer.groups(metric)
                 case MeasuredMetric():
                     await writer.measured(metric)
                 case _:
                     await writer.metric(metric)
+        self._written = writer.written
         return writer.text()
 
 
@@ -88,8 +102,21 @@ class _Only(Collector):
         return (self._metric,)
 
 
+_Written = dict[tuple[str, tuple[str, ...]], tuple[int, float, bytes]]
+"""Children of histograms as they were last written, by family and labels, each with what it had measured
+by then: how many, and their sum."""
+
+
 class _Writer:
-    def __init__(self) -> None:
+    """Writes one page.
+
+    Attributes:
+        written: what the next page need not write again.
+    """
+
+    def __init__(self, before: _Written) -> None:
+        self._before = before
+        self.written = _Written()
         self._parts: list[bytes] = []
         self._escaped = _Escaped()
         self._numbers = _Numbers()
@@ -119,6 +146,24 @@ class _Writer:
             self._parts.append("".join(lines).encode())
             await self._give_way()
 
+    async def groups(self, metric: GroupMetric) -> None:
+        """Write a gauge or a counter, some owners at a time."""
+        for _ in metric.work:
+            await self._give_way()
+        self._head(metric.family)
+        block = _group(metric.family, metric.owners)
+        names = metric.family.label_names[: metric.owners]
+        labels = ",".join(f'{name}="%s"' for name in names)
+        escaped, numbers = self._escaped, self._numbers.__getitem__
+        found = iter(metric.groups)
+        while texts := [
+            block.replace(_OWNER, (labels % tuple([escaped[each] for each in owner])).replace("%", "%%"))
+            % tuple(map(numbers, values))
+            for owner, values in islice(found, _GROUPS_AT_ONCE)
+        ]:
+            self._parts.append("".join(texts).encode())
+            await self._give_way()
+
     async def measured(self, metric: MeasuredMetric) -> None:
         """Write a histogram, a child at a time: between its buckets and its count nothing may be measured."""
         self._head(metric.family)
@@ -126,15 +171,21 @@ class _Writer:
         labels = ",".join(f'{name}="%s"' for name in names)
         escaped, numbers = self._escaped, self._numbers
         blank = block % (*[0] * (len(metric.family.buckets) + 2), "0.0")
+        before, written = self._before, self.written
         for child in metric.children:
-            owner = labels % tuple([escaped[each] for each in child.values])
-            counts = [*accumulate(child.counts)]
-            if counts[-1]:
-                text = block.replace(_OWNER, owner.replace("%", "%%"))
-                text %= (*counts, counts[-1], numbers[child.total])
-            else:
-                text = blank.replace(_OWNER, owner)
-            self._parts.append(text.encode())
+            place = (metric.family.name, child.values)
+            known = before.get(place)
+            if known is None or known[:2] != (child.measured, child.total):
+                owner = labels % tuple([escaped[each] for each in child.values])
+                counts = [*accumulate(child.counts)]
+                if counts[-1]:
+                    text = block.replace(_OWNER, owner.replace("%", "%%"))
+                    text %= (*counts, counts[-1], numbers[child.total])
+                else:
+                    text = blank.replace(_OWNER, owner)
+                known = (child.measured, child.total, text.encode())
+            written[place] = known
+            self._parts.append(known[2])
             await self._give_way()
 
     def _head(self, family: Family) -> None:
@@ -150,7 +201,18 @@ class _Writer:
 
 
 _OWNER = "\0"
-"""Stands for the labels of a histogram's child in the text of a block; no label holds it."""
+"""Stands for an owner's labels in the text of a block; no label holds it."""
+
+
+def _group(family: Family, owners: int) -> str:
+    """Return the text of one owner's numbers, with a place for its labels and one `%` a number."""
+    names = family.label_names[owners:]
+    return "".join(
+        f"{family.name}{{{_OWNER}"
+        + "".join(f',{name}="{value}"' for name, value in zip(names, values, strict=True))
+        + "} %s\n"
+        for values in combinations(family, owners)
+    )
 
 
 def _block(family: Family) -> str:

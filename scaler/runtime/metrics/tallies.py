@@ -6,10 +6,11 @@ their policy or fleet, and a page of tens of thousands of series has to be writt
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from warmpool.metric_families import Family, Measured, MeasuredMetric, Row, RowMetric
+from warmpool.metric_families import Family, Group, GroupMetric, Measured, MeasuredMetric, combinations
 
 Key = tuple[str, ...]
 """Values of a family's labels, in order; the first is a policy or a fleet."""
@@ -27,21 +28,39 @@ class Count:
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._counts: dict[Key, float] = {}
+        self._places = {values: place for place, values in enumerate(combinations(family, 1))}
+        self._zeros = (0.0,) * len(self._places)
+        self._counts: dict[str, list[float]] = {}
 
-    def add(self, *key: str, by: float = 1.0) -> None:
-        """Count up."""
-        self._counts[key] = self._counts.get(key, 0.0) + by
+    def add(self, owner: str, *values: str, by: float = 1.0) -> None:
+        """Count up.
+
+        Raises:
+            KeyError: the family's labels don't list these values.
+        """
+        counts = self._counts.get(owner)
+        if counts is None:
+            counts = self._counts[owner] = list(self._zeros)
+        counts[self._places[values]] += by
 
     def keep(self, owners: Collection[str]) -> None:
         """Forget every policy or fleet but these."""
-        for key in [key for key in self._counts if key[0] not in owners]:
-            del self._counts[key]
+        for owner in self._counts.keys() - set(owners):
+            del self._counts[owner]
 
-    def metric(self, owners: Iterable[str]) -> RowMetric:
+    def metric(self, owners: Iterable[str]) -> GroupMetric:
         """Return every combination of `owners` with the closed lists of the other labels, zeros included."""
-        keys = product(owners, *(label.values for label in self.family.labels[1:]))
-        return RowMetric(self.family, ((key, self._counts.get(key, 0.0)) for key in keys))
+        counts, zeros = self._counts, self._zeros
+        return GroupMetric(self.family, (((owner,), counts.get(owner, zeros)) for owner in owners))
+
+
+@dataclass(slots=True)
+class _Child:
+    """What one child of a histogram has measured."""
+
+    counts: list[int]
+    measured: int = 0
+    total: float = 0.0
 
 
 class Distribution:
@@ -54,22 +73,21 @@ class Distribution:
     def __init__(self, family: Family) -> None:
         self.family = family
         self._blank = (0,) * (len(family.buckets) + 1)
-        self._counts: dict[Key, list[int]] = {}
-        self._sums: dict[Key, float] = {}
+        self._children: dict[Key, _Child] = {}
 
     def observe(self, *key: str, value: float) -> None:
         """Take one measurement; a bucket holds what is not above its bound."""
-        counts = self._counts.get(key)
-        if counts is None:
-            counts = self._counts[key] = list(self._blank)
-        counts[bisect_left(self.family.buckets, value)] += 1
-        self._sums[key] = self._sums.get(key, 0.0) + value
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = _Child(list(self._blank))
+        child.counts[bisect_left(self.family.buckets, value)] += 1
+        child.measured += 1
+        child.total += value
 
     def keep(self, owners: Collection[str]) -> None:
         """Forget every policy but these."""
-        for key in [key for key in self._counts if key[0] not in owners]:
-            del self._counts[key]
-            del self._sums[key]
+        for key in [key for key in self._children if key[0] not in owners]:
+            del self._children[key]
 
     def metric(self, owners: Collection[str]) -> MeasuredMetric:
         """Return what was measured of these policies.
@@ -82,12 +100,14 @@ class Distribution:
             keys = list(product(owners, *others))
         else:
             known = frozenset(owners)
-            keys = [key for key in self._counts if key[0] in known]
+            keys = [key for key in self._children if key[0] in known]
         return MeasuredMetric(self.family, (self._child(key) for key in keys))
 
     def _child(self, key: Key) -> Measured:
-        counts = self._counts.get(key)
-        return Measured(key, self._blank if counts is None else tuple(counts), self._sums.get(key, 0.0))
+        child = self._children.get(key)
+        if child is None:
+            return Measured(key, self._blank, 0, 0.0)
+        return Measured(key, child.counts, child.measured, child.total)
 
 
 class HeldTime:
@@ -100,7 +120,7 @@ class HeldTime:
 
     def __init__(self, family: Family, gpu_family: Family) -> None:
         self._family, self._gpu_family = family, gpu_family
-        self._values = family.labels[1].values
+        self._zeros = [0.0] * len(family.labels[1].values)
         self._seconds: dict[str, list[float]] = {}
         self._gpu_seconds: dict[str, list[float]] = {}
         self._charged: dict[str, list[float]] = {}
@@ -109,7 +129,7 @@ class HeldTime:
         """Charge a fleet for `seconds` with so many seats of each value, in the order of the family's label."""
         kept = self._seconds.get(fleet)
         if kept is None:
-            kept = self._seconds[fleet] = [0.0] * len(self._values)
+            kept = self._seconds[fleet] = list(self._zeros)
         for index, count in enumerate(seats):
             if count:
                 kept[index] += count * seconds
@@ -120,13 +140,13 @@ class HeldTime:
             for fleet in table.keys() - set(owners):
                 del table[fleet]
 
-    def metric(self, owners: Iterable[str]) -> RowMetric:
+    def metric(self, owners: Iterable[str]) -> GroupMetric:
         """Return the seat-seconds of these fleets."""
-        return RowMetric(self._family, self._rows(self._seconds, owners))
+        return GroupMetric(self._family, self._groups(self._seconds, owners))
 
     def gpu_metric(
         self, gpus: Mapping[str, int], owners: Collection[str], work: Iterable[None] = ()
-    ) -> RowMetric:
+    ) -> GroupMetric:
         """Return the GPU-seconds of these fleets.
 
         Args:
@@ -135,22 +155,18 @@ class HeldTime:
             owners: the fleets.
             work: what fills `gpus`.
         """
-        return RowMetric(self._gpu_family, self._gpu_rows(gpus, owners), work)
+        return GroupMetric(self._gpu_family, self._gpu_groups(gpus, owners), work=work)
 
-    def _gpu_rows(self, gpus: Mapping[str, int], owners: Collection[str]) -> Iterator[Row]:
-        zeros = [0.0] * len(self._values)
+    def _gpu_groups(self, gpus: Mapping[str, int], owners: Collection[str]) -> Iterator[Group]:
         for fleet in owners:
-            now = list(self._seconds.get(fleet, zeros))
-            before, paid = self._charged.get(fleet, zeros), self._gpu_seconds.get(fleet, zeros)
-            self._gpu_seconds[fleet] = [
-                total + (new - old) * gpus.get(fleet, 0)
-                for total, new, old in zip(paid, now, before, strict=True)
-            ]
-            self._charged[fleet] = now
-        yield from self._rows(self._gpu_seconds, owners)
+            now = self._seconds.get(fleet, self._zeros)
+            before, paid = self._charged.get(fleet, self._zeros), self._gpu_seconds.get(fleet, self._zeros)
+            if now is not self._zeros and now != before:
+                each = gpus.get(fleet, 0)
+                paid = [total + (new - old) * each for total, new, old in zip(paid, now, before, strict=True)]
+                self._gpu_seconds[fleet], self._charged[fleet] = paid, list(now)
+            yield (fleet,), paid
 
-    def _rows(self, table: dict[str, list[float]], owners: Iterable[str]) -> Iterator[Row]:
+    def _groups(self, table: dict[str, list[float]], owners: Iterable[str]) -> Iterator[Group]:
         for fleet in owners:
-            for index, value in enumerate(self._values):
-                seconds = table.get(fleet)
-                yield (fleet, value), seconds[index] if seconds else 0.0
+            yield (fleet,), table.get(fleet, self._zeros)

@@ -7,7 +7,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from warmpool.metric_families import Family, Kind, Label, Measured, MeasuredMetric, RowMetric, number
+from warmpool.metric_families import (
+    Family,
+    GroupMetric,
+    Kind,
+    Label,
+    Measured,
+    MeasuredMetric,
+    RowMetric,
+    listed,
+    number,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +71,13 @@ def test_rows_and_children_read_back_through_the_client() -> None:
         labels=(label,),
         buckets=(0.1, 1.0),
     )
+    states = Family(
+        name="emberpool_rooms",
+        kind=Kind.GAUGE,
+        help="Rooms.",
+        unit="rooms",
+        labels=(label, listed("state", ("Free", "Taken"), "states")),
+    )
     worked: list[int] = []
 
     def work() -> Iterator[None]:
@@ -72,19 +89,26 @@ def test_rows_and_children_read_back_through_the_client() -> None:
     registry.register(
         Fixed(
             RowMetric(count, [(("a",), 3)], work()),
-            MeasuredMetric(took, [Measured(("a",), (1, 0, 2), 7.5)]),
+            GroupMetric(states, [(("a",), (1, 2)), (("b",), (0, 4))], work=work()),
+            MeasuredMetric(took, [Measured(("a",), (1, 0, 2), 3, 7.5)]),
         )
     )
     text = generate_latest(registry).decode()
     found = {
-        (s.name, s.labels.get("le")): s.value for f in text_string_to_metric_families(text) for s in f.samples
+        (s.name, *sorted(s.labels.values(), key=["a", "b"].__contains__, reverse=True)): s.value
+        for f in text_string_to_metric_families(text)
+        for s in f.samples
     }
-    assert worked == [0, 1]
+    assert worked == [0, 1, 0, 1]
     assert found == {
-        ("emberpool_ends_total", None): 3.0,
-        ("emberpool_took_seconds_bucket", "0.1"): 1.0,
-        ("emberpool_took_seconds_bucket", "1.0"): 1.0,
-        ("emberpool_took_seconds_bucket", "+Inf"): 3.0,
-        ("emberpool_took_seconds_count", None): 3.0,
-        ("emberpool_took_seconds_sum", None): 7.5,
+        ("emberpool_ends_total", "a"): 3.0,
+        ("emberpool_rooms", "a", "Free"): 1.0,
+        ("emberpool_rooms", "a", "Taken"): 2.0,
+        ("emberpool_rooms", "b", "Free"): 0.0,
+        ("emberpool_rooms", "b", "Taken"): 4.0,
+        ("emberpool_took_seconds_bucket", "a", "0.1"): 1.0,
+        ("emberpool_took_seconds_bucket", "a", "1.0"): 1.0,
+        ("emberpool_took_seconds_bucket", "a", "+Inf"): 3.0,
+        ("emberpool_took_seconds_count", "a"): 3.0,
+        ("emberpool_took_seconds_sum", "a"): 7.5,
     }

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scaler.core.decide import decide
 from scaler.core.memory import Memory
 from scaler.core.model import MISSING, FleetShare, FleetSpec, Load, PolicySpec, Quality, Reading
+from scaler.runtime.bench import exposition as exposition_bench
 from scaler.runtime.controller import PolicyTable, Tick
 from scaler.runtime.events import EventLog, PromotionRecord, Trigger
 from scaler.runtime.metrics import ControllerMetrics, Page, catalogue
@@ -259,6 +260,26 @@ def test_the_client_can_write_it_as_openmetrics_too(scene: Scene) -> None:
     text = exposition.generate_latest(scene.registry).decode()  # type: ignore[no-untyped-call]
     families = openmetrics.text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     assert {family.name for family in families} == {family.stem for family in catalogue.FAMILIES}
+
+
+async def test_a_page_shows_what_was_measured_since_the_one_before(scene: Scene) -> None:
+    scene.tick()
+    page = Page(scene.registry)
+    for _ in range(3):
+        scene.metrics.promoted(promotion())
+        families = text_string_to_metric_families((await page.render()).decode())
+        found = {(s.name, frozenset(s.labels.items())): s.value for f in families for s in f.samples}
+        assert found == scene.samples()
+
+
+def test_the_page_of_a_large_controller_is_quick_and_holds_the_loop_up_by_little() -> None:
+    large = exposition_bench.Shape(policies=500, seats=10_000)
+    registry, metrics, _ = exposition_bench.controller(large)
+    quiet = exposition_bench.measure(registry, 5)
+    exposition_bench.promote_all(metrics, exposition_bench.table(large))
+    busy = exposition_bench.measure(registry, 5)
+    assert max(min(quiet.pages), min(busy.pages)) <= 0.1
+    assert max(min(quiet.waits), min(busy.waits)) <= 0.02
 
 
 async def test_names_that_need_escaping_come_back_whole(scene: Scene) -> None:
