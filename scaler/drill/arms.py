@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from scaler.drill.scenario import Engine
 from scaler.policy.compile import PolicySet, build_set
-from scaler.policy.models import EngineType, Fleet, ScalingPolicy, Serving, Spare
+from scaler.policy.fleet import Fleet, Spare
+from scaler.policy.scaling_policy import EngineType, ScalingPolicy, Serving
 from warmpool.seats import FleetName, PolicyName
 
 
@@ -58,7 +59,7 @@ def with_engine(policies: PolicySet, engine: Engine) -> PolicySet:
         "--max-tokens-per-second": engine.max_tokens_per_second,
     }
     changed = [_with_flags(policy, flags) for policy in policies.policies.values()]
-    return build_set(list(policies.fleets.values()), changed)
+    return build_set([*policies.fleets.values(), *changed, *policies.settings])
 
 
 def _with_flags(policy: ScalingPolicy, flags: Mapping[str, int | None]) -> ScalingPolicy:
@@ -91,7 +92,8 @@ def without_spares(policies: PolicySet) -> PolicySet:
             own = name if len(users) == 1 else _joined(name, policy, taken=policies.fleets)
             renamed[name, policy] = own
             fleets.append(_plain(fleet, own, _most_seats(policies, name, policy)))
-    return build_set(fleets, [_moved(policy, renamed) for policy in policies.policies.values()])
+    moved = [_moved(policy, renamed) for policy in policies.policies.values()]
+    return build_set([*fleets, *moved, *policies.settings])
 
 
 def _joined(fleet: str, policy: str, taken: Iterable[str]) -> str:

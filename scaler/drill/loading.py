@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from scaler.drill.scenario import SHAPES, Scenario
 from scaler.errors import PolicyError, PolicyFault, UserError
 from scaler.policy.compile import PolicySet, compile_set
-from scaler.policy.models import EngineType
+from scaler.policy.scaling_policy import EngineType
 from scaler.policy.source import Document, load_documents, model_for, parse_documents, validate
 from scaler.policy.wording import did_you_mean
 from warmpool.seats import PolicyName

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from scaler.policy.document import Path
@@ -14,6 +14,34 @@ API_VERSION: Final = "emberpool.dev/v1alpha1"
 
 EXPECTS: Final = "x-expects"
 """Key in a field's JSON Schema: what a value must be, in words, where the schema's own terms would read badly."""
+UNIT: Final = "x-unit"
+"""Key in a field's JSON Schema: what one of the number is."""
+
+
+def integer(unit: str, least: int, most: int, *, example: int) -> Any:  # noqa: ANN401 - as pydantic's own Field
+    """Describe a field that is a whole number of something.
+
+    Args:
+        unit: what one of it is, in the plural.
+        least: smallest value.
+        most: largest value.
+        example: a sensible value.
+    """
+    return Field(ge=least, le=most, examples=[example], json_schema_extra={UNIT: unit})
+
+
+def text(expects: str, *, pattern: str, longest: int, example: str) -> Any:  # noqa: ANN401 - as above
+    """Describe a field that is text of a certain form.
+
+    Args:
+        expects: what it must be, in words.
+        pattern: the same as a regular expression.
+        longest: characters that it has at most.
+        example: a sensible value.
+    """
+    return Field(
+        pattern=pattern, max_length=longest, examples=[example], json_schema_extra={EXPECTS: expects}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +86,11 @@ class PolicyModel(BaseModel):
 
 Name = Annotated[
     str,
-    StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63),
-    Field(
-        json_schema_extra={
-            EXPECTS: "a DNS label (lower-case letters, digits and -, begins and ends with a letter or digit, "
-            "at most 63 characters)"
-        }
+    text(
+        "a DNS label (lower-case letters, digits and -, begins and ends with a letter or digit, at most 63 characters)",
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        longest=63,
+        example="llama-8b",
     ),
 ]
 """A name as Kubernetes takes it: it becomes part of labels, pod names and host names."""

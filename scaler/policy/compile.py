@@ -6,7 +6,7 @@ other: names, model claims, and whether floors and spares find room.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,14 +15,17 @@ from typing import Final
 from scaler.core import model as core
 from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.base import Envelope
+from scaler.policy.between import Checked, faults_between
 from scaler.policy.document import Document, load_documents
-from scaler.policy.models import Fleet, FleetMode, ScalingPolicy
+from scaler.policy.fleet import Fleet, FleetMode
+from scaler.policy.scaling_policy import ScalingPolicy
+from scaler.policy.settings import Controller
 from scaler.policy.source import model_for, validate
-from scaler.policy.wording import did_you_mean
+from scaler.policy.xid_table import XidTable
 from warmpool.seats import FleetName, PolicyName
 
 KINDS: Final[Mapping[str, type[Envelope]]] = MappingProxyType(
-    {"Fleet": Fleet, "ScalingPolicy": ScalingPolicy}
+    {"Fleet": Fleet, "ScalingPolicy": ScalingPolicy, "Controller": Controller, "XidTable": XidTable}
 )
 """The kinds of documents that make up a set."""
 
@@ -38,6 +41,8 @@ class PolicySet:
         policies: what was written, by policy name, in the order of the files.
         fleet_specs: what the law reads, by fleet name.
         policy_specs: what the law reads, by policy name.
+        controller: limits over all fleets; None where no document sets them.
+        xid_table: what error codes say of GPUs; None where no document says.
         hash: sha256 of the canonical form: equal for files that mean the same.
     """
 
@@ -45,12 +50,19 @@ class PolicySet:
     policies: Mapping[PolicyName, ScalingPolicy]
     fleet_specs: Mapping[FleetName, core.FleetSpec]
     policy_specs: Mapping[PolicyName, core.PolicySpec]
+    controller: Controller | None
+    xid_table: XidTable | None
     hash: str
 
     @property
     def short_hash(self) -> str:
         """The hash as people see it."""
         return self.hash[:_SHORT_HASH]
+
+    @property
+    def settings(self) -> list[Envelope]:
+        """What holds over all fleets, as far as a document says it."""
+        return [item for item in (self.controller, self.xid_table) if item is not None]
 
     def policy_of(self, model: str) -> PolicyName | None:
         """Return the policy that a model name in a request belongs to, or None."""
@@ -81,27 +93,44 @@ def compile_set(documents: Sequence[Document]) -> PolicySet:
         PolicyError: with all faults. Rules between documents are looked at once each document is right by itself.
     """
     faults: list[PolicyFault] = []
-    fleets: list[tuple[Document, Fleet]] = []
-    policies: list[tuple[Document, ScalingPolicy]] = []
+    checked: list[Checked] = []
     for document in documents:
         try:
-            checked = validate(model_for(KINDS, document), document)
+            checked.append(Checked(document, check(document)))
         except PolicyError as error:
             faults += error.faults
-            continue
-        if isinstance(checked, Fleet):
-            fleets.append((document, checked))
-        elif isinstance(checked, ScalingPolicy):
-            policies.append((document, checked))
-    if not faults:
-        faults += _rules_between(fleets, policies)
-    if faults:
-        raise PolicyError(tuple(faults))
-    return build_set([fleet for _, fleet in fleets], [policy for _, policy in policies])
+    return assemble(checked, faults)
 
 
-def build_set(fleets: Sequence[Fleet], policies: Sequence[ScalingPolicy]) -> PolicySet:
+def check(document: Document) -> Envelope:
+    """Check one document by itself.
+
+    Raises:
+        PolicyError: with all its faults.
+    """
+    return validate(model_for(KINDS, document), document)
+
+
+def assemble(checked: Sequence[Checked], faults: Sequence[PolicyFault] = ()) -> PolicySet:
+    """Hold documents against each other that are right by themselves, and compile them.
+
+    Args:
+        checked: the documents.
+        faults: what was found in others already.
+
+    Raises:
+        PolicyError: with `faults`; with all that is wrong between the documents if there are none.
+    """
+    found = tuple(faults) or tuple(faults_between(checked))
+    if found:
+        raise PolicyError(found)
+    return build_set([each.item for each in checked])
+
+
+def build_set(items: Sequence[Envelope]) -> PolicySet:
     """Compile models that are already known to be consistent."""
+    fleets = [item for item in items if isinstance(item, Fleet)]
+    policies = [item for item in items if isinstance(item, ScalingPolicy)]
     return PolicySet(
         fleets=MappingProxyType({FleetName(fleet.metadata.name): fleet for fleet in fleets}),
         policies=MappingProxyType({PolicyName(policy.metadata.name): policy for policy in policies}),
@@ -109,7 +138,9 @@ def build_set(fleets: Sequence[Fleet], policies: Sequence[ScalingPolicy]) -> Pol
         policy_specs=MappingProxyType(
             {PolicyName(policy.metadata.name): policy_spec(policy) for policy in policies}
         ),
-        hash=_hash([*fleets, *policies]),
+        controller=next((item for item in items if isinstance(item, Controller)), None),
+        xid_table=next((item for item in items if isinstance(item, XidTable)), None),
+        hash=_hash(items),
     )
 
 
@@ -160,98 +191,3 @@ def _hash(objects: Sequence[Envelope]) -> str:
     trees.sort(key=lambda tree: (tree["kind"], tree["metadata"]["name"]))
     canonical = json.dumps(trees, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
-
-
-# ------------------------------------------------------------------ rules between documents
-
-
-def _rules_between(
-    fleets: Sequence[tuple[Document, Fleet]], policies: Sequence[tuple[Document, ScalingPolicy]]
-) -> Iterator[PolicyFault]:
-    repeated = [*_repeated_names(fleets), *_repeated_names(policies)]
-    yield from repeated
-    by_name = {fleet.metadata.name: (document, fleet) for document, fleet in fleets}
-    unknown = [fault for document, policy in policies for fault in _unknown_fleets(document, policy, by_name)]
-    yield from unknown
-    yield from _models_claimed_twice(policies)
-    if not repeated and not unknown:
-        yield from _no_room(by_name, policies)
-
-
-def _repeated_names(objects: Sequence[tuple[Document, Envelope]]) -> Iterator[PolicyFault]:
-    first: dict[str, Document] = {}
-    for document, item in objects:
-        name = item.metadata.name
-        if name in first:
-            message = (
-                f"the {item.kind} {name} is already defined in {_place(first[name], 'metadata', 'name')}"
-            )
-            yield document.fault(("metadata", "name"), message, "rename or remove one of the two")
-        first.setdefault(name, document)
-
-
-def _place(document: Document, *path: str | int) -> str:
-    return f"{document.file}:{document.position(path)[0]}"
-
-
-def _unknown_fleets(
-    document: Document, policy: ScalingPolicy, fleets: Mapping[str, tuple[Document, Fleet]]
-) -> Iterator[PolicyFault]:
-    for index, share in enumerate(policy.spec.fleets):
-        path = ("spec", "fleets", index, "name")
-        if share.name not in fleets:
-            known = f"known fleets: {', '.join(fleets)}" if fleets else "add a document of kind Fleet"
-            hint = did_you_mean(share.name, fleets) or known
-            yield document.fault(path, f"there is no fleet {share.name}", hint)
-            continue
-        theirs, ours = fleets[share.name][1].metadata.namespace, policy.metadata.namespace
-        if theirs != ours:
-            message = f"fleet {share.name} is in namespace {theirs}, this policy in {ours}"
-            yield document.fault(path, message, "a policy and its fleets share one namespace")
-
-
-def _models_claimed_twice(policies: Sequence[tuple[Document, ScalingPolicy]]) -> Iterator[PolicyFault]:
-    first: dict[str, tuple[Document, ScalingPolicy]] = {}
-    for document, policy in policies:
-        for index, model in enumerate(policy.models):
-            path = ("metadata", "name") if policy.spec.models is None else ("spec", "models", index)
-            if model in first and first[model][1].metadata.name != policy.metadata.name:
-                other = first[model][1].metadata.name
-                message = f"the model name {model} belongs to policy {other} already"
-                yield document.fault(
-                    path, message, f"list it in one policy; see {_place(first[model][0], 'metadata', 'name')}"
-                )
-            first.setdefault(model, (document, policy))
-
-
-def _no_room(
-    fleets: Mapping[str, tuple[Document, Fleet]], policies: Sequence[tuple[Document, ScalingPolicy]]
-) -> Iterator[PolicyFault]:
-    """Find sets of fleets that can't hold the floors that only they can hold, with their spares beside them.
-
-    The sets looked at are those that some policy names: a floor that finds no room anywhere shows up in its own.
-    """
-    seen: set[frozenset[str]] = set()
-    for document, policy in policies:
-        names = frozenset(share.name for share in policy.spec.fleets)
-        if names in seen:
-            continue
-        seen.add(names)
-        confined = [other for _, other in policies if {share.name for share in other.spec.fleets} <= names]
-        chosen = [fleets[share.name][1] for share in policy.spec.fleets]
-        floors = [(f"{other.metadata.name} serving.min", other.spec.serving.min) for other in confined]
-        spares = [(f"{fleet.metadata.name} spare.min", fleet.spec.spare.min) for fleet in chosen]
-        terms = [(what, number) for what, number in (*floors, *spares) if number]
-        needed = sum(number for _, number in terms)
-        room = sum(fleet.spec.max_seats for fleet in chosen)
-        if needed <= room or not any(number for _, number in floors):
-            continue
-        arithmetic = " + ".join(f"{number} ({what})" for what, number in terms)
-        limit = " + ".join(f"{fleet.spec.max_seats} ({fleet.metadata.name} maxSeats)" for fleet in chosen)
-        message = f"floors and spares need {arithmetic} = {needed} seats, but there are at most {limit}"
-        message += f" = {room}" if len(chosen) > 1 else ""
-        hint = "raise maxSeats, or lower serving.min or spare.min"
-        if len(chosen) == 1:
-            yield fleets[chosen[0].metadata.name][0].fault(("spec", "maxSeats"), message, hint)
-        else:
-            yield document.fault(("spec", "serving", "min"), message, hint)

@@ -8,16 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 from scaler.errors import UserError
 from scaler.policy.base import API_VERSION, Metadata, Name
 from scaler.policy.compile import PolicySet, build_set
-from scaler.policy.models import (
-    Fleet,
-    FleetShare,
-    FleetSpec,
-    ScalingPolicy,
-    ScalingPolicySpec,
-    SeatShape,
-    Serving,
-    Spare,
-)
+from scaler.policy.fleet import Fleet, FleetSpec, SeatShape, Spare
+from scaler.policy.scaling_policy import FleetShare, ScalingPolicy, ScalingPolicySpec, Serving
 
 FLEET_NAME: Final = "local"
 """Name of the fleet."""
@@ -53,7 +45,7 @@ def default_set(names: Sequence[str], *, seats: int, target_in_flight: int = 8, 
             max_seats=seats, seat=SeatShape(gpus=gpus), spare=Spare(min=seats - floor * len(names))
         ),
     )
-    return build_set([fleet], [_policy(name, floor, target_in_flight) for name in names])
+    return build_set([fleet, *(_policy(name, floor, target_in_flight) for name in names)])
 
 
 def _check(name: str) -> None:

@@ -88,14 +88,17 @@ def _fault(model: type[BaseModel], document: Document, details: ErrorDetails) ->
     """Say what pydantic found about one place."""
     path = _path_in(document.data, details["loc"])
     if details["type"] == "extra_forbidden":
-        known = schema_at(schema_of(model), path[:-1]).get("properties", {})
+        known = schema_at(schema_of(model), path[:-1], document.data).get("properties", {})
         hint = did_you_mean(path[-1], known) or f"known here: {', '.join(known)}"
         line, column = document.key_position(path)
         message = "is not a known key"
         return PolicyFault(
             file=document.file, line=line, column=column, path=dotted(path), message=message, hint=hint
         )
-    schema = schema_at(schema_of(model), path)
+    if details["type"] in {"union_tag_invalid", "union_tag_not_found"} and isinstance(details["input"], dict):
+        tags = schema_at(schema_of(model), path)["discriminator"]
+        return _unknown_tag(document, (*path, tags["propertyName"]), details["input"], list(tags["mapping"]))
+    schema = schema_at(schema_of(model), path, document.data)
     if details["type"] == "missing":
         return document.fault(path, f"is missing: must be {expectation(schema)}", first_sentence(schema))
     if details["type"] in {"value_error", "assertion_error"}:
@@ -103,6 +106,15 @@ def _fault(model: type[BaseModel], document: Document, details: ErrorDetails) ->
     value = details["input"]
     message = f"must be {expectation(schema)}, is {show(value)}"
     return document.fault(path, message, mend(schema, value))
+
+
+def _unknown_tag(
+    document: Document, path: Path, found: Mapping[str, object], known: list[str]
+) -> PolicyFault:
+    """Say that the key by which entries of different forms are told apart is missing or says something unknown."""
+    key = str(path[-1])
+    message = _found("one of " + ", ".join(known), key in found, found.get(key))
+    return document.fault(path, message, did_you_mean(found.get(key), known))
 
 
 def _follows(details: ErrorDetails) -> bool:

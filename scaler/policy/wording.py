@@ -24,20 +24,46 @@ def schema_of(model: type[BaseModel]) -> Schema:
     return model.model_json_schema(by_alias=True)
 
 
-def schema_at(schema: Schema, path: Path) -> Schema:
-    """Walk a JSON Schema to what it says of `path`; an empty schema where it says nothing."""
+def schema_at(schema: Schema, path: Path, data: object = None) -> Schema:
+    """Walk a JSON Schema to what it says of `path`; an empty schema where it says nothing.
+
+    Args:
+        schema: the schema of the whole.
+        path: where to go.
+        data: what stands there in the file: it says which branch of a union is meant.
+    """
     definitions = schema.get("$defs", {})
-    here = _resolved(schema, definitions)
+    here = _chosen(_resolved(schema, definitions), definitions, data)
     for part in path:
+        data = _part(data, part)
         for branch in _branches(here):
             child = branch.get("items") if isinstance(part, int) else branch.get("properties", {}).get(part)
             child = child or branch.get("additionalProperties")
             if isinstance(child, Mapping):
-                here = _resolved(child, definitions)
+                here = _chosen(_resolved(child, definitions), definitions, data)
                 break
         else:
             return {}
     return here
+
+
+def _part(data: object, part: str | int) -> object:
+    match data, part:
+        case dict(), str():
+            return data.get(part)
+        case list(), int() if part < len(data):
+            return data[part]
+        case _:
+            return None
+
+
+def _chosen(schema: Schema, definitions: Mapping[str, Schema], data: object) -> Schema:
+    """Return the branch of a union that the data's own tag names; the schema itself without such a tag."""
+    tags = schema.get("discriminator")
+    if tags is None or not isinstance(data, dict):
+        return schema
+    reference = tags["mapping"].get(str(data.get(tags["propertyName"])))
+    return schema if reference is None else _resolved({"$ref": reference}, definitions)
 
 
 def _resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
@@ -63,6 +89,8 @@ def expectation(schema: Schema) -> str:
         return show(schema["const"])
     if "enum" in schema:
         return "one of " + ", ".join(str(choice) for choice in schema["enum"])
+    if "discriminator" in schema:
+        return "a mapping"
     if "anyOf" in schema:
         return " or ".join(expectation(branch) for branch in _branches(schema))
     return _type_in_words(schema)

@@ -18,7 +18,7 @@ from scaler.cluster.local.memory import Footprint, available_bytes, footprint, s
 from scaler.errors import UserError
 from scaler.policy.compile import PolicySet, load_policies
 from scaler.policy.default import default_set
-from scaler.policy.models import EngineType, ScalingPolicy
+from scaler.policy.scaling_policy import EngineType, ScalingPolicy
 from scaler.runtime.local_options import LocalOptions
 from warmpool.seats import FleetName, PolicyName
 

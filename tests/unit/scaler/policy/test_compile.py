@@ -9,7 +9,8 @@ from scaler.core import model as core
 from scaler.errors import PolicyError, UserError
 from scaler.policy.compile import PolicySet, compile_set, load_policies
 from scaler.policy.default import default_set
-from scaler.policy.models import EngineType, KvWhenPaused
+from scaler.policy.fleet import KvWhenPaused
+from scaler.policy.scaling_policy import EngineType
 from scaler.policy.source import parse_documents
 
 EXAMPLES = Path(__file__).parents[4] / "policies"
@@ -239,7 +240,7 @@ def test_seconds_and_milliseconds_say_the_same_objective() -> None:
             "type: VLLM",
             "type: vllm",
             [
-                'f.yaml:24:18: spec.engine.type: must be one of Reference, VLLM, is "vllm" | did you mean VLLM?'
+                'f.yaml:24:18: spec.engine.type: must be one of Reference, VLLM, SGLang, Generic, is "vllm" | did you mean VLLM?'
             ],
             id="engine-in-lower-case",
         ),
