@@ -1,4 +1,4 @@
-# One seat: the agent and the reference engine, and so torch.
+# One seat: the agent and the reference engine, and so torch. A drill brings seats of its own, so it runs from this image too.
 #
 #   docker build --file deploy/images/seat.Dockerfile --tag emberpool-seat .
 #
@@ -12,11 +12,11 @@ COPY loader loader
 COPY warmpool warmpool
 COPY scaler scaler
 RUN python -m venv /opt/emberpool \
- && /opt/emberpool/bin/pip install --no-cache-dir --constraint constraints.txt '.[engine]'
+ && /opt/emberpool/bin/pip install --no-cache-dir --constraint constraints.txt '.[engine,drill]'
 
 FROM python:3.12-slim
 RUN useradd --uid 10001 --user-group --no-create-home emberpool \
- && install --directory --owner emberpool --group emberpool /data
+ && install --directory --owner emberpool --group emberpool /data /targets
 COPY --from=build /opt/emberpool /opt/emberpool
 ENV PATH=/opt/emberpool/bin:$PATH PYTHONUNBUFFERED=1
 USER emberpool

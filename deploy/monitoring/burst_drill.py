@@ -40,6 +40,11 @@ WINDOW = "$__rate_interval"
 
 GOOD = "Completed|ClientError|Abandoned|Stalled|Invalid"
 """Outcomes of requests that are no fault of ours: answered, or ended by the client's doing."""
+REFUSED = "Overloaded|Draining"
+"""Outcomes of requests that a gateway refuses before it knows their model."""
+NO_POLICY = f'{JOB}, policy=~"$policy|"'
+"""Selects what is under no policy too, whichever policies are picked."""
+REQUESTS = "emberpool_gateway_requests_total"
 
 
 def rate(counter: str, selector: str, by: str, window: str = WINDOW) -> str:
@@ -66,8 +71,13 @@ def quantile(share: float, histogram: str, selector: str, by: str, window: str =
 
 def failures(by: str, window: str = WINDOW) -> str:
     """Requests that failed within a window; 0 where requests are counted and none failed, nothing where none are known."""
-    failed = rise("emberpool_gateway_requests_total", f'{POLICY}, outcome!~"{GOOD}"', by, window)
-    return f"{failed} or 0 * {rise('emberpool_gateway_requests_total', POLICY, by, window)}"
+    failed = rise(REQUESTS, f'{POLICY}, outcome!~"{GOOD}"', by, window)
+    return f"{failed} or 0 * {rise(REQUESTS, POLICY, by, window)}"
+
+
+def refusals(window: str = WINDOW) -> str:
+    """Requests that gateways refused before they knew the model, within a window: they are under no policy."""
+    return rise(REQUESTS, f'{NO_POLICY}, outcome=~"{REFUSED}"', "outcome", window)
 
 
 MODES = {0: ("Stable", "green"), 1: ("Burst", "orange"), 2: ("Hold", "red")}
@@ -75,6 +85,8 @@ QUALITIES = {0: ("Fresh", "green"), 1: ("Stale", "orange"), 2: ("Missing", "red"
 IN_FORCE = {1: ("in force", "blue")}
 RUNNING = {1: ("running", "purple")}
 VERDICTS = {0: ("Failed", "red"), 1: ("Passed", "green")}
+STREAMS = {0: ("broken", "red"), 1: ("open", "green")}
+LEADERS = {0: ("stands by", "text"), 1: ("leads", "green")}
 SEAT_COLOURS = {
     "/.*Serving$/": "blue",
     "/.*Promoting$/": "purple",
@@ -92,6 +104,7 @@ MODE = f"{IN_BURST} + 2 * {ON_HOLD}"
 SPARE = f'sum by (fleet) (max by (fleet, value) (emberpool_seats{{{FLEET}, value=~"Spare|Lent"}}))'
 TTFT = "emberpool_gateway_time_to_first_token_seconds"
 STAGES = "emberpool_promotion_duration_seconds"
+AGENT_MEMORY = "emberpool_agent_resident_memory_bytes"
 
 # ------------------------------------------------------------------ at a glance
 
@@ -128,9 +141,13 @@ GLANCE = Row(
         ),
         Panel(
             title="Failed requests",
-            text="Requests within the time range that failed by our doing. A burst should cost none.",
+            text="Requests within the time range that failed by our doing, and those that gateways refused before their model was "
+            "known (Overloaded, Draining). A burst should cost none.",
             unit=Unit.COUNT,
-            queries=(Query(failures("policy", "$__range"), "{{policy}}"),),
+            queries=(
+                Query(failures("policy", "$__range"), "{{policy}}"),
+                Query(refusals("$__range"), "{{outcome}}"),
+            ),
             kind="stat",
             width=4,
             height=5,
@@ -271,6 +288,7 @@ DRILL = Row(
             states=VERDICTS,
         ),
     ),
+    collapsed=True,
 )
 
 # ------------------------------------------------------------------ demand and capacity
@@ -306,7 +324,7 @@ DEMAND = Row(
         Panel(
             title="Residents wanted and given",
             text="Wanted: what the law asks for. Serving: what existing seats can give. Unfilled: what has to wait for new seats; "
-            "in a burst with enough spares it stays at 0.",
+            "in a burst with enough spares it stays at 0. In rotation: what serves now, which must not stay below the floor.",
             unit=Unit.COUNT,
             queries=(
                 Query(
@@ -321,11 +339,17 @@ DEMAND = Row(
                     f"sum by (policy) ({largest('emberpool_unfilled_residents', BOTH, 'policy, fleet')})",
                     "{{policy}} unfilled",
                 ),
+                Query(
+                    "sum by (policy) (max by (policy, fleet) "
+                    f'(emberpool_supply_residents{{{BOTH}, supply="Serving"}}))',
+                    "{{policy}} in rotation",
+                ),
+                Query(largest("emberpool_policy_min_residents", POLICY, "policy"), "{{policy}} floor"),
             ),
             height=6,
             axis="residents",
             colours={"/ unfilled$/": "red"},
-            dashed=("/ wanted$/",),
+            dashed=("/ (wanted|floor)$/",),
         ),
         Panel(
             title="Reasons in force, policies",
@@ -393,6 +417,15 @@ USERS = Row(
             colours={"/ waiting$/": "orange"},
         ),
         Panel(
+            title="Bytes that wait",
+            text="Bodies of the requests that wait at the gateways. Beyond the limit of a policy's queue requests end as Refused, beyond "
+            "that of all bodies in a gateway as Overloaded.",
+            unit=Unit.BYTES,
+            queries=(Query(f"sum by (policy) (emberpool_gateway_queue_bytes{{{POLICY}}})", "{{policy}}"),),
+            stacked=True,
+            width=8,
+        ),
+        Panel(
             title="Age of the queue",
             text="How long the oldest waiting request has waited, and how long requests had waited that got a first token. "
             "In a stall the histogram goes silent and the age rises: believe the age.",
@@ -406,6 +439,7 @@ USERS = Row(
                     "{{policy}} wait p99",
                 ),
             ),
+            width=8,
         ),
         Panel(
             title="Time between tokens",
@@ -421,35 +455,31 @@ USERS = Row(
                     "{{policy}} p99",
                 ),
             ),
+            width=8,
         ),
         Panel(
             title="Requests",
-            text="Requests that ended, per second, by how they ended.",
+            text="Requests that ended, per second, by how they ended; below them those that never got as far as their model, "
+            "clients' invalid ones among them.",
             unit=Unit.REQUESTS_PER_SECOND,
             queries=(
-                Query(
-                    rate("emberpool_gateway_requests_total", POLICY, "policy, outcome"),
-                    "{{policy}} {{outcome}}",
-                ),
+                Query(rate(REQUESTS, POLICY, "policy, outcome"), "{{policy}} {{outcome}}"),
+                Query(rate(REQUESTS, f'{NO_POLICY}, outcome=~"{REFUSED}|Invalid"', "outcome"), "{{outcome}}"),
             ),
             stacked=True,
         ),
         Panel(
             title="Failures by outcome",
             text="Requests that failed by our doing within the last rate interval, by outcome: refused or expired in the queue, failed "
-            "by engines, cut in mid-stream. Requests that failed before their model was known are under no policy.",
+            "by engines, cut in mid-stream. Overloaded and Draining come before the model is known and so are under no policy.",
             unit=Unit.COUNT,
             queries=(
                 Query(
-                    rise(
-                        "emberpool_gateway_requests_total",
-                        f'{JOB}, policy=~"$policy|", outcome!~"{GOOD}"',
-                        "policy, outcome",
-                    )
-                    + " > 0",
+                    rise(REQUESTS, f'{POLICY}, outcome!~"{GOOD}"', "policy, outcome") + " > 0",
                     "{{policy}} {{outcome}}",
                 ),
                 Query(failures("policy"), "{{policy}} all"),
+                Query(refusals(), "{{outcome}}"),
             ),
             axis="requests",
             colours={"/ all$/": "red"},
@@ -522,6 +552,32 @@ SEATS = Row(
             stacked=True,
             colours={"/ Failed$/": "red", "/ Quarantined$/": "dark-red"},
         ),
+        Panel(
+            title="Seats that can't be used",
+            text="Held: takes a replica and can serve nobody. Unreachable: its agent is silent; it "
+            "takes no promotion and gets no new requests. A spare seat whose agent is silent is both, one that served counts as "
+            "Serving or Draining until it is heard again.",
+            unit=Unit.COUNT,
+            queries=(
+                Query(largest("emberpool_seats", f'{FLEET}, value="Held"', "fleet"), "{{fleet}} held"),
+                Query(largest("emberpool_fleet_unreachable_seats", FLEET, "fleet"), "{{fleet}} unreachable"),
+            ),
+            axis="seats",
+            colours={"/ held$/": "orange", "/ unreachable$/": "red"},
+        ),
+        Panel(
+            title="Memory of the engines",
+            text="What the largest engine of each policy holds on a seat (device memory, host memory without a GPU), and all engines of "
+            "the fullest seat together. Paused ones keep their weights and give their KV memory back. Agents say it; they want "
+            "their token from whoever scrapes.",
+            unit=Unit.BYTES,
+            queries=(
+                Query(largest(AGENT_MEMORY, POLICY, "policy"), "{{policy}}"),
+                Query(f"max(sum by (job, instance) ({AGENT_MEMORY}{{{POLICY}}}))", "fullest seat"),
+            ),
+            colours={"fullest seat": "red"},
+            dashed=("fullest seat",),
+        ),
     ),
 )
 
@@ -592,6 +648,22 @@ PROMOTIONS = Row(
             ),
         ),
         Panel(
+            title="Proofs and canaries",
+            text="Known prompts asked of residents within the last rate interval, by how they answered. A proof asks in full while a seat is "
+            "spare, a canary for one token in each promotion. Anything but Passed keeps the resident out of rotation.",
+            unit=Unit.COUNT,
+            queries=(
+                Query(
+                    rise("emberpool_agent_proofs_total", POLICY, "policy, check, outcome") + " > 0",
+                    "{{policy}} {{check}} {{outcome}}",
+                ),
+                Query(rise("emberpool_agent_proofs_total", POLICY, "check"), "{{check}}, all"),
+            ),
+            axis="answers",
+            colours={"/ (WrongTokens|NoAnswer)$/": "red"},
+            width=8,
+        ),
+        Panel(
             title="Steps of engines' starts",
             text="How long the last start of an engine took until it was paused, step by step, on the slowest seat: what a burst "
             "without a spare would wait for.",
@@ -603,6 +675,7 @@ PROMOTIONS = Row(
                 ),
             ),
             kind="bargauge",
+            width=8,
         ),
         Panel(
             title="What broke",
@@ -616,6 +689,7 @@ PROMOTIONS = Row(
                 Query(rise("emberpool_gateway_retries_total", POLICY, "policy"), "{{policy}} retries"),
             ),
             axis="events",
+            width=8,
         ),
     ),
 )
@@ -711,6 +785,16 @@ CONTROLLER = Row(
             stacked=True,
         ),
         Panel(
+            title="Decisions by mode",
+            text="Decisions per second of all policies together, by the mode that each was in: one a policy and tick.",
+            unit=Unit.EVENTS_PER_SECOND,
+            queries=(Query(rate("emberpool_decisions_total", POLICY, "mode"), "{{mode}}"),),
+            width=8,
+            height=7,
+            stacked=True,
+            colours=dict(MODES.values()),
+        ),
+        Panel(
             title="Time since the last tick",
             text="More than a minute means that nothing is decided.",
             unit=Unit.SECONDS,
@@ -737,22 +821,51 @@ CONTROLLER = Row(
             ),
             height=7,
             colours={"/ (Rejected|Failed)$/": "red"},
+            width=16,
         ),
         Panel(
-            title="Versions",
-            text="What runs, and which replica leads (1).",
+            title="Routes of the gateways",
+            text="Whether each gateway follows the routes of each controller. One that doesn't goes on with the last routes, so promotions "
+            "don't reach it. Empty with `emberpool local`, where routes need no stream.",
             unit=Unit.COUNT,
             queries=(
                 Query(
-                    f"max by (instance, version, python) (emberpool_build_info{{{JOB}}}) * on (instance) group_left () "
-                    f"max by (instance) (emberpool_leader{{{JOB}}})",
-                    "{{instance}} {{version}}",
+                    f"max by (instance, controller) (emberpool_gateway_routes_connected{{{JOB}}})",
+                    "{{instance}} from {{controller}}",
+                ),
+            ),
+            kind="state-timeline",
+            width=8,
+            height=7,
+            states=STREAMS,
+        ),
+        Panel(
+            title="Who leads",
+            text="Which controller leads and acts. The others stand by.",
+            unit=Unit.COUNT,
+            queries=(Query(largest("emberpool_leader", JOB, "instance"), "{{instance}}"),),
+            kind="state-timeline",
+            width=8,
+            height=7,
+            states=LEADERS,
+        ),
+        Panel(
+            title="Versions",
+            text="What runs.",
+            unit=Unit.COUNT,
+            queries=(
+                Query(
+                    largest("emberpool_build_info", JOB, "job, instance, version"),
+                    "{{job}} {{instance}} {{version}}",
                 ),
             ),
             kind="table",
+            width=8,
             height=7,
+            columns=("job", "instance", "version"),
         ),
     ),
+    collapsed=True,
 )
 
 ROWS = (GLANCE, DRILL, DEMAND, USERS, SEATS, PROMOTIONS, COST, CONTROLLER)

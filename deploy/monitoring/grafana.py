@@ -4,7 +4,8 @@
 Grafana 10 and newer read it (schema 38; newer ones bring it up to date themselves when they load it).
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -26,6 +27,7 @@ class Unit(StrEnum):
     COUNT = "short"
     REQUESTS_PER_SECOND = "reqps"
     EVENTS_PER_SECOND = "ops"
+    BYTES = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Panel:
         dashed: series drawn as dashed lines without filling: limits, not measurements.
         warn_above: value from which a stat turns red; None for no such value.
         repeat: variable for each of whose values the panel is drawn once.
+        columns: labels that a table shows, in order; time and value are left out.
     """
 
     title: str
@@ -75,37 +78,69 @@ class Panel:
     dashed: Sequence[str] = ()
     warn_above: float | None = None
     repeat: str = ""
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row with a heading and the panels under it."""
+    """A row with a heading and the panels under it.
+
+    Attributes:
+        title: its heading.
+        panels: what is under it.
+        collapsed: only the heading is shown, and nothing is queried, until somebody opens it.
+    """
 
     title: str
     panels: Sequence[Panel]
+    collapsed: bool = False
 
 
 def lay_out(rows: Sequence[Row]) -> list[Json]:
-    """Place rows and panels on the grid, from left to right and from top to bottom, and number them."""
+    """Place rows and panels on the grid, from left to right and from top to bottom, and number them.
+
+    A collapsed row holds its panels and takes no more room than its heading. They stand below it as if it were open:
+    Grafana moves everything else down when somebody opens it.
+    """
     placed: list[Json] = []
+    numbers = itertools.count(1)
     top = 0
     for row in rows:
-        placed.append(_row(row.title, top, len(placed) + 1))
-        top += 1
-        left = tallest = 0
-        for panel in row.panels:
-            if left + panel.width > COLUMNS:
-                top, left, tallest = top + tallest, 0, 0
-            place = {"h": panel.height, "w": panel.width, "x": left, "y": top}
-            placed.append({"id": len(placed) + 1, "gridPos": place, **_panel(panel)})
-            left, tallest = left + panel.width, max(tallest, panel.height)
-        top += tallest
+        head = _row(row, top, next(numbers))
+        panels, bottom = _under(row.panels, top + 1, numbers)
+        placed.append(head)
+        if row.collapsed:
+            head["panels"] = panels
+            top += 1
+        else:
+            placed += panels
+            top = bottom
     return placed
 
 
-def _row(title: str, top: int, number: int) -> Json:
+def _row(row: Row, top: int, number: int) -> Json:
     place = {"h": 1, "w": COLUMNS, "x": 0, "y": top}
-    return {"id": number, "type": "row", "title": title, "gridPos": place, "collapsed": False, "panels": []}
+    return {
+        "id": number,
+        "type": "row",
+        "title": row.title,
+        "gridPos": place,
+        "collapsed": row.collapsed,
+        "panels": [],
+    }
+
+
+def _under(panels: Sequence[Panel], top: int, numbers: Iterator[int]) -> tuple[list[Json], int]:
+    """Return the panels of one row, placed from `top` on, and where they end."""
+    placed: list[Json] = []
+    left = tallest = 0
+    for panel in panels:
+        if left + panel.width > COLUMNS:
+            top, left, tallest = top + tallest, 0, 0
+        place = {"h": panel.height, "w": panel.width, "x": left, "y": top}
+        placed.append({"id": next(numbers), "gridPos": place, **_panel(panel)})
+        left, tallest = left + panel.width, max(tallest, panel.height)
+    return placed, top + tallest
 
 
 def _panel(panel: Panel) -> Json:
@@ -120,7 +155,19 @@ def _panel(panel: Panel) -> Json:
     }
     if panel.repeat:
         result |= {"repeat": panel.repeat, "repeatDirection": "h", "maxPerRow": 3}
+    if panel.columns:
+        result["transformations"] = [_columns(panel.columns)]
     return result
+
+
+def _columns(names: Sequence[str]) -> Json:
+    """Return the transformation that leaves a query's labels, in this order."""
+    order = {name: place for place, name in enumerate(names)}
+    left_out = {"Time": True, "Value": True}
+    return {
+        "id": "organize",
+        "options": {"excludeByName": left_out, "indexByName": order, "renameByName": {}},
+    }
 
 
 def _target(panel: Panel, index: int, query: Query) -> Json:

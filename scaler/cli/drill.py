@@ -18,6 +18,8 @@ from scaler.errors import UserError
 
 app = group("Burst drills: a rehearsed burst with figures and a verdict.")
 
+_LARGEST_PORT = 65_535
+
 
 class Arms(StrEnum):
     """What `--arm` takes."""
@@ -52,6 +54,7 @@ Scenario = Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.", 
         "emberpool drill run policies/drills/default.yaml",
         "emberpool drill run policies/drills/default.yaml --arm warm --out ./report",
         "emberpool drill run FILE --checkpoint chat=./llama-8b -o json | jq .passed",
+        "emberpool drill run FILE --metrics-port 0 --targets-file /etc/prometheus/targets/drill.json",
     ),
 )
 def run(  # noqa: PLR0917 - typer hands every option over by name
@@ -102,9 +105,27 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
         typer.Option(
             metavar="N",
             min=0,
-            max=65535,
+            max=_LARGEST_PORT,
             help="Show the drill's own figures on http://127.0.0.1:N/metrics while it runs; 0 takes a free port "
             "(default: off).",
+        ),
+    ] = None,
+    controller_port: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=_LARGEST_PORT,
+            help="Port of the controller of each arm, for `emberpool seat get` and the like while it runs; 0 takes a "
+            "free one.",
+        ),
+    ] = 0,
+    targets_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tell Prometheus what to scrape while it runs: a file for file_sd_configs, rewritten as arms start and "
+            "emptied at the end (default: none).",
         ),
     ] = None,
     output: Annotated[
@@ -134,6 +155,8 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
             keep=keep,
             grafana=grafana(grafana_url, os.environ.get(TOKEN_VARIABLE, "")) if grafana_url else None,
             metrics_port=metrics_port,
+            controller_port=controller_port,
+            targets_file=targets_file,
         )
     )
     if output is DrillOutput.JSON:

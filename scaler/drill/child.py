@@ -61,12 +61,15 @@ class Child:
         self.tree = ProcessTree.of(process.pid)
         self.left: list[str] = []
 
-    async def ready(self, seconds: float, waiting: Callable[[str], None]) -> Endpoints:
+    async def ready(
+        self, seconds: float, waiting: Callable[[str], None], listens: Callable[[Endpoints], None]
+    ) -> Endpoints:
         """Wait until it serves.
 
         Args:
             seconds: how long that may take.
             waiting: called with what it is waited for, as it changes.
+            listens: called once, with where it answers, long before it is ready.
 
         Raises:
             ChildFailed: it ended, or isn't ready in time.
@@ -74,11 +77,13 @@ class Child:
         deadline = time.monotonic() + seconds
         timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
         last = "the start of its processes"
+        endpoints: Endpoints | None = None
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while time.monotonic() < deadline:
                 self._check()
                 self.tree.look()
-                endpoints = await asyncio.to_thread(self._endpoints)
+                if endpoints is None and (endpoints := await asyncio.to_thread(self._endpoints)) is not None:
+                    listens(endpoints)
                 if endpoints is not None:
                     ready, last = await _status(session, endpoints, last)
                     if ready:

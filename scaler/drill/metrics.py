@@ -5,7 +5,6 @@ recorded since the scrape before, and reads the rest (stage, intended rate, open
 """
 
 import asyncio
-import socket
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,12 +22,11 @@ from prometheus_client.utils import floatToGoString
 
 from scaler.drill.figures import Check, Status
 from scaler.drill.load import Tally
+from scaler.drill.ports import HOST, listen
 from scaler.drill.records import Outcome, Record
 from scaler.drill.schedule import StageWindow
-from scaler.errors import UserError
 from warmpool.metric_families import Family, Kind, Label, listed
 
-_HOST: Final = "127.0.0.1"
 _LAST_SCRAPE_SECONDS: Final = 35.0
 """The longest wait for a last scrape: Prometheus' usual interval is 15 or 30 s."""
 _SCENARIO: Final = Label("scenario", "the scenario's name")
@@ -249,7 +247,7 @@ def _filled(family: Family, found: Iterable[Row]) -> Metric:
 @asynccontextmanager
 async def exposing(
     metrics: DrillMetrics, port: int | None, say: Callable[[str], None]
-) -> AsyncIterator[None]:
+) -> AsyncIterator[str | None]:
     """Answer scrapes on `/metrics` while the context is open; an orderly end waits until the last figures have been seen.
 
     Args:
@@ -257,13 +255,16 @@ async def exposing(
         port: where; 0 takes a free one, None answers nobody.
         say: called with the address.
 
+    Yields:
+        The page's URL; None where nobody is answered.
+
     Raises:
         UserError: the port can't be had.
     """
     if port is None:
-        yield
+        yield None
         return
-    listener = _listen(port)
+    listener = listen(port, "--metrics-port")
     registry = CollectorRegistry()
     registry.register(metrics)
     app = web.Application()
@@ -280,8 +281,9 @@ async def exposing(
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
-        say(f"metrics: http://{_HOST}:{listener.getsockname()[1]}/metrics")
-        yield
+        url = f"http://{HOST}:{listener.getsockname()[1]}/metrics"
+        say(f"metrics: {url}")
+        yield url
         await scrapes.one_more()
     finally:
         await runner.cleanup()
@@ -310,13 +312,3 @@ class _Scrapes:
         with suppress(TimeoutError):
             async with asyncio.timeout(min(1.5 * self._interval + 1.0, _LAST_SCRAPE_SECONDS)):
                 await self._next.wait()
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server((_HOST, port))
-    except OSError as error:
-        raise UserError(
-            f"can't listen on {_HOST}:{port}: {error.strerror or error}",
-            hint="choose another port with --metrics-port N, or --metrics-port 0 for any that is free",
-        ) from error

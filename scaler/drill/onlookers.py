@@ -12,6 +12,7 @@ from scaler.drill.metrics import DrillMetrics
 from scaler.drill.progress import Progress, View
 from scaler.drill.summary import verdict
 from scaler.drill.tables import milliseconds
+from scaler.drill.targets import Component, ScrapeTarget, Targets
 
 
 class Onlookers:
@@ -21,12 +22,24 @@ class Onlookers:
         progress: the terminal.
         metrics: what Prometheus scrapes.
         annotations: what Grafana gets.
+        targets: what Prometheus is told to scrape.
     """
 
-    def __init__(self, progress: Progress, metrics: DrillMetrics, annotations: Annotations) -> None:
+    def __init__(
+        self, progress: Progress, metrics: DrillMetrics, annotations: Annotations, targets: Targets
+    ) -> None:
         self.progress = progress
         self._metrics = metrics
         self._annotations = annotations
+        self._targets = targets
+
+    def child_listens(self, arm: str, controller: str) -> None:
+        """Tell where an arm's child answers, from the moment at which it does."""
+        self._targets.add(ScrapeTarget(url=controller, component=Component.CONTROLLER, arm=arm))
+
+    def child_ended(self, arm: str) -> None:
+        """Tell that an arm's child answers no longer, if it ever did."""
+        self._targets.remove_arm(arm)
 
     @asynccontextmanager
     async def watching(self, view: View) -> AsyncIterator[None]:

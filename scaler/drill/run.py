@@ -7,8 +7,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -39,13 +39,16 @@ from scaler.drill.load import Tally, Target, generate
 from scaler.drill.loading import Loaded, load_scenario, with_shape
 from scaler.drill.metrics import DrillMetrics, exposing
 from scaler.drill.onlookers import Onlookers
+from scaler.drill.ports import check_free
 from scaler.drill.progress import Progress, View
 from scaler.drill.report import Written, write_report, write_requests
 from scaler.drill.scenario import Model
 from scaler.drill.schedule import Request, StageWindow, schedule, windows
+from scaler.drill.targets import Component, ScrapeTarget, listing
 from scaler.drill.watch import Live, meter, poll
 from scaler.errors import ScalerError, UserError
 from scaler.policy.compile import PolicySet
+from scaler.state_directory import state_directory
 from warmpool.seats import PolicyName
 
 
@@ -73,6 +76,8 @@ class DrillOptions:
         ready_seconds: how long the child may take until it serves.
         grafana: where annotations go; None for nowhere.
         metrics_port: port on which the drill's own metrics are scraped; 0 for any free one, None for none.
+        controller_port: port of each arm's controller; 0 for any free one.
+        targets_file: file that tells Prometheus what to scrape meanwhile; None for none.
         console: where progress goes.
     """
 
@@ -89,6 +94,8 @@ class DrillOptions:
     ready_seconds: float = 180.0
     grafana: Grafana | None = None
     metrics_port: int | None = None
+    controller_port: int = 0
+    targets_file: Path | None = None
     console: Console = field(default_factory=_console)
 
 
@@ -158,16 +165,21 @@ async def drill(options: DrillOptions) -> DrillResult:
     loaded = with_shape(load_scenario(options.scenario), options.shape)
     name, spec, arms = loaded.scenario.metadata.name, loaded.scenario.spec, [str(arm) for arm in options.arms]
     metrics = DrillMetrics(name, arms, windows(spec), loaded.objectives)
-    async with (
-        exposing(metrics, options.metrics_port, progress.say),
-        annotating(options.grafana, name, progress.say) as annotations,
-    ):
-        onlookers = Onlookers(progress, metrics, annotations)
-        try:
-            return await _play(options, loaded, onlookers)
-        except (ScalerError, asyncio.CancelledError):
-            onlookers.broken_off(name, arms, time.time())
-            raise
+    with listing(options.targets_file, progress.say) as targets:
+        # emptied after the page has closed: that waits until the verdict has been scraped
+        async with (
+            exposing(metrics, options.metrics_port, progress.say) as page,
+            annotating(options.grafana, name, progress.say) as annotations,
+        ):
+            check_free(options.controller_port, "--controller-port")
+            if page is not None:
+                targets.add(ScrapeTarget(url=page, component=Component.DRILL))
+            onlookers = Onlookers(progress, metrics, annotations, targets)
+            try:
+                return await _play(options, loaded, onlookers)
+            except (ScalerError, asyncio.CancelledError):
+                onlookers.broken_off(name, arms, time.time())
+                raise
 
 
 async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> DrillResult:
@@ -228,9 +240,8 @@ class _ArmRun:
 
     async def run(self, requests: Sequence[Request], output: Path) -> ArmFigures:
         """Play the schedule once and return what it came to; evidence is copied to `output`."""
-        async with _state_directory(
-            self._arm.name, keep=self._options.keep, say=self._onlookers.progress
-        ) as state:
+        say = self._onlookers.progress.say
+        with _state(self._arm.name, keep=self._options.keep, say=say) as state:
             policies = state / "policies.yaml"
             await asyncio.to_thread(write_policies, self._arm.policies, policies)
             begun = time.monotonic()
@@ -238,9 +249,10 @@ class _ArmRun:
                 async with running(self._command(policies, state), state) as child:
                     endpoints = await self._ready(child)
                     start_seconds = time.monotonic() - begun
-                    self._onlookers.progress.say(f"{self._arm.name} arm: ready after {start_seconds:.1f} s")
+                    say(f"{self._arm.name} arm: ready after {start_seconds:.1f} s")
                     await self._load(requests, endpoints, child)
             finally:
+                self._onlookers.child_ended(self._arm.name)
                 await asyncio.to_thread(_keep_evidence, state, output, self._arm.name)
             await asyncio.to_thread(self._read_events, state)
         await asyncio.to_thread(
@@ -249,8 +261,11 @@ class _ArmRun:
         return self._figures(start_seconds, child.left)
 
     async def _ready(self, child: Child) -> Endpoints:
+        def listens(endpoints: Endpoints) -> None:
+            self._onlookers.child_listens(self._arm.name, endpoints.controller)
+
         async with self._onlookers.progress.waiting(self._arm.name) as waiting:
-            return await child.ready(self._options.ready_seconds, waiting)
+            return await child.ready(self._options.ready_seconds, waiting, listens)
 
     async def _load(self, requests: Sequence[Request], endpoints: Endpoints, child: Child) -> None:
         spec = self._loaded.scenario.spec
@@ -297,7 +312,8 @@ class _ArmRun:
         command = [*self._options.local_command, "--policy", str(policies)]
         for policy, directory in self._checkpoints.items():
             command += ["--checkpoint", f"{policy}={directory}"]
-        command += ["--state-dir", str(state), "--gateway-port", "0", "--controller-port", "0"]
+        command += ["--state-dir", str(state), "--gateway-port", "0"]
+        command += ["--controller-port", str(self._options.controller_port)]
         machine = self._loaded.scenario.spec.machine
         command += ["--device", machine.device.lower(), "--seats-per-gpu", str(machine.seats_per_gpu)]
         if self._arm.seat_budget is not None:
@@ -368,18 +384,16 @@ def _touch(folder: Path) -> None:
         pass
 
 
-@asynccontextmanager
-async def _state_directory(arm: str, *, keep: bool, say: Progress) -> AsyncIterator[Path]:
+@contextmanager
+def _state(arm: str, *, keep: bool, say: Callable[[str], None]) -> Iterator[Path]:
     """A temporary folder for the child's state; gone afterwards unless it is to be kept."""
-    state = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f"emberpool-drill-{arm}-"))
-    try:
-        yield state
-    finally:
-        if keep:
-            say.say(f"{arm} arm: state kept in {state}")
-        else:
-            # in this thread: a cancelled drill must not leave before its files are gone
-            shutil.rmtree(state, ignore_errors=True)
+    # not in a thread: a cancelled drill must not leave before its files are gone
+    with state_directory(f"drill-{arm}", say, keep=keep) as state:
+        try:
+            yield state
+        finally:
+            if keep:
+                say(f"{arm} arm: state kept in {state}")
 
 
 def _keep_evidence(state: Path, output: Path, arm: str) -> None:
@@ -461,7 +475,7 @@ def _fleet_infos(policies: PolicySet) -> list[FleetInfo]:
             name=spec.name,
             max_seats=spec.max_seats,
             spare_min=spec.spare_target,
-            scale_down_window_seconds=spec.scale_down_window,
+            scale_down_window_seconds=spec.scale_down.window,
         )
         for spec in policies.fleet_specs.values()
     ]

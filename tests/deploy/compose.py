@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,8 +112,20 @@ class Here:
                 continue
             places[target] = self.directory / "mounts" / service / Path(source).name
             places[target].parent.mkdir(parents=True, exist_ok=True)
-            places[target].write_text(self.moved((ROOT / source).read_text("utf-8")), "utf-8")
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, places[target], dirs_exist_ok=True)
+            else:
+                places[target].write_text(self.moved((ROOT / source).read_text("utf-8")), "utf-8")
         return places
+
+    def published(self, text: str) -> str:
+        """Addresses at which services are published on the Docker host become loopback ports."""
+        for service, container_port in PORT_OPTIONS:
+            for entry in self.services[service]["ports"]:
+                address, _, port = entry.rpartition(":")
+                if int(port) == container_port:
+                    text = text.replace(f"http://{address}", self.url(service, container_port))
+        return text
 
     def command(self, service: str) -> list[str]:
         """The container's command line, for this machine."""

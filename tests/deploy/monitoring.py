@@ -101,8 +101,16 @@ def load_dashboard(path: Path) -> dict[str, Any]:
 
 
 def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return all panels that show something: rows do not."""
-    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    """Return all panels that show something, those that a collapsed row holds too: rows show nothing."""
+    found = []
+    for panel in dashboard["panels"]:
+        found += panel["panels"] if panel["type"] == "row" else [panel]
+    return found
+
+
+def rows(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows."""
+    return [panel for panel in dashboard["panels"] if panel["type"] == "row"]
 
 
 def dashboard_queries(dashboard: Mapping[str, Any]) -> list[Query]:

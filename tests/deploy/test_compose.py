@@ -1,5 +1,6 @@
 """docker-compose.yaml and what it mounts: right by the specification's schema, and right with each other."""
 
+import fnmatch
 import re
 import subprocess
 import sys
@@ -11,11 +12,14 @@ import pytest
 from scaler.cluster.static.listing import load_agents
 from scaler.policy.compile import load_policies
 from tests.deploy.compose import FILE, PORT_OPTIONS, ROOT, load, substituted, variables_of
+from tests.deploy.monitoring import needs
 
 COMPOSE = load()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("emberpool-")}
 IMAGES = sorted(service["build"]["dockerfile"] for service in OURS.values() if "build" in service)
+ENDING = {"prepare", "drill"}
+"""Services that end when their work is done."""
 SEATS = sorted(name for name in SERVICES if name.startswith("seat-"))
 DEPLOY = ROOT / "deploy/compose"
 
@@ -49,11 +53,18 @@ def test_the_schema_would_notice_a_wrong_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_service_is_watched_and_comes_back(name: str) -> None:
     service = SERVICES[name]
-    if name == "prepare":  # it ends when its work is done
+    if name in ENDING:
         assert (service["restart"], service["healthcheck"]) == ("no", {"disable": True})
         return
     assert service["restart"] == "unless-stopped"
     assert service["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("name", sorted(OURS.keys() - ENDING))
+def test_a_service_of_ours_has_time_to_start_before_it_counts_as_sick(name: str) -> None:
+    seconds = re.fullmatch(r"(\d+)s", SERVICES[name]["healthcheck"]["start_period"])
+    assert seconds is not None
+    assert int(seconds[1]) >= 30  # some 2 s on two cores with everything in the page cache
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -106,14 +117,28 @@ def test_each_image_is_built_by_one_service_and_never_pulled() -> None:
 def test_only_the_seats_have_torch() -> None:
     extras = {
         image: re.findall(
-            r"pip install .* '?\.(\[\w+\])?'?$", (ROOT / image).read_text("utf-8"), re.MULTILINE
+            r"pip install .* '?\.(\[[\w,]+\])?'?$", (ROOT / image).read_text("utf-8"), re.MULTILINE
         )
         for image in IMAGES
     }
     assert extras == {
         "deploy/images/controller.Dockerfile": [""],
-        "deploy/images/seat.Dockerfile": ["[engine]"],
+        "deploy/images/seat.Dockerfile": ["[engine,drill]"],
     }
+
+
+def test_arguments_of_a_build_are_known_to_its_image() -> None:
+    builds = [service["build"] for service in OURS.values() if "build" in service]
+    assert any(build.get("args") for build in builds)
+    for build in builds:
+        declared = re.findall(r"^ARG (\w+)", (ROOT / build["dockerfile"]).read_text("utf-8"), re.MULTILINE)
+        assert set(build.get("args", {})) <= set(declared)
+
+
+def test_a_user_s_index_for_pip_reaches_the_build_and_none_is_the_default() -> None:
+    arguments = SERVICES["prepare"]["build"]["args"]
+    assert substituted(arguments, {}) == {"PIP_EXTRA_INDEX_URL": ""}
+    assert substituted(arguments, {"PIP_EXTRA_INDEX_URL": "x"}) == {"PIP_EXTRA_INDEX_URL": "x"}
 
 
 def test_policies_agents_and_services_are_of_one_mind() -> None:
@@ -128,22 +153,53 @@ def test_policies_agents_and_services_are_of_one_mind() -> None:
         assert SERVICES[name]["command"] == ["agent", f"--config=/data/seats/{name}.json"]
 
 
+def jobs() -> dict[str, Any]:
+    return {job["job_name"]: job for job in load(DEPLOY / "prometheus.yml")["scrape_configs"]}
+
+
 def test_prometheus_scrapes_every_process_of_ours() -> None:
-    config = load(DEPLOY / "prometheus.yml")
     targets = {
         target
-        for job in config["scrape_configs"]
-        for each in job["static_configs"]
+        for job in jobs().values()
+        for each in job.get("static_configs", ())
         for target in each["targets"]
     }
     assert targets == {"controller:9080", "gateway:9082", *(f"{name}:9081" for name in SEATS)}
     assert {("controller", 9080), ("gateway", 9082)} <= PORT_OPTIONS.keys()
-    (agents,) = [job for job in config["scrape_configs"] if job["job_name"] == "emberpool-agent"]
-    secret = Path(agents["authorization"]["credentials_file"])
-    assert str(secret.parent) == "/run/secrets"
-    assert SERVICES["prometheus"]["secrets"] == [secret.name]
-    assert COMPOSE["secrets"][secret.name] == {"environment": "EMBERPOOL_AGENT_TOKEN"}
-    assert set(config["rule_files"]) <= set(mounts("prometheus"))
+    assert set(load(DEPLOY / "prometheus.yml")["rule_files"]) <= set(mounts("prometheus"))
+
+
+def test_prometheus_may_read_the_token_of_the_agents() -> None:
+    file = Path(jobs()["emberpool-agent"]["authorization"]["credentials_file"])
+    (secret,) = SERVICES["prometheus"]["secrets"]
+    assert file == Path("/run/secrets") / secret["source"]
+    assert secret["mode"] & 0o004  # it runs as nobody
+    assert COMPOSE["secrets"][secret["source"]] == {"environment": "EMBERPOOL_AGENT_TOKEN"}
+
+
+def test_prometheus_finds_a_drill_by_the_file_that_it_writes() -> None:
+    drill = SERVICES["drill"]
+    (option,) = [each for each in drill["command"] if each.startswith("--targets-file=")]
+    written = Path(option.partition("=")[2])
+    (pattern,) = jobs()["emberpool-drill"]["file_sd_configs"][0]["files"]
+    read = Path(pattern)
+    assert fnmatch.fnmatch(written.name, read.name)
+    assert mounts("drill")[str(written.parent)] == mounts("prometheus")[str(read.parent)]
+    # what it names is on the drill's 127.0.0.1
+    assert drill["network_mode"] == "service:prometheus"
+    # a volume takes its owner from the folder in the image: the drill isn't root
+    seat = (ROOT / "deploy/images/seat.Dockerfile").read_text("utf-8")
+    assert re.search(rf"install --directory --owner emberpool .*{written.parent}\b", seat)
+
+
+def test_a_drill_runs_only_when_it_is_asked_for() -> None:
+    assert [name for name, service in SERVICES.items() if service.get("profiles")] == ["drill"]
+
+
+def test_promtool_accepts_the_configuration_of_prometheus() -> None:
+    command = [needs("promtool"), "check", "config", "--syntax-only", str(DEPLOY / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_grafana_finds_its_dashboards_and_its_data() -> None:

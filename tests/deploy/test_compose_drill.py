@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
 import random
+import re
 import string
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from scaler.drill.load import Tally, Target, generate
 from scaler.drill.records import Outcome
 from scaler.drill.schedule import Request
 from tests.deploy.compose import ROOT, Here, load
+from tests.deploy.monitoring import RUNBOOKS, commands
 from tests.integration.processes.rig import Processes
 
 READY_SECONDS = 60.0
@@ -88,6 +92,7 @@ async def test_a_burst_through_the_services_promotes_and_loses_nothing(tmp_path:
         claims = {e["claim"] for e in promoted}
         assert claims & {e["claim"] for e in events(here, "firstToken")}
         await scraped(here, session)
+        await runbooks(here, session)
         for name in ("controller", "gateway", *SEATS):
             assert await processes.end(name) == 0, processes.log(name)
 
@@ -96,9 +101,98 @@ async def scraped(here: Here, session: aiohttp.ClientSession) -> None:
     """Every target of prometheus.yml answers as Prometheus would ask it."""
     config = load(ROOT / "deploy/compose/prometheus.yml")
     for job in config["scrape_configs"]:
+        if "static_configs" not in job:  # a drill's, which isn't always there
+            continue
         token = {"Authorization": "Bearer secret"} if "authorization" in job else {}
         for target in job["static_configs"][0]["targets"]:
             service, _, port = target.partition(":")
             async with session.get(f"{here.url(service, int(port))}/metrics", headers=token) as response:
                 assert response.status == 200
                 assert "\nemberpool_" in await response.text()
+
+
+# ------------------------------------------------------------------ runbooks
+
+ASKING = {"emberpool", "curl", "grep"}
+"""First words of the commands that ask these processes."""
+NOT_ABOUT_THESE = {"emberpool local", "emberpool drill run FILE"}
+"""Commands in runbooks that start something else."""
+
+
+async def runbooks(here: Here, session: aiohttp.ClientSession) -> None:
+    """Every command of the runbooks works for who runs docker-compose.yaml."""
+    async with session.post(
+        f"{here.url('gateway', 8000)}/v1/completions", json={"model": "nobody"}
+    ) as response:
+        assert response.status == 404  # so that refused requests are there to be counted
+    environment = {**os.environ, **variables(here)}
+    lines = sorted(typed(here))
+    assert len(lines) > 20
+    at_once = asyncio.Semaphore(2)
+    async with asyncio.TaskGroup() as group:
+        tries = {line: group.create_task(shell(line, environment, at_once)) for line in lines}
+    assert {line: found for line, attempt in tries.items() if (found := attempt.result())} == {}
+
+
+def typed(here: Here) -> set[str]:
+    """The commands, with files for their placeholders."""
+    found = set()
+    for book in RUNBOOKS.glob("*.md"):
+        lines = commands(book)
+        assert {line.split()[0] for line in lines} <= {*ASKING, "export"}, book.name
+        found |= {line for line in lines if line.split()[0] in ASKING}
+        prose = re.sub(r"```sh\n.*?```", "", book.read_text("utf-8"), flags=re.DOTALL)
+        found |= set(re.findall(r"`(emberpool [^`]+)`", prose))
+    policies = here.mounts("controller")["/etc/emberpool/policies.yaml"]
+    return {re.sub(r"\bPATH\b", str(policies), line) for line in found - NOT_ABOUT_THESE}
+
+
+def variables(here: Here) -> dict[str, str]:
+    """What the runbooks' variables hold, as far as they say it, where docker-compose.yaml runs; moved to this machine."""
+    found = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "POLICY": "chat",
+        "FLEET": "spares",
+        "SEAT": SEATS[0],
+    }
+    for line in {line for book in RUNBOOKS.glob("*.md") for line in commands(book)}:
+        match = re.fullmatch(r"export (\w+)=(\S+)(?:\s+#.*?(?:docker-compose\.yaml: (\S+))?)?", line)
+        if match is not None:
+            found[match[1]] = here.published(match[3] or match[2])
+    assert found["EMBERPOOL_SERVER"] == here.url("controller", 9080)
+    assert found["GATEWAY_METRICS"] == here.url("gateway", 9082)
+    found["STATE_DIR"] = str(here.mounts("controller")[found["STATE_DIR"]])
+    return found
+
+
+async def shell(line: str, environment: Mapping[str, str], at_once: asyncio.Semaphore) -> str:
+    """Run a command line; return what is wrong with how it went, in words, or nothing."""
+    async with at_once, asyncio.timeout(30):
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-c", line),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        output, errors = await process.communicate()
+    said = f"exit code {process.returncode}: {output.decode()[-500:]} {errors.decode()[-500:]}"
+    shows = bool(output) or not line.startswith(("emberpool", "curl"))
+    return "" if process.returncode == 0 and shows else said
+
+
+# ------------------------------------------------------------------ the drill service
+
+
+@pytest.mark.drill
+async def test_the_command_of_the_drill_service_is_understood(tmp_path: Path) -> None:
+    async with Processes(tmp_path) as processes:
+        here = Here.of(tmp_path, processes)
+        nowhere = tmp_path / "file"
+        nowhere.touch()
+        # the last thing that it looks at before it starts anything
+        command = [*here.command("drill"), f"--out={nowhere}"]
+        await processes.start("drill", command, {})
+        assert await processes.wait("drill") == 2
+        assert f"the report can't be written to {nowhere}" in processes.log("drill")
+        assert json.loads((here.path("targets") / "drill.json").read_text("utf-8")) == []

@@ -22,6 +22,7 @@ from tests.deploy.monitoring import (
     family,
     load_dashboard,
     panels,
+    rows,
     walk,
 )
 
@@ -195,14 +196,31 @@ def test_annotations_show_what_a_drill_sends(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ALL)
 def test_panels_have_numbers_of_their_own_and_do_not_overlap(path: Path) -> None:
-    placed = load_dashboard(path)["panels"]
+    dashboard = load_dashboard(path)
+    placed = [*rows(dashboard), *panels(dashboard)]
     numbers = [panel["id"] for panel in placed]
     assert len(set(numbers)) == len(numbers)
     titles = [panel["title"] for panel in placed]
     assert len(set(titles)) == len(titles)
-    for one, other in combinations((panel["gridPos"] for panel in placed), 2):
-        assert not _overlap(one, other), (one, other)
+    for shown in (dashboard["panels"], *(row["panels"] for row in rows(dashboard))):
+        for one, other in combinations((panel["gridPos"] for panel in shown), 2):
+            assert not _overlap(one, other), (one, other)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in placed)
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_a_row_holds_its_panels_when_it_is_collapsed_and_only_then(path: Path) -> None:
+    for row in rows(load_dashboard(path)):
+        assert row["collapsed"] == bool(row["panels"]), row["title"]
+        tops = [panel["gridPos"]["y"] for panel in row["panels"]]
+        assert not tops or tops[0] == min(tops) == row["gridPos"]["y"] + 1, (
+            "Grafana moves them by the first one"
+        )
+
+
+def test_what_few_look_at_is_collapsed() -> None:
+    closed = {row["title"] for row in rows(load_dashboard(PATH)) if row["collapsed"]}
+    assert closed == {"The drill, as its load saw it", "The controller itself"}
 
 
 def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
@@ -236,6 +254,40 @@ def test_a_panels_series_have_names_that_its_query_can_give(panel: dict[str, Any
         kept = {label for node in nodes for label in grouping(node)}
         bare = not any(isinstance(node, promql_parser.AggregateExpr) for node in nodes)
         assert bare or named <= kept, f"{named - kept} is aggregated away"
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_table_shows_labels_and_neither_time_nor_value(panel: dict[str, Any]) -> None:
+    if panel["type"] != "table":
+        return
+    (target,) = panel["targets"]  # with a second one the values' fields have other names
+    labels = grouping(promql_parser.parse(target["expr"].replace("$job", "x")))
+    (organize,) = (each["options"] for each in panel["transformations"] if each["id"] == "organize")
+    shown = {"Time", "Value", *labels} - organize["excludeByName"].keys()
+    assert shown == set(labels)
+    assert sorted(shown, key=organize["indexByName"].__getitem__) == labels
+
+
+def test_versions_are_a_table_of_job_instance_and_version() -> None:
+    (panel,) = (panel for panel in panels(load_dashboard(PATH)) if panel["title"] == "Versions")
+    (options,) = (each["options"] for each in panel["transformations"])
+    assert sorted(options["indexByName"], key=options["indexByName"].get) == ["job", "instance", "version"]
+
+
+@pytest.mark.parametrize("title", ["Failed requests", "Failures by outcome"])
+def test_what_gateways_refuse_before_they_know_the_model_counts_as_failed(title: str) -> None:
+    (panel,) = (panel for panel in panels(load_dashboard(PATH)) if panel["title"] == title)
+    picked = set()
+    for target in panel["targets"]:
+        for node, _ in walk(promql_parser.parse(Query(title, target["expr"]).filled(everything="chat"))):
+            if isinstance(node, promql_parser.VectorSelector):
+                given = {matcher.name: matcher.value for matcher in node.matchers.matchers}
+                picked |= {
+                    outcome
+                    for outcome in ("Overloaded", "Draining")
+                    if re.fullmatch(given["policy"], "") and re.fullmatch(given.get("outcome", ""), outcome)
+                }
+    assert picked == {"Overloaded", "Draining"}
 
 
 @pytest.mark.parametrize("panel", PANELS)

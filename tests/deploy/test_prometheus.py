@@ -1,7 +1,8 @@
 """A real burst under a real Prometheus: every query of the dashboard returns data, and every command of the runbooks works.
 
-One drill (the smallest scenario, its warm arm) runs as a person would run it. Prometheus scrapes the drill, the controller
-that it started, and its agents, once a second, by the shipped configuration with other addresses.
+One drill (the smallest scenario, its warm arm) runs as a person would run it. Prometheus scrapes the drill and the controller
+that it started by the shipped configuration and the file in which the drill names them, and beside them the drill's agents
+and a gateway of its own process that finds no controller, all of them once a second.
 """
 
 import json
@@ -47,6 +48,7 @@ from tests.deploy.monitoring import (
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180)]
 
 SCENARIO = "policies/drills/smoke.yaml"
+DRILL_JOB = "emberpool-drill"
 LONGEST_SECONDS = 75.0
 """The whole proof; it takes about half of that on two quiet cores."""
 TOKEN = "EMBERPOOL_AGENT_TOKEN"  # a variable's name
@@ -113,13 +115,9 @@ class Prometheus:
         partial.write_text(json.dumps([{"targets": [urllib.parse.urlsplit(a).netloc for a in addresses]}]))
         partial.replace(self.folder / f"{job}.json")
 
-    def up(self, jobs: int) -> bool:
+    def up(self, pages: int) -> bool:
         targets = self.api("targets", state="active")["activeTargets"]
-        wrong = [target["lastError"] for target in targets if target["health"] == "down"]
-        return (
-            not wrong
-            and len({target["labels"]["job"] for target in targets if target["health"] == "up"}) == jobs
-        )
+        return [target["health"] for target in targets] == ["up"] * pages
 
     def values(self, expr: str, end: float) -> list[float]:
         """All numbers that a query gives at any second from the start until `end`."""
@@ -130,17 +128,23 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, deadline: Deadline) -> Iterator[Prometheus]:
-    """Run one on a free port of its own choice, by the shipped configuration with short intervals and targets from files."""
+    """Run one on a free port of its own choice, by the shipped configuration with short intervals.
+
+    The drill's job is as it is shipped. Agents and the gateway have ports of their own choice here, so that theirs read files too.
+    """
     yaml = YAML(typ="safe", pure=True)
     shipped = yaml.load(MONITORING / "prometheus.yaml")
     shipped["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     shipped["rule_files"] = [str(path) for path in RULES]
-    shipped["scrape_configs"].append(
-        {"job_name": "emberpool-agent", "authorization": {"credentials_file": str(folder / "token")}}
-    )
-    for job in shipped["scrape_configs"]:
-        job.pop("static_configs", None)
-        job["file_sd_configs"] = [{"files": [str(folder / f"{job['job_name']}.json")]}]
+    agents: dict[str, Any] = {"job_name": "emberpool-agent"}
+    agents["authorization"] = {"credentials_file": str(folder / "token")}
+    here = [agents, {"job_name": "emberpool-gateway"}]
+    for job in here:
+        job["file_sd_configs"] = [{"files": [f"{job['job_name']}.json"]}]
+    shipped["scrape_configs"] = [
+        *(job for job in shipped["scrape_configs"] if job["job_name"] == DRILL_JOB),
+        *here,
+    ]
     with (folder / "prometheus.yaml").open("w") as file:
         yaml.dump(shipped, file)
     log = folder / "prometheus.log"
@@ -167,7 +171,8 @@ def drill(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the scenario's warm arm; it ends itself and all that it started on SIGINT."""
     (folder / "tmp").mkdir()
     command = [sys.executable, "-m", "scaler", "drill", "run", SCENARIO, "--arm", "warm"]
-    command += ["--metrics-port", "0", "--out", str(folder / "report")]
+    command += ["--metrics-port", "0", "--targets-file", str(folder / "drill-targets.json")]
+    command += ["--out", str(folder / "report")]
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     with (
         (folder / "drill.log").open("wb") as log,
@@ -179,6 +184,22 @@ def drill(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 process.wait(timeout=40)
+
+
+@contextmanager
+def gateway(folder: Path, deadline: Deadline) -> Iterator[str]:
+    """Run a gateway as a process of its own, which no controller answers; yield the address of its metrics."""
+    command = [sys.executable, "-m", "scaler", "gateway", "--controller", "http://127.0.0.1:1"]
+    command += ["--port", "0", "--metrics-port", "0"]
+    log = folder / "gateway.log"
+    with log.open("wb") as output, subprocess.Popen(command, cwd=ROOT, stderr=output) as process:
+        try:
+            yield deadline.until(
+                lambda: re.search(r'"metrics": "(http://[\d.:]+)"', log.read_text()), str(log)
+            )[1]
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
 
 
 # ------------------------------------------------------------------ the proof
@@ -209,6 +230,7 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
     folder, deadline = tmp_path_factory.mktemp("proof"), Deadline()
     with ExitStack() as stack:
         server = stack.enter_context(prometheus(folder, deadline))
+        server.target("emberpool-gateway", [stack.enter_context(gateway(folder, deadline))])
         process = stack.enter_context(drill(folder))
         state = follow(server, process, deadline)
         tried = try_commands(state, server, deadline)
@@ -224,23 +246,19 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
 
 
 def follow(server: Prometheus, process: subprocess.Popen[bytes], deadline: Deadline) -> Path:
-    """Tell Prometheus of everything as it comes up; return the state directory of the drill's child."""
+    """Tell Prometheus of the drill's agents as they come up, and wait until it sees all; return the state directory of the
+    drill's child.
+    """
     folder = server.folder
 
     def alive(found: T | None) -> T | None:
         assert process.poll() is None, (folder / "drill.log").read_text("utf-8")
         return found
 
-    shown = deadline.until(
-        lambda: alive(re.search(r"metrics: (\S+)", (folder / "drill.log").read_text("utf-8"))),
-        "the drill's metrics",
-    )
-    server.target("emberpool-drill", [shown[1]])
     local = deadline.until(
         lambda: alive(next(folder.glob("tmp/emberpool-drill-*/local.json"), None)), "local.json"
     )
     controller = json.loads(local.read_text("utf-8"))["controller"]
-    server.target("emberpool-controller", [controller])
 
     def agents() -> list[str] | None:
         seats = (ask(f"{controller}/v1/seats") or {"items": []})["items"]
@@ -250,7 +268,10 @@ def follow(server: Prometheus, process: subprocess.Popen[bytes], deadline: Deadl
     found = deadline.until(agents, "reports of all agents")
     (folder / "token").write_text(token(process.pid))
     server.target("emberpool-agent", found)
-    deadline.until(lambda: alive(server.up(jobs=3) or None), "scrapes of drill, controller and agents")
+    deadline.until(
+        lambda: alive(server.up(pages=3 + len(found)) or None),
+        "scrapes of drill, controller, gateway and agents",
+    )
     return local.parent
 
 
@@ -328,6 +349,20 @@ def test_a_variable_has_values(proof: Proof, name: str) -> None:
     assert parts is not None
     selector = parts[1].replace("$job", ".+")
     assert proof.prometheus.api(f"label/{parts[2]}/values", **{"match[]": selector})
+
+
+def test_a_drill_is_a_job_that_can_be_picked_and_keeps_to_its_own_namespace(proof: Proof) -> None:
+    def values(label: str, series: str) -> list[str]:
+        found: list[str] = proof.prometheus.api(f"label/{label}/values", **{"match[]": series})
+        return found
+
+    everything = '{__name__=~"emberpool_.+"}'  # as the dashboard's variable asks
+    assert DRILL_JOB in values("job", everything)
+    of_drill = f'{{job="{DRILL_JOB}"}}'
+    assert values("component", of_drill) == ["controller", "drill"]
+    assert values("namespace", of_drill) == values("namespace", everything) == ["emberpool-drill"]
+    assert values("exported_arm", everything) == [], "no label of a target is in the way of a metric's own"
+    assert json.loads((proof.prometheus.folder / "drill-targets.json").read_text()) == []
 
 
 def test_every_metric_that_dashboard_and_alerts_name_is_there(proof: Proof) -> None:

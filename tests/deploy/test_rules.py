@@ -1,7 +1,9 @@
-"""Alert rules: promtool's verdict, what each must carry, and runbooks whose commands exist."""
+"""Alert rules: promtool's verdict, what each must carry, and runbooks whose commands and panels exist."""
 
 import re
+import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from typer.exceptions import TyperException
 
 from scaler.cli.app import app
 from tests.deploy.monitoring import (
+    DASHBOARDS,
     MONITORING,
     ROOT,
     RULE_TESTS,
@@ -23,8 +26,11 @@ from tests.deploy.monitoring import (
     catalogue,
     commands,
     family,
+    load_dashboard,
     load_rules,
     needs,
+    panels,
+    rows,
     series_named,
     walk,
     words,
@@ -43,6 +49,7 @@ VALUES = {
     "GATEWAY_METRICS": "http://127.0.0.1:9080",
 }
 """What the variables of runbooks' commands stand for."""
+README = MONITORING / "README.md"
 SCENARIO = str(ROOT / "policies" / "drills" / "smoke.yaml")
 OTHER_PROGRAMS = {"curl", "export", "grep", "ls"}
 
@@ -67,16 +74,52 @@ def test_the_rules_pass_their_tests(path: Path) -> None:
     promtool("test", "rules", path.name, cwd=path.parent)
 
 
-def test_every_alert_is_seen_to_fire_in_a_test() -> None:
+def lives() -> Iterator[tuple[str, list[bool]]]:
+    """Yield, per test and alert, whether it fires at the times that are looked at, in order."""
     yaml = YAML(typ="safe", pure=True)
-    fired = {
-        each["alertname"]
-        for path in RULE_TESTS
-        for test in yaml.load(path)["tests"]
-        for each in test["alert_rule_test"]
-        if each.get("exp_alerts")
+    for path in RULE_TESTS:
+        for test in yaml.load(path)["tests"]:
+            looks = sorted(
+                test["alert_rule_test"], key=lambda each: promql_parser.parse_duration(each["eval_time"])
+            )
+            for name in {each["alertname"] for each in looks}:
+                yield name, [bool(each.get("exp_alerts")) for each in looks if each["alertname"] == name]
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        pytest.param([True], id="fires"),
+        pytest.param([False, True], id="waits before it fires"),
+        pytest.param([True, False], id="ends"),
+    ],
+)
+def test_every_alert_is_seen_in_a_test(life: list[bool]) -> None:
+    seen = {
+        name
+        for name, fires in lives()
+        if any(fires[start : start + len(life)] == life for start in range(len(fires)))
     }
-    assert fired == {rule["alert"] for rule in load_rules()}
+    assert seen == {rule["alert"] for rule in load_rules()}
+
+
+def test_the_readme_lists_every_alert_with_its_severity() -> None:
+    rows = re.findall(r"^\| (Emberpool\w+) \| (\w+) \| .+ \|$", README.read_text("utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted((rule["alert"], rule["labels"]["severity"]) for rule in load_rules())
+
+
+def test_the_readmes_command_points_every_alert_to_a_file_elsewhere(tmp_path: Path) -> None:
+    shutil.copytree(MONITORING / "rules", tmp_path / "rules")
+    (command,) = re.findall(r"^sed .+$", README.read_text("utf-8"), re.MULTILINE)
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, timeout=30)
+    promtool("test", "rules", *(path.name for path in RULE_TESTS), cwd=tmp_path / "rules")
+    yaml = YAML(typ="safe", pure=True)
+    for path in RULES:
+        for group in yaml.load(tmp_path / "rules" / path.name)["groups"]:
+            for rule in group["rules"]:
+                server, folder, page = rule["annotations"]["runbook_url"].partition("/deploy/runbooks/")
+                assert (server, folder) == ("https://git.example.org/emberpool", "/deploy/runbooks/")
+                assert (RUNBOOKS / page).is_file()
 
 
 @pytest.mark.parametrize("rule", ALERTS)
@@ -127,6 +170,22 @@ def test_a_runbooks_commands_parse(book: Path) -> None:
             parse(arguments)
         else:
             assert program in OTHER_PROGRAMS, line
+
+
+@pytest.mark.parametrize("book", BOOKS)
+def test_the_panels_that_a_runbook_names_are_on_a_dashboard(book: Path) -> None:
+    dashboards = [load_dashboard(path) for path in DASHBOARDS]
+    titles = [each["title"] for board in dashboards for each in (*rows(board), *panels(board))]
+    for name in re.findall(r'"([A-Z][^"\n]+)"', book.read_text("utf-8")):
+        assert any(title.startswith(name) for title in titles), name
+
+
+@pytest.mark.parametrize("book", BOOKS)
+def test_a_runbooks_services_are_those_of_compose(book: Path) -> None:
+    services = YAML(typ="safe", pure=True).load(ROOT / "docker-compose.yaml")["services"]
+    text = book.read_text("utf-8")
+    for name in re.findall(r"`docker compose (?:exec|logs|restart|up -d) ([\w-]+)", text):
+        assert name == "SEAT" or name in services, name
 
 
 @pytest.mark.parametrize("book", BOOKS)

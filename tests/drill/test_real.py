@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +85,30 @@ def report(directory: Path) -> dict[str, Any]:
     return answer
 
 
-def test_a_whole_drill_fails_no_request_and_the_warm_arm_is_the_better_one(tmp_path: Path) -> None:
-    done = emberpool("drill", "run", "policies/drills/smoke.yaml", "--out", str(tmp_path / "out"))
+def scraped(file: Path, component: str, deadline: float) -> str:
+    """Read the page of a target as soon as the file has it, as Prometheus does."""
+    while time.monotonic() < deadline:
+        targets = json.loads(file.read_text("utf-8")) if file.exists() else []
+        for target in targets:
+            if target["labels"]["component"] == component:
+                with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as page:
+                    text: str = page.read().decode()
+                    return text
+        time.sleep(0.05)  # between two looks
+    pytest.fail(f"{file} never held the {component}")
+
+
+def test_a_whole_drill_fails_no_request_and_shows_its_pages_while_it_runs(tmp_path: Path) -> None:
+    targets, deadline = tmp_path / "targets.json", time.monotonic() + 60
+    arguments = ["--metrics-port", "0", "--targets-file", str(targets), "--out", str(tmp_path / "out")]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(emberpool, "drill", "run", "policies/drills/smoke.yaml", *arguments)
+        assert 'emberpool_drill_info{arm="warm",scenario="smoke"}' in scraped(targets, "drill", deadline)
+        page = scraped(targets, "controller", deadline)
+        done = running.result()
+    assert "\nemberpool_build_info{" in page
+    assert "\nemberpool_gateway_" in page  # the gateway lives in the same process
+    assert json.loads(targets.read_text("utf-8")) == []
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"report.json", "report.md", "report.html"}
     assert report(tmp_path / "out")["passed"] is True
@@ -168,7 +192,7 @@ def test_a_wrong_scenario(tmp_path: Path) -> None:
     assert_refused(done, "wrong.yaml:", "stagez")
 
 
-# ------------------------------------------------------------------ Ctrl-C
+# ------------------------------------------------------------------ ends
 
 
 @pytest.mark.parametrize("after", ["starting", "serving"])
@@ -192,3 +216,28 @@ def test_ctrl_c_ends_everything(checkpoint: Path, tmp_path: Path, after: str) ->
     assert process.wait(timeout=60) == 0
     process.stderr.close()
     assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_one_left_goes_with_the_next_start(checkpoint: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, MARK: "1", "TMPDIR": str(temporary)}
+    command = [*EMBERPOOL, "local", "--checkpoint", f"chat={checkpoint}", "--gateway-port", "0"]
+    with subprocess.Popen(
+        [*command, "--controller-port", "0"], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "waiting for" in line)
+        process.kill()
+    gone = time.monotonic() + 20
+    while left_over() and time.monotonic() < gone:  # its agents and engines end by themselves
+        time.sleep(0.1)
+    (left,) = temporary.glob("emberpool-*")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        again = [*command, "--controller-port", str(taken.getsockname()[1])]
+        done = subprocess.run(
+            again, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60, env=environment
+        )
+    assert done.returncode == 2, done.stderr
+    assert f"removed {left}: who made it was killed" in done.stderr
+    assert list(temporary.glob("emberpool-*")) == []

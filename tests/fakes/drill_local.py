@@ -378,7 +378,8 @@ class Local:
                 web.get("/v1/status", self.status),
                 web.get("/v1/policies", self.list_policies),
                 web.get("/v1/seats", self.list_seats),
-            ]
+            ],
+            self.options.controller_port,
         )
         (self.state / "local.json").write_text(
             json.dumps({"pid": 0, "gateway": gateway, "controller": controller})
@@ -407,12 +408,12 @@ class Local:
         os._exit(3)
 
     @staticmethod
-    async def listen(routes: list[web.RouteDef]) -> str:
+    async def listen(routes: list[web.RouteDef], port: int = 0) -> str:
         app = web.Application()
         app.add_routes(routes)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
@@ -424,7 +425,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", action="append", default=[])
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--gateway-port", type=int)
-    parser.add_argument("--controller-port", type=int)
+    parser.add_argument("--controller-port", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seats-per-gpu", type=int, default=1)
     parser.add_argument("--seat-budget", type=int)

@@ -208,6 +208,12 @@ FLEET_SPARE_TARGET = _gauge(
 FLEET_HELD = _gauge(
     "fleet_held_seats", "Seats that take a replica and can serve nobody: a part of the total.", "seats", FLEET
 )
+FLEET_UNREACHABLE = _gauge(
+    "fleet_unreachable_seats",
+    "Seats whose agent hasn't reported lately, whatever they are worth; terminating ones aside.",
+    "seats",
+    FLEET,
+)
 FLEET_REASON = _gauge(
     "fleet_reason",
     "1 for each reason of the last decision; a reason that no longer holds is absent.",
@@ -309,11 +315,13 @@ FAMILIES: tuple[Family, ...] = tuple(found for found in list(globals().values())
 # ------------------------------------------------------------------ the gateway as a process of its own
 
 FIRST_TOKENS_DROPPED = _counter(
-    "gateway_first_tokens_dropped", "First tokens that no controller took.", "first tokens"
+    "gateway_first_tokens_dropped",
+    "First tokens that no controller took. Not with `emberpool local`, where none goes over the network.",
+    "first tokens",
 )
 ROUTES_CONNECTED = _gauge(
     "gateway_routes_connected",
-    "1 while the controller's stream of routes is open.",
+    "1 while the controller's stream of routes is open. Not with `emberpool local`, where routes need no stream.",
     "boolean",
     Label("controller", "the controllers in the gateway's settings"),
 )

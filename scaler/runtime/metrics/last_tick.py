@@ -4,6 +4,7 @@ A tick never changes once it is over, so its rows may be read with pauses in bet
 a fleet that is no longer in force has no rows.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -207,6 +208,12 @@ def _seats(seen: Seen, census: Census) -> Groups:
         yield (fleet.name,), census.values.get(fleet.name, _NO_SEATS)
 
 
+def _unreachable(seen: Seen) -> Rows:
+    silent = Counter(seat.fleet for seat in seen.tick.seats if not (seat.reachable or seat.terminating))
+    for fleet in seen.table.fleets:
+        yield (fleet.name,), silent[fleet.name]
+
+
 def _fleet_reasons(seen: Seen) -> Rows:
     for name, decision in seen.tick.decision.fleets.items():
         for code in dict.fromkeys(reason.code for reason in decision.reasons):
@@ -252,6 +259,7 @@ _SIMPLE: Mapping[Family, Callable[[Seen], Rows]] = {
     catalogue.FLEET_HELD: _of_fleets(
         lambda seen: ((name, each.held) for name, each in seen.tick.decision.fleets.items())
     ),
+    catalogue.FLEET_UNREACHABLE: _unreachable,
     catalogue.FLEET_REASON: _fleet_reasons,
 }
 

@@ -213,16 +213,17 @@ def check_annotations(server: GrafanaServer, arm: ArmFigures) -> None:
     assert all(one["tags"] == ["emberpool", "drill", "smoke", "warm"] for one in server.annotations.values())
 
 
-async def test_a_metrics_port_in_use_is_told_before_anything_starts(
-    options: Callable[..., DrillOptions],
+@pytest.mark.parametrize("name", ["metrics_port", "controller_port"])
+async def test_a_port_in_use_is_told_before_anything_starts(
+    options: Callable[..., DrillOptions], name: str
 ) -> None:
     other = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     async with other:
         port = other.sockets[0].getsockname()[1]
-        given = options(metrics_port=port)
+        given = options(**{name: port})
         with pytest.raises(UserError, match=f"can't listen on 127.0.0.1:{port}") as caught:
             await drill(given)
-    assert "--metrics-port" in caught.value.hint
+    assert f"--{name.replace('_', '-')} N" in caught.value.hint
     assert not given.checkpoint_cache.exists()
 
 

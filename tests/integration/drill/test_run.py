@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import psutil
 import pytest
+from aiohttp.test_utils import unused_port
 from rich.console import Console
 
 from scaler.drill import ArmName, DrillOptions
@@ -55,9 +59,34 @@ def status(report: Report, name: str) -> Status:
     return next(check.status for check in report.checks if check.name == name)
 
 
-async def test_both_arms_and_the_whole_report(options: Options) -> None:
-    given = options(arms=(ArmName.WARM, ArmName.COLD))
-    result = await drill(given)
+def targets(file: Path) -> Any:
+    """What Prometheus would read."""
+    return json.loads(file.read_text("utf-8")) if file.exists() else []
+
+
+async def follow(file: Path, seen: list[list[dict[str, str]]]) -> None:
+    """Note the labels of all targets whenever they change, until cancelled."""
+    while True:
+        labels = [target["labels"] for target in targets(file)]
+        if labels and seen[-1:] != [labels]:
+            seen.append(labels)
+        await asyncio.sleep(0.01)
+
+
+async def test_both_arms_and_the_whole_report(options: Options, tmp_path: Path) -> None:
+    given = options(arms=(ArmName.WARM, ArmName.COLD), metrics_port=0, targets_file=tmp_path / "targets.json")
+    seen: list[list[dict[str, str]]] = []
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follow(tmp_path / "targets.json", seen))
+        result = await drill(given)
+        following.cancel()
+    page, warm_arm, cold_arm = (
+        {"component": "drill"},
+        {"component": "controller", "arm": "warm"},
+        {"component": "controller", "arm": "cold"},
+    )
+    assert seen == [[page], [page, warm_arm], [page], [page, cold_arm], [page]]
+    assert targets(tmp_path / "targets.json") == []
     assert result.passed, [check for check in result.report.checks if check.status is Status.FAIL]
     warm, cold = result.report.arms
     assert warm.bursts[0].ttft is not None
@@ -133,13 +162,24 @@ class Told(io.StringIO):
         return super().write(text)
 
 
-async def test_a_cancelled_drill_leaves_nothing(options: Options) -> None:
-    told = Told()
-    given = options(console=Console(file=told, width=150))
+async def test_a_cancelled_drill_leaves_nothing(options: Options, tmp_path: Path) -> None:
+    told, port, file = Told(), unused_port(), tmp_path / "targets.json"
+    given = options(console=Console(file=told, width=150), controller_port=port, targets_file=file)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         task = group.create_task(drill(given))
         await told.burst.wait()
+        (target,) = targets(file)
+        assert target == {
+            "targets": [f"127.0.0.1:{port}"],
+            "labels": {"component": "controller", "arm": "warm"},
+        }
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{target['targets'][0]}/v1/status") as response,
+        ):
+            assert (await response.json())["ready"] is True
         task.cancel()
+    assert targets(file) == []
     assert left_behind() == []
     assert given.output is not None
     assert not await asyncio.to_thread(given.output.exists)
@@ -182,9 +222,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from scaler.drill import ArmName, DrillOptions, run_drill
-scenario, output, cache, fake, maker = sys.argv[1:]
+scenario, output, cache, fake, maker, targets = sys.argv[1:]
 run_drill(DrillOptions(
-    scenario=Path(scenario), arms=(ArmName.WARM,), output=Path(output), checkpoint_cache=Path(cache),
+    scenario=Path(scenario), arms=(ArmName.WARM,), output=Path(output), checkpoint_cache=Path(cache), targets_file=Path(targets),
     local_command=(sys.executable, fake), checkpoint_command=(sys.executable, "-c", maker),
 ))
 """
@@ -194,7 +234,9 @@ run_drill(DrillOptions(
     ("number", "code"),
     [pytest.param(signal.SIGINT, 130, id="Ctrl-C"), pytest.param(signal.SIGTERM, 143, id="SIGTERM")],
 )
-def test_a_signal_ends_everything(options: Options, number: signal.Signals, code: int) -> None:
+def test_a_signal_ends_everything(
+    options: Options, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     given = options()
     command = [
         given.scenario,
@@ -202,6 +244,7 @@ def test_a_signal_ends_everything(options: Options, number: signal.Signals, code
         given.checkpoint_cache,
         given.local_command[1],
         given.checkpoint_command[2],
+        tmp_path / "targets.json",
     ]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(
@@ -216,6 +259,7 @@ def test_a_signal_ends_everything(options: Options, number: signal.Signals, code
                 break
         tree = psutil.Process(process.pid).children(recursive=True)
         assert len(tree) >= 2  # the child and its engines
+        assert len(targets(tmp_path / "targets.json")) == 1
         process.send_signal(number)
         process.stderr.read()
         process.wait(20)
@@ -225,6 +269,7 @@ def test_a_signal_ends_everything(options: Options, number: signal.Signals, code
     }  # an uncaught KeyboardInterrupt ends Python by the signal itself
     _, alive = psutil.wait_procs(tree, 1)
     assert alive == []
+    assert json.loads((tmp_path / "targets.json").read_text()) == []
     assert left_behind() == []
     assert given.output is not None
     assert not given.output.exists()

@@ -47,6 +47,14 @@ def test_the_help_names_scenarios_that_exist(capsys: pytest.CaptureFixture[str])
             id="grafana",
         ),
         pytest.param(["run", SMOKE, "--metrics-port", "70000"], ["'--metrics-port'", "65535"], id="port"),
+        pytest.param(
+            ["run", SMOKE, "--controller-port", "70000"], ["'--controller-port'", "65535"], id="other-port"
+        ),
+        pytest.param(
+            ["run", SMOKE, "--targets-file", "/nowhere/drill.json"],
+            ["the targets can't be written to /nowhere/drill.json: No such file", "--targets-file"],
+            id="targets",
+        ),
         pytest.param(["run", str(DRILLS)], ["is a directory", "name one scenario"], id="directory"),
         pytest.param(
             ["validate", str(DRILLS / "default-policies.yaml")],

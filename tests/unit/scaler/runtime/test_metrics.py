@@ -364,6 +364,19 @@ def test_seats_that_changed_or_went_are_counted_anew(scene: Scene) -> None:
     assert scene.read("seats", fleet="spares", value="Spare") == 0.0
 
 
+def test_a_seat_whose_agent_is_silent_is_unreachable_whatever_it_is_worth(scene: Scene) -> None:
+    scene.tick(1.0)
+    assert scene.read("fleet_unreachable_seats", fleet="chat-own") == 0.0
+    silent = [replace(each, reachable=False) for each in SEATS]
+    scene.tick(2.0, seats=(*silent[:2], replace(silent[2], terminating=True)))
+    assert scene.read("seats", fleet="chat-own", value="Serving") == 1.0
+    assert scene.read("fleet_unreachable_seats", fleet="chat-own") == 1.0
+    assert scene.read("fleet_unreachable_seats", fleet="spares") == 1.0, "the terminating one is gone anyway"
+    scene.tick(3.0)
+    assert scene.read("fleet_unreachable_seats", fleet="chat-own") == 0.0
+    assert scene.read("fleet_unreachable_seats", fleet="spares") == 0.0
+
+
 def test_unknown_is_absent_and_not_zero(scene: Scene) -> None:
     scene.tick()
     assert scene.read("demand_requests", policy="code") is None
