@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast lint format types contracts bench-exposition clean
+.PHONY: help install drill local test test-fast lint format types contracts generate bench-exposition clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,12 @@ types: $(VENV)/.installed ## strict types
 
 contracts: $(VENV)/.installed ## which package may import which
 	$(BIN)/lint-imports
+
+generate: $(VENV)/.installed ## rewrite what is generated: metrics page, dashboard, schema, policy reference
+	$(BIN)/python -m scaler.runtime.metrics.reference > deploy/monitoring/METRICS.md.new
+	@mv deploy/monitoring/METRICS.md.new deploy/monitoring/METRICS.md
+	$(BIN)/python -m deploy.monitoring.burst_drill
+	$(BIN)/python -m scaler.cli.formats
 
 bench-exposition: $(VENV)/.installed ## time the metrics page of a large controller
 	$(BIN)/python -m scaler.runtime.bench.exposition $(ARGS)

@@ -1,7 +1,7 @@
 """`emberpool decision`: the ledger, where every decision stands with its reasons."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,21 +9,17 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from scaler.cli import answers, show
+from scaler.cli import answers, decision_replay, show
 from scaler.cli.answers import DecisionRecord, FleetDecided, PolicyDecided
 from scaler.cli.client import Controller
 from scaler.cli.failures import OK, Failed
 from scaler.cli.human import NOTHING, listed, number, plural
+from scaler.cli.ledgers import LEDGER, lines_of
 from scaler.cli.options import DEFAULT_SERVER, Format, Output, Server, examples, group
 from scaler.cli.output import emit, note, pairs
 from scaler.cli.show import Column, Kind
-from scaler.errors import UserError
-from scaler.store.journal import read
 
 app = group("Decisions: what was decided, and why.")
-
-LEDGER = "decisions.jsonl"
-"""Name of the ledger in a state directory."""
 
 StateDir = Annotated[
     Path | None,
@@ -169,27 +165,22 @@ def _fleet_text(name: str, fleet: FleetDecided) -> Text:
 # ------------------------------------------------------------------ the ledger
 
 
-def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, list[Mapping[str, Any]]]:
+def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, Iterable[Mapping[str, Any]]]:
     """Return where decisions come from, in words, and the decisions: a ledger that is named, else the running controller."""
     if file is None and state_dir is None:
-        return f"the controller at {server}", list(Controller(server).items("decisions"))
+        return f"the controller at {server}", Controller(server).items("decisions")
     ledger = file or (state_dir or Path()) / LEDGER
-    return str(ledger), _records(ledger)
+    return str(ledger), (_record(line) for line in lines_of(ledger) if "changes" not in line)
 
 
-def _records(ledger: Path) -> list[Mapping[str, Any]]:
-    try:
-        records: list[Any] = list(read(ledger))
-    except OSError as error:
-        hint = "name a state directory that `emberpool local --state-dir DIR` has written to"
-        raise UserError(f"{ledger} can't be read: {error.strerror or error}", hint=hint) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{ledger} is no ledger: it isn't UTF-8", hint="name a decisions.jsonl") from error
-    return [record for record in records if isinstance(record, dict)]
+def _record(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Leave out what only a replay needs."""
+    return {key: value for key, value in line.items() if key != "start"}
 
 
-def _pick(source: str, records: list[Mapping[str, Any]], which: int | None) -> Mapping[str, Any]:
+def _pick(source: str, found: Iterable[Mapping[str, Any]], which: int | None) -> Mapping[str, Any]:
     """Find a decision by its number: the last one, if several runs have written to the same ledger."""
+    records = list(found)
     matching = [record for record in records if which is None or record.get("number") == which]
     if matching:
         return matching[-1]
@@ -198,3 +189,6 @@ def _pick(source: str, records: list[Mapping[str, Any]], which: int | None) -> M
     first, last = records[0].get("number"), records[-1].get("number")
     hint = f"it holds {len(records)}, from {first} to {last}; decisions that change nothing are written once a second"
     raise Failed(f"{source} holds no decision {which}", hint=hint)
+
+
+decision_replay.register(app)

@@ -4,7 +4,7 @@ import time
 
 from rich.text import Text
 
-from scaler.cli import answers, show
+from scaler.cli import answers, fleet_template, show
 from scaler.cli.answers import FleetAnswer
 from scaler.cli.failures import OK
 from scaler.cli.human import NOTHING, age, listed, number
@@ -98,3 +98,6 @@ def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
     emit(Text("Seat list:"))
     emit(show.indented(SEATS.table(seats, now, wide=False)) if seats else "  none")
     return OK
+
+
+fleet_template.register(app)

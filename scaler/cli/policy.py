@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from scaler.cli import answers, show
+from scaler.cli import answers, policy_diff, policy_explain, policy_lint, policy_new, policy_schema, show
 from scaler.cli.answers import PolicyAnswer
 from scaler.cli.failures import OK
 from scaler.cli.human import NOTHING, duration, listed, number, plural
@@ -18,9 +18,11 @@ from scaler.cli.options import (
     examples,
     group,
 )
-from scaler.cli.output import emit, pairs, table
+from scaler.cli.output import emit, note, pairs, table
 from scaler.cli.show import Column, Kind, View
-from scaler.policy.compile import load_policies
+from scaler.policy.compile import compile_set
+from scaler.policy.document import load_documents
+from scaler.policy.unbuilt import not_acted_on
 
 app = group("Policies: what each model needs.")
 
@@ -65,9 +67,14 @@ POLICIES: Kind[PolicyAnswer] = Kind(
 def validate(paths: Paths) -> int:
     """Check policy files, each by itself and all of them together.
 
-    Every fault is printed with its file, line and column. Exit code 0: they can be used; 2: they can't.
+    Every fault is printed with its file, line and column. Exit code 0: they can be used; 2: they can't. What this
+    version accepts and doesn't act on yet is printed as a warning.
     """
-    loaded = load_policies(paths)
+    documents = load_documents(paths)
+    loaded = compile_set(documents)
+    for document in documents:
+        for found in not_acted_on(document.data):
+            note(f"warning: {document.fault(found.path, found.message)}")
     fleets, policies = plural(len(loaded.fleets), "fleet"), plural(len(loaded.policies), "policy")
     emit(f"ok: {fleets} and {policies} (policy hash {loaded.short_hash})")
     return OK
@@ -121,3 +128,10 @@ def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
     emit(show.indented(table(["FLEET", "SERVING", "WANTED"], rows)) if rows else "  none")
     emit(show.reasons(policy.reasons))
     return OK
+
+
+policy_schema.register(app)
+policy_lint.register(app)
+policy_diff.register(app)
+policy_explain.register(app)
+policy_new.register(app)

@@ -25,11 +25,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import gt
 
-from scaler.core.placement import COUNT_MAX, Place, along
+from scaler.core.placement import COUNT_MAX, Place, along, seats_for
 from warmpool.seats import PolicyName
 
 _HOLDER_SHARE = 0.5
 _RISK_SHARE = 0.25
+_PORTIONS = 1024
+"""Seats are shared out one by one up to twice this many, and beyond that in parts as small as this of what is left."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,8 +221,18 @@ def _share_out(asks: Sequence[_Ask]) -> None:
         if index is None:
             heapq.heappop(queue)
             continue
-        ask.applicant.take(index, 1)
+        ask.applicant.take(index, _portion(ask, index))
         heapq.heapreplace(queue, (ask.rank(), number, ask))
+
+
+def _portion(ask: _Ask, index: int) -> int:
+    """Return how many seats to hand over at once: one, but of a very large fleet a small part of what is left."""
+    who, place = ask.applicant, ask.applicant.places[index]
+    at_once = place.pool.left // _PORTIONS
+    if at_once <= 1:
+        return 1
+    short = max(seats_for(ask.capacity - who.capacity, place.target), ask.seats - who.seats)
+    return max(1, min(at_once, short, ask.limits[index] - who.given[index], who.most - who.seats))
 
 
 def _next_place(ask: _Ask) -> int | None:

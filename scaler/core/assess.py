@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scaler.core.allocate import Applicant
 from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, Demand, measure
 from scaler.core.memory import PolicyMemory, Seen, Service
-from scaler.core.model import Load, Mode, PolicySpec, Quality
+from scaler.core.model import FallbackBehavior, Floor, Load, Mode, PolicySpec, Quality
 from scaler.core.modes import Phase, is_hot, next_phase
 from scaler.core.need import Terms, measure_service, terms
 from scaler.core.placement import Place, along, bounds, count
@@ -31,6 +31,7 @@ class Assessment:
         answer: capacity that the law asks for, before overflow.
         floor: residents that serve at least.
         most: residents that serve at most.
+        scheduled: what the clock asks for.
         ring: demand of the past, this moment included.
         service: averages for the service rate.
         seen: when each part of the demand was last known.
@@ -48,6 +49,7 @@ class Assessment:
     answer: float
     floor: int
     most: int
+    scheduled: Floor
     ring: Ring
     service: Service | None
     seen: Seen
@@ -76,7 +78,8 @@ class Assessment:
         if self.phase.mode is Mode.BURST:
             return wants.pressing
         overdue = wants.drain if self.demand.wait > self.spec.queue_drain else 0.0
-        return max(wants.mean, overdue, min(wants.pressing, self.capacity))
+        aged = wants.backlog if self.demand.backlog_age > self.spec.queue_drain else 0.0
+        return max(wants.mean, overdue, aged, min(wants.pressing, self.capacity))
 
     def demote_window(self, index: int) -> float:
         """Seconds for which a smaller answer must have held before a resident of fleet `index` is paused.
@@ -99,27 +102,35 @@ class Assessment:
         return None if since is None else since + self.spec.burst.stable_window
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What one policy is seen with at one moment.
+
+    Attributes:
+        load: its readings.
+        scheduled: what the clock asks for.
+        serving: whether any of its residents is in rotation.
+    """
+
+    load: Load
+    scheduled: Floor
+    serving: bool
+
+
 def assess(
-    spec: PolicySpec,
-    load: Load,
-    places: tuple[Place, ...],
-    memory: PolicyMemory,
-    *,
-    serving: bool,
-    now: float,
+    spec: PolicySpec, sight: Sight, places: tuple[Place, ...], memory: PolicyMemory, now: float
 ) -> Assessment:
     """Work out what one policy needs.
 
     Args:
         spec: the policy.
-        load: its readings.
+        sight: what it is seen with.
         places: its fleets, in order.
         memory: what is remembered of it.
-        serving: whether any of its residents is in rotation.
         now: the time.
     """
     capacity = float(sum(place.own * place.target for place in places))
-    demand, seen = measure(load, memory.seen, serving=serving, now=now)
+    demand, seen = measure(sight.load, memory.seen, serving=sight.serving, now=now)
     ring = _remember(memory.ring, demand, spec, now)
     service = measure_service(memory.service, demand, now - memory.observed_at, spec.burst.window)
     rate = 0.0 if service is None else service.rate
@@ -130,7 +141,7 @@ def assess(
     answer = max(wants.pressing, before) if sticky else wants.stable
     if phase.mode is Mode.HOLD:
         answer = before
-    floor, most = _bounds(spec, phase.mode)
+    floor, most = _bounds(spec, sight.scheduled, phase.mode)
     return Assessment(
         spec=spec,
         memory=memory,
@@ -143,6 +154,7 @@ def assess(
         answer=answer,
         floor=floor,
         most=most,
+        scheduled=sight.scheduled,
         ring=ring,
         service=service,
         seen=seen,
@@ -190,15 +202,31 @@ def wakeups(assessment: Assessment, now: float) -> list[float]:
         times += [at + FORGOTTEN_AFTER_SECONDS for at in assessment.seen]
     if memory.starving_since is not None:
         times.append(memory.starving_since + spec.burst.stable_window)
+    if assessment.scheduled.changes_at is not None:
+        times.append(assessment.scheduled.changes_at)
     return times
 
 
-def _bounds(spec: PolicySpec, mode: Mode) -> tuple[int, int]:
-    """Floor and ceiling; in Hold the fallback counts as floor, as far as the ceiling lets it."""
+def _bounds(spec: PolicySpec, scheduled: Floor, mode: Mode) -> tuple[int, int]:
+    """Floor and ceiling. The clock raises the floor as far as the ceiling lets it, and in Hold the fallback rules.
+
+    A behavior that may lower what serves (Static, CurrentReplicasIfLower) is the one way in which the unknown scales
+    down: somebody chose it by name.
+    """
     floor, most = bounds(spec)
-    if mode is Mode.HOLD:
-        floor = max(floor, min(count(spec.fallback_serving), most))
-    return floor, most
+    floor = max(floor, min(count(scheduled.value), most))
+    if mode is not Mode.HOLD:
+        return floor, most
+    fallback = max(floor, min(count(spec.fallback_serving), most))
+    match spec.fallback:
+        case FallbackBehavior.STATIC:
+            return fallback, fallback
+        case FallbackBehavior.CURRENT_REPLICAS:
+            return floor, most
+        case FallbackBehavior.CURRENT_REPLICAS_IF_HIGHER:
+            return fallback, most
+        case FallbackBehavior.CURRENT_REPLICAS_IF_LOWER:
+            return floor, fallback
 
 
 def _remember(ring: Ring, demand: Demand, spec: PolicySpec, now: float) -> Ring:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from scaler.core.allocate import Applicant, allocate
-from scaler.core.assess import Assessment, applicant, assess, wakeups
+from scaler.core.assess import Assessment, Sight, applicant, assess, wakeups
 from scaler.core.memory import FleetMemory, Memory, PolicyMemory
 from scaler.core.model import (
+    NO_FLOOR,
     NO_SUPPLY,
     Decision,
     FleetDecision,
@@ -31,10 +32,10 @@ from scaler.core.model import (
 )
 from scaler.core.placement import Place, Pool, count, floored, homes, place_of, pool_of, wishes
 from scaler.core.reasons import reasons_for
-from scaler.core.totals import decided, draft, first_memory, share_budget, soonest
+from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
 from warmpool.seats import FleetName
 
-LAW_VERSION = "1"
+LAW_VERSION = "2"
 """Version of the law; goes into every decision, so that a replay knows which rules it has to follow."""
 _NO_LOAD = Load()
 
@@ -80,7 +81,8 @@ def decide(
     applicants = [applicant(assessment, at) for assessment in assessments]
     allocate(applicants)
     outcomes = [_outcome(a, asker, at) for a, asker in zip(assessments, applicants, strict=True)]
-    totals, remembered, times = _totals(specs, views, snapshot, memory, (outcomes, at))
+    demands = _demands(assessments)
+    totals, remembered, times = _totals(specs, views, snapshot, memory, (outcomes, demands, at))
     for assessment in assessments:
         times += wakeups(assessment, at)
     decision = Decision(
@@ -140,8 +142,12 @@ def _assess(
     past = memory.policies.get(spec.name)
     if past is None:
         past = PolicyMemory.initial(now)
-    load = snapshot.loads.get(spec.name, _NO_LOAD)
-    return assess(spec, load, places, past, serving=serving, now=now)
+    sight = Sight(
+        load=snapshot.loads.get(spec.name, _NO_LOAD),
+        scheduled=snapshot.serving_floors.get(spec.name, NO_FLOOR),
+        serving=serving,
+    )
+    return assess(spec, sight, places, past, now)
 
 
 def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
@@ -209,15 +215,34 @@ def _next_memory(
     )
 
 
+def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | None]:
+    """Return per fleet the demand of all its policies together, in its seats; None where a part of it is unknown."""
+    demands: dict[FleetName, float | None] = {}
+    for assessment in assessments:
+        fresh = assessment.demand.quality is Quality.FRESH
+        for place in assessment.places:
+            name, before = place.pool.name, demands.get(place.pool.name, 0.0)
+            known = fresh and before is not None
+            demands[name] = (before or 0.0) + assessment.demand.peak / place.target if known else None
+    return demands
+
+
+def _budgets(snapshot: Snapshot) -> Iterable[Budget]:
+    if snapshot.gpu_budget is not None:
+        yield Budget(unit="GPUs", amount=snapshot.gpu_budget, of=lambda fleet: count(fleet.gpus))
+    if snapshot.seat_budget is not None:
+        yield Budget(unit="seats", amount=snapshot.seat_budget, of=lambda _: 1)
+
+
 def _totals(
     specs: Mapping[FleetName, FleetSpec],
     views: Mapping[FleetName, FleetView],
     snapshot: Snapshot,
     memory: Memory,
-    policies: tuple[Iterable[_Outcome], float],
+    policies: tuple[Iterable[_Outcome], Mapping[FleetName, float | None], float],
 ) -> tuple[dict[FleetName, FleetDecision], dict[FleetName, FleetMemory], list[float]]:
     """Work out the fleets' totals from the sums of what the policies want."""
-    outcomes, now = policies
+    outcomes, demands, now = policies
     wants: dict[FleetName, int] = {}
     floors: dict[FleetName, int] = {}
     for outcome in outcomes:
@@ -229,11 +254,18 @@ def _totals(
         past = memory.fleets.get(name)
         if past is None:
             past = first_memory(views[name])
-        sums = (count(wants.get(name, 0)), count(floors.get(name, 0)))
-        drafts.append(draft(specs[name], views[name], past, sums, now))
+        ask = Ask(
+            serving=count(wants.get(name, 0)),
+            floors=count(floors.get(name, 0)),
+            demand=demands.get(name, 0.0),
+            scheduled=snapshot.seat_floors.get(name, NO_FLOOR),
+            frozen_until=snapshot.frozen.get(name),
+        )
+        drafts.append(draft(specs[name], views[name], past, ask, now))
         if name not in snapshot.fleets:
             drafts[-1].total = past.total
-    share_budget(drafts, snapshot.seat_budget)
+    for budget in _budgets(snapshot):
+        share_budget(drafts, budget)
     decisions: dict[FleetName, FleetDecision] = {}
     remembered: dict[FleetName, FleetMemory] = {}
     times: list[float] = []

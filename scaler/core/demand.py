@@ -4,6 +4,8 @@ Demand = queued + max(in flight as gateways see it, running + waiting as engines
 sent is in both of the latter, hence the maximum; one that a gateway still holds is in neither. So the same load gives
 the same demand whether gateways, engines or both report it.
 
+What waits in a work queue has not asked for anything yet. It is work and not concurrency, and kept apart.
+
 Readings that are no finite number between 0 and `PLAUSIBLE_MAX` are Missing. A part of the demand that was known
 before and is not now leaves only a lower bound: it may raise the answer, and never lowers it.
 """
@@ -34,6 +36,9 @@ class Demand:
         wait: seconds that the oldest of the queue has waited, as far as known.
         completions: requests finished per second; None when unknown.
         arrivals: requests that arrived per second; None when unknown.
+        backlog: entries that wait in work queues, as far as known. They are work and not concurrency: no part of `value`.
+        backlog_age: seconds that the oldest of those has waited, as far as known.
+        late: share of the requests whose first token came too late; None when unknown.
     """
 
     value: float | None
@@ -45,6 +50,9 @@ class Demand:
     wait: float
     completions: float | None
     arrivals: float | None
+    backlog: float = 0.0
+    backlog_age: float = 0.0
+    late: float | None = None
 
 
 def believable(reading: Reading) -> Reading:
@@ -78,7 +86,9 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
     silent += _silent(in_flight, seen.in_flight, now, "gateway in flight")
     if serving or engines.known:
         silent += _silent(engines, seen.engines, now, "engines")
-    known = queued.known or in_flight.known or engines.known
+    backlog = believable(load.backlog)
+    silent += _silent(backlog, seen.backlog, now, "work queue")
+    known = queued.known or in_flight.known or engines.known or backlog.known
     busy = max(_known(in_flight), _known(engines))
     value = _known(queued) + busy if known else None
     quality = Quality.MISSING if not known else Quality.STALE if silent else Quality.FRESH
@@ -93,12 +103,21 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
         wait=_known(wait),
         completions=fresh_value(load.completions),
         arrivals=fresh_value(load.arrivals),
+        backlog=_known(backlog),
+        backlog_age=_known(believable(load.backlog_age)),
+        late=_share(fresh_value(load.late_share)),
     )
     return demand, Seen(
         now if queued.known else seen.queued,
         now if in_flight.known else seen.in_flight,
         now if engines.known else seen.engines,
+        now if backlog.known else seen.backlog,
     )
+
+
+def _share(value: float | None) -> float | None:
+    """Return a share; what is above 1 is none."""
+    return value if value is not None and value <= 1.0 else None
 
 
 def _known(reading: Reading) -> float:

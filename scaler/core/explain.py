@@ -77,8 +77,8 @@ def _seconds(value: float | str | None) -> str:
     return f"{_number(value)} s"
 
 
-def _plural(value: float | str | None, noun: str) -> str:
-    return f"{_number(value)} {noun}" + ("" if value == 1 else "s")
+def _plural(value: float | str | None, noun: str, plural: str = "") -> str:
+    return f"{_number(value)} {noun if value == 1 else plural or f'{noun}s'}"
 
 
 def _requests(value: float | str | None) -> str:
@@ -102,6 +102,21 @@ def _queue_drain(facts: Facts) -> str:
     )
 
 
+def _backlog(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('backlog'), 'entry', 'entries')} in the work queue, the oldest for "
+        f"{_seconds(facts.get('oldestSeconds'))}; to take them within {_seconds(facts.get('drainSeconds'))} takes capacity "
+        f"for {_requests(facts.get('needed'))} in flight"
+    )
+
+
+def _ttft_late(facts: Facts) -> str:
+    return (
+        f"{_number(facts.get('latePercent'))} % of first tokens come later than {_seconds(facts.get('objectiveSeconds'))}, "
+        f"and {_number(facts.get('allowedPercent'))} % may; capacity for {_requests(facts.get('needed'))} corrects that"
+    )
+
+
 def _deadline(facts: Facts) -> str:
     wait = facts.get("predictedWaitSeconds")
     more = (
@@ -117,6 +132,13 @@ def _deadline(facts: Facts) -> str:
 
 def _floor(facts: Facts) -> str:
     return f"At least {_plural(facts.get('floor'), 'resident')} always serve, and demand calls for no more"
+
+
+def _scheduled(facts: Facts) -> str:
+    return (
+        f"The schedule {_number(facts.get('schedule'))} is on: at least {_number(facts.get('floor'))}, "
+        "and demand calls for no more"
+    )
 
 
 def _max(facts: Facts) -> str:
@@ -205,7 +227,14 @@ def _seats_at_max(facts: Facts) -> str:
 def _budget_exhausted(facts: Facts) -> str:
     return (
         f"{_plural(facts.get('wanted'), 'seat')} wanted, and {_number(facts.get('total'))} fit into the budget of "
-        f"{_number(facts.get('budget'))} over all fleets"
+        f"{_number(facts.get('budget'))} {facts.get('unit', 'seats')} over all fleets"
+    )
+
+
+def _spares_learned(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('spare'), 'spare seat')} instead of {_number(facts.get('min'))}: in "
+        f"{_number(facts.get('quantile'))} % of the past, demand rose by no more before a new seat had started"
     )
 
 
@@ -232,12 +261,43 @@ def _scale_down_delayed(facts: Facts) -> str:
     )
 
 
+def _scale_up_delayed(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('target'), 'seat')} are asked for, but a larger total has to last for "
+        f"{_seconds(facts.get('windowSeconds'))} before seats are added; {_number(facts.get('total'))} for now"
+    )
+
+
+def _pace_limited(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('target'), 'seat')} are asked for, and the fleet's scaling policies (selectPolicy "
+        f"{_number(facts.get('select'))}) let it go to {_number(facts.get('total'))} for now"
+    )
+
+
+def _within_tolerance(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('target'), 'seat')} are asked for, within the tolerance of "
+        f"{_number(facts.get('tolerancePercent'))} % around the {_number(facts.get('total'))} there are"
+    )
+
+
+def _frozen(facts: Facts) -> str:
+    return (
+        f"The fleet is frozen: it stays at {_plural(facts.get('total'), 'seat')}, "
+        f"though {_number(facts.get('target'))} are asked for"
+    )
+
+
 _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
     {
         ReasonCode.CONCURRENCY: _concurrency,
         ReasonCode.QUEUE_DRAIN: _queue_drain,
+        ReasonCode.BACKLOG: _backlog,
         ReasonCode.DEADLINE_AT_RISK: _deadline,
+        ReasonCode.TTFT_LATE: _ttft_late,
         ReasonCode.FLOOR: _floor,
+        ReasonCode.SCHEDULED: _scheduled,
         ReasonCode.MAX: _max,
         ReasonCode.BURST_ENTERED: _burst_entered,
         ReasonCode.BURST_HELD: _burst_held,
@@ -252,8 +312,13 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.PREEMPTED: _preempted,
         ReasonCode.SEATS_AT_MAX: _seats_at_max,
         ReasonCode.BUDGET_EXHAUSTED: _budget_exhausted,
+        ReasonCode.SPARES_LEARNED: _spares_learned,
         ReasonCode.REPLENISHING: _replenishing,
         ReasonCode.REPLENISH_LIMITED: _replenish_limited,
+        ReasonCode.SCALE_UP_DELAYED: _scale_up_delayed,
         ReasonCode.SCALE_DOWN_DELAYED: _scale_down_delayed,
+        ReasonCode.PACE_LIMITED: _pace_limited,
+        ReasonCode.WITHIN_TOLERANCE: _within_tolerance,
+        ReasonCode.FROZEN: _frozen,
     }
 )

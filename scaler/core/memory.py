@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from scaler.core.model import FleetView
+from scaler.core.pace import Changes, Minima
+from scaler.core.rises import Rises
 from scaler.core.windows import Maxima, Ring, Starts
 from warmpool.seats import FleetName, PolicyName
 
@@ -37,6 +39,7 @@ class Seen(NamedTuple):
     queued: float = -math.inf
     in_flight: float = -math.inf
     engines: float = -math.inf
+    backlog: float = -math.inf
 
 
 NEVER_SEEN = Seen()
@@ -113,14 +116,20 @@ class FleetMemory:
         total: the last total.
         filled: it has reached its target once; until then `per_minute` does not slow it.
         totals: totals that were asked for over the scale-down window.
+        lows: totals that were asked for over the scale-up window.
+        changes: how the total changed, for the rates.
         starts: seats started over the last minute.
+        rises: how fast demand has risen; empty where the spares don't follow it.
     """
 
     view: FleetView
     total: int
     filled: bool
     totals: Maxima
+    lows: Minima = field(default_factory=Minima)
+    changes: Changes = field(default_factory=Changes)
     starts: Starts = field(default_factory=Starts)
+    rises: Rises = field(default_factory=Rises)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

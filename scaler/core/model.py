@@ -44,6 +44,19 @@ class Burst:
     demote_after: float = 60.0
 
 
+class FallbackBehavior(StrEnum):
+    """What a policy does while its signals are missing (KEDA's names)."""
+
+    STATIC = "Static"
+    """It serves with the fallback's residents, whatever served before."""
+    CURRENT_REPLICAS = "CurrentReplicas"
+    """It keeps what serves."""
+    CURRENT_REPLICAS_IF_HIGHER = "CurrentReplicasIfHigher"
+    """It keeps what serves, and serves with the fallback's residents at least."""
+    CURRENT_REPLICAS_IF_LOWER = "CurrentReplicasIfLower"
+    """It keeps what serves, and serves with the fallback's residents at most."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
     """What one model needs, compiled from a `ScalingPolicy`.
@@ -55,10 +68,12 @@ class PolicySpec:
         serving_min: residents that always serve (the floor).
         serving_max: residents that serve at most.
         ttft_objective: seconds within which the first token should be there.
+        late_share: share of the requests, from 0 to 1, that may miss the objective.
         queue_drain: seconds within which what waits should be admitted.
         burst: windows and thresholds.
         failure_threshold: seconds without a fresh reading after which signals count as missing.
-        fallback_serving: residents that serve at least while signals are missing.
+        fallback: what happens while signals are missing.
+        fallback_serving: the residents that `fallback` speaks of.
     """
 
     name: PolicyName
@@ -67,9 +82,11 @@ class PolicySpec:
     serving_min: int = 0
     serving_max: int = 1_000_000
     ttft_objective: float = 1.0
+    late_share: float = 0.01
     queue_drain: float = 2.0
     burst: Burst = field(default_factory=Burst)
     failure_threshold: int = 3
+    fallback: FallbackBehavior = FallbackBehavior.CURRENT_REPLICAS_IF_HIGHER
     fallback_serving: int = 0
 
 
@@ -86,6 +103,64 @@ class Replenish:
     per_minute: int = 12
 
 
+class Select(StrEnum):
+    """Which of several limits on a change holds."""
+
+    MAX = "Max"
+    """The one that allows the most change."""
+    MIN = "Min"
+    """The one that allows the least."""
+    DISABLED = "Disabled"
+    """Nothing changes in this direction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeLimit:
+    """How much a total may change within a period.
+
+    Attributes:
+        value: seats, or percent of what there was when the period began.
+        percent: whether `value` is in percent.
+        period: seconds.
+    """
+
+    value: int
+    percent: bool
+    period: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast a total may change in one direction.
+
+    Attributes:
+        limits: what it may change by; none: no limit.
+        select: which of them holds.
+        tolerance: change, as share of the total, up to which nothing is done.
+        window: seconds for which a total must have been asked for.
+    """
+
+    limits: tuple[ChangeLimit, ...] = ()
+    select: Select = Select.MAX
+    tolerance: float = 0.0
+    window: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoSpare:
+    """Let the number of spares follow how fast demand has risen.
+
+    Attributes:
+        quantile: share of the stretches of one replenish time whose rise the spares take, in percent.
+        lookback: seconds of history that count.
+        most: spares at most.
+    """
+
+    quantile: int = 99
+    lookback: float = 604_800.0
+    most: int = 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSpec:
     """What there is, compiled from a `Fleet`.
@@ -93,17 +168,25 @@ class FleetSpec:
     Attributes:
         name: the fleet's name.
         max_seats: seats that the fleet may have at most.
-        spare_target: how many spare seats it should have (mode Fixed).
+        spare_target: how many spare seats it should have, at least where `auto_spare` is given.
+        auto_spare: how many more, from the history of demand; None for mode Fixed.
         replenish: how fast spares are grown back.
-        scale_down_window: seconds for which a smaller total must have held before seats are deleted.
+        scale_up: how fast the total may rise; what floors need is never held back.
+        scale_down: how fast it may fall.
+        gpus: GPUs of one seat; they count in the GPU budget.
+        resized: whether the controller writes the workload's size; else it only publishes the total.
         observe: decide and publish, and write nothing.
     """
 
     name: FleetName
     max_seats: int
     spare_target: int = 0
+    auto_spare: AutoSpare | None = None
     replenish: Replenish = field(default_factory=Replenish)
-    scale_down_window: float = 300.0
+    scale_up: Pace = field(default_factory=Pace)
+    scale_down: Pace = field(default_factory=lambda: Pace(window=300.0))
+    gpus: int = 1
+    resized: bool = True
     observe: bool = False
 
 
@@ -156,6 +239,9 @@ class Load:
         peak: highest demand (queued + in flight) that any sample since the last snapshot reported.
         completions: requests finished per second, over the last seconds.
         arrivals: requests that arrived per second, over the last seconds.
+        late_share: share of the requests, from 0 to 1, whose first token came later than the objective.
+        backlog: entries of work queues that nobody has asked an engine for yet.
+        backlog_age: seconds that the oldest of those has waited.
     """
 
     queued: Reading = MISSING
@@ -165,6 +251,9 @@ class Load:
     peak: Reading = MISSING
     completions: Reading = MISSING
     arrivals: Reading = MISSING
+    late_share: Reading = MISSING
+    backlog: Reading = MISSING
+    backlog_age: Reading = MISSING
 
 
 # ------------------------------------------------------------------ what there is
@@ -206,6 +295,7 @@ class FleetView:
         held: Held seats.
         doomed: terminating seats; they are no supply and don't count into `replicas`.
         replicas: what the workload is asked for at present (`spec.replicas`).
+        start_seconds: seconds that its seats have taken to start; 0 while none has been seen to.
         supply: per policy, what the fleet has for it.
     """
 
@@ -217,6 +307,7 @@ class FleetView:
     held: int = 0
     doomed: int = 0
     replicas: int = 0
+    start_seconds: float = 0.0
     supply: Mapping[PolicyName, Supply] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -226,18 +317,44 @@ class FleetView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What the clock asks for at one moment.
+
+    Attributes:
+        value: residents or seats at least; 0 when no window is open.
+        schedule: name of the window that asks for them; empty when none is open.
+        changes_at: time of the law's clock at which a window opens or closes next; None if none ever does.
+    """
+
+    value: int = 0
+    schedule: str = ""
+    changes_at: float | None = None
+
+
+NO_FLOOR = Floor()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All that one decision may look at.
 
     Attributes:
         loads: per policy, what its signals say.
         fleets: per fleet, what it is made of.
+        serving_floors: per policy with schedules, what the clock asks for, in residents.
+        seat_floors: per fleet with schedules, what the clock asks for, in seats.
+        frozen: per fleet whose size shall stay as it is, the time of the law's clock until which.
         seat_budget: seats that all fleets together may have; None for no such limit.
+        gpu_budget: GPUs that all fleets together may have; None for no such limit.
     """
 
     loads: Mapping[PolicyName, Load]
     fleets: Mapping[FleetName, FleetView]
+    serving_floors: Mapping[PolicyName, Floor] = field(default_factory=lambda: MappingProxyType({}))
+    seat_floors: Mapping[FleetName, Floor] = field(default_factory=lambda: MappingProxyType({}))
+    frozen: Mapping[FleetName, float] = field(default_factory=lambda: MappingProxyType({}))
     seat_budget: int | None = None
+    gpu_budget: int | None = None
 
 
 # ------------------------------------------------------------------ what is decided
@@ -259,8 +376,11 @@ class ReasonCode(StrEnum):
 
     CONCURRENCY = "Concurrency"
     QUEUE_DRAIN = "QueueDrain"
+    BACKLOG = "Backlog"
     DEADLINE_AT_RISK = "DeadlineAtRisk"
+    TTFT_LATE = "TtftLate"
     FLOOR = "Floor"
+    SCHEDULED = "Scheduled"
     MAX = "Max"
     BURST_ENTERED = "BurstEntered"
     BURST_HELD = "BurstHeld"
@@ -275,9 +395,14 @@ class ReasonCode(StrEnum):
     PREEMPTED = "Preempted"
     SEATS_AT_MAX = "SeatsAtMax"
     BUDGET_EXHAUSTED = "BudgetExhausted"
+    SPARES_LEARNED = "SparesLearned"
     REPLENISHING = "Replenishing"
     REPLENISH_LIMITED = "ReplenishLimited"
+    SCALE_UP_DELAYED = "ScaleUpDelayed"
     SCALE_DOWN_DELAYED = "ScaleDownDelayed"
+    PACE_LIMITED = "PaceLimited"
+    WITHIN_TOLERANCE = "WithinTolerance"
+    FROZEN = "Frozen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,10 @@ def _ruling(assessment: Assessment, wanted: int, needed: float) -> Reason:
     places = assessment.places
     first = places[0].target if places else 1
     asked = seats_for(needed, first)
+    scheduled = assessment.scheduled
+    if asked < assessment.floor and scheduled.value >= assessment.floor > count(assessment.spec.serving_min):
+        facts: dict[str, float | str] = {"schedule": scheduled.schedule, "floor": assessment.floor}
+        return because(ReasonCode.SCHEDULED, scheduled.changes_at, **facts)
     if asked < assessment.floor or (asked == 0 and wanted == 0):
         return because(ReasonCode.FLOOR, floor=assessment.floor, needed=needed)
     if asked > assessment.most:
@@ -52,6 +56,22 @@ def _term(assessment: Assessment, needed: float) -> Reason:
     terms, burst = assessment.terms, assessment.spec.burst
     if terms.at_risk and terms.deadline >= max(terms.peak, terms.mean, terms.drain):
         return _deadline(assessment)
+    if terms.backlog > max(terms.mean, terms.drain) and terms.backlog >= needed:
+        return because(
+            ReasonCode.BACKLOG,
+            backlog=assessment.demand.backlog,
+            oldestSeconds=assessment.demand.backlog_age,
+            drainSeconds=assessment.spec.queue_drain,
+            needed=terms.backlog,
+        )
+    if terms.correction > max(terms.mean, terms.drain) and terms.correction >= needed:
+        return because(
+            ReasonCode.TTFT_LATE,
+            latePercent=(assessment.demand.late or 0.0) * 100.0,
+            allowedPercent=assessment.spec.late_share * 100.0,
+            objectiveSeconds=assessment.spec.ttft_objective,
+            needed=terms.correction,
+        )
     if terms.drain > terms.mean and terms.drain >= needed:
         return because(
             ReasonCode.QUEUE_DRAIN,

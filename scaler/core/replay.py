@@ -1,8 +1,7 @@
-"""Snapshots and decisions as JSON: what the ledger holds, and what a replay starts from.
+"""Snapshots and decisions as JSON, for the ledger (`scaler.core.ledger`) and for whoever asks the controller.
 
 lowerCamelCase keys, PascalCase values, times of the law's own clock. JSON has no NaN and no infinity: a number that is
-neither finite becomes null, and null comes back as one that the law takes for the same (an unknown value, an endless age).
-A record's snapshots, replayed in order from `Memory.initial` of its first time, give its decisions again.
+not finite becomes null, and null comes back as one that the law takes for the same (an unknown value, an endless age).
 """
 
 import math
@@ -14,6 +13,7 @@ from scaler.core.model import (
     Decision,
     FleetDecision,
     FleetView,
+    Floor,
     Load,
     PolicyDecision,
     Quality,
@@ -34,6 +34,9 @@ _READINGS = {
     "peak": "peak",
     "completions": "completionsPerSecond",
     "arrivals": "arrivalsPerSecond",
+    "late_share": "lateShare",
+    "backlog": "backlog",
+    "backlog_age": "backlogAgeSeconds",
 }
 _SUPPLY = ("serving", "promoting", "draining", "promotable", "switchable")
 _SEATS = ("serving", "draining", "spare", "lent", "starting", "held", "doomed", "replicas")
@@ -72,7 +75,11 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "loads": {name: _load_to_json(load) for name, load in snapshot.loads.items()},
         "fleets": {name: _view_to_json(view) for name, view in snapshot.fleets.items()},
+        "servingFloors": {name: _floor_to_json(floor) for name, floor in snapshot.serving_floors.items()},
+        "seatFloors": {name: _floor_to_json(floor) for name, floor in snapshot.seat_floors.items()},
+        "frozenUntil": dict(snapshot.frozen),
         "seatBudget": snapshot.seat_budget,
+        "gpuBudget": snapshot.gpu_budget,
     }
 
 
@@ -86,10 +93,39 @@ def snapshot_from_json(data: Json) -> Snapshot:
         return Snapshot(
             loads={PolicyName(str(name)): _load_from_json(load) for name, load in data["loads"].items()},
             fleets={FleetName(str(name)): _view_from_json(view) for name, view in data["fleets"].items()},
-            seat_budget=None if data.get("seatBudget") is None else int(data["seatBudget"]),
+            serving_floors={
+                PolicyName(str(name)): _floor_from_json(floor)
+                for name, floor in data.get("servingFloors", {}).items()
+            },
+            seat_floors={
+                FleetName(str(name)): _floor_from_json(floor)
+                for name, floor in data.get("seatFloors", {}).items()
+            },
+            frozen={
+                FleetName(str(name)): float(until) for name, until in data.get("frozenUntil", {}).items()
+            },
+            seat_budget=_whole(data.get("seatBudget")),
+            gpu_budget=_whole(data.get("gpuBudget")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a snapshot: {error!r}") from error
+
+
+def _whole(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+def _floor_to_json(floor: Floor) -> dict[str, Any]:
+    return {"value": floor.value, "schedule": floor.schedule, "changesAt": floor.changes_at}
+
+
+def _floor_from_json(data: Json) -> Floor:
+    changes_at = data["changesAt"]
+    return Floor(
+        value=int(data["value"]),
+        schedule=str(data["schedule"]),
+        changes_at=None if changes_at is None else float(changes_at),
+    )
 
 
 def _policy_to_json(policy: PolicyDecision, now: float) -> dict[str, Any]:
@@ -145,6 +181,7 @@ def _reading_from_json(data: Json) -> Reading:
 def _view_to_json(view: FleetView) -> dict[str, Any]:
     return {
         **{name: getattr(view, name) for name in _SEATS},
+        "startSeconds": _plain(view.start_seconds),
         "supply": {
             policy: {name: getattr(supply, name) for name in _SUPPLY}
             for policy, supply in view.supply.items()
@@ -157,4 +194,9 @@ def _view_from_json(data: Json) -> FleetView:
         PolicyName(str(policy)): Supply(**{name: int(counts.get(name, 0)) for name in _SUPPLY})
         for policy, counts in data["supply"].items()
     }
-    return FleetView(**{name: int(data.get(name, 0)) for name in _SEATS}, supply=supply)
+    start = data.get("startSeconds")
+    return FleetView(
+        **{name: int(data.get(name, 0)) for name in _SEATS},
+        start_seconds=0.0 if start is None else float(start),
+        supply=supply,
+    )

@@ -2,7 +2,8 @@
 
 Up: what serving residents want is asked for at once; spares grow back no faster than `replenish` says, except that a
 fleet which is only just being filled is slowed by `max_concurrent` alone. Down: after the smaller total has held for a
-whole scale-down window (the highest of the window rules, as in the HPA).
+whole scale-down window (the highest of the window rules, as in the HPA). Whoever wants it slower says so (`pace`); a
+frozen fleet keeps its size.
 
 The budget over all fleets is reserved before it is promised: a fleet that shrinks keeps its part until its seats are
 really gone, and what is left goes to floors first, then to serving residents, then to spares.
@@ -13,11 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scaler.core.memory import FleetMemory
-from scaler.core.model import FleetDecision, FleetSpec, FleetView, Reason, ReasonCode
+from scaler.core.model import NO_FLOOR, FleetDecision, FleetSpec, FleetView, Floor, Pace, Reason, ReasonCode
+from scaler.core.pace import Changes, Minima, highest_total, lowest_total, tolerated
 from scaler.core.placement import COUNT_MAX, count
 from scaler.core.reasons import because
+from scaler.core.rises import Rises
 from scaler.core.windows import Maxima
-from warmpool.seats import FleetName
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,10 +32,13 @@ class Draft:
         memory: what is remembered of it, starts older than a minute left out.
         serving: residents wanted on it, all policies together.
         floors: the part of `serving` that is floors.
+        spare: the spare target.
+        rises: how fast demand has risen, this moment included.
         last: the total that stands: the last one, or at the start what the fleet is found with.
         target: serving + spare + held, within max_seats.
         total: the answer.
         totals: totals asked for over the scale-down window, this moment included.
+        lows: totals asked for over the scale-up window, this moment included.
         fresh: the fleet is only just being filled.
         reasons: why.
         wakeups: times at which the answer may change by time alone.
@@ -44,10 +49,13 @@ class Draft:
     memory: FleetMemory
     serving: int
     floors: int
+    spare: int
+    rises: Rises
     last: int
     target: int
     total: int
     totals: Maxima
+    lows: Minima
     fresh: bool
     reasons: list[Reason] = field(default_factory=list)
     wakeups: list[float] = field(default_factory=list)
@@ -79,44 +87,160 @@ def first_memory(view: FleetView) -> FleetMemory:
     return FleetMemory(view=view, total=found, filled=seats_of(view) > 0, totals=Maxima())
 
 
-def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, wants: tuple[int, int], now: float) -> Draft:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a fleet is asked for.
+
+    Attributes:
+        serving: residents wanted on it, all policies together.
+        floors: the part of them that is floors.
+        demand: demand of all its policies together, in its seats; None while a part of it is unknown.
+        scheduled: seats that the clock asks for.
+        frozen_until: its size shall stay as it is until then; None if it needn't.
+    """
+
+    serving: int
+    floors: int
+    demand: float | None = None
+    scheduled: Floor = NO_FLOOR
+    frozen_until: float | None = None
+
+
+def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: float) -> Draft:
     """Work out one fleet's total as if it were alone.
 
     Args:
         spec: the fleet.
         view: what it is made of.
         memory: what is remembered of it.
-        wants: residents wanted on it, and the part of them that is floors.
+        ask: what it is asked for.
         now: the time.
     """
-    serving, floors = wants
     limit = count(spec.max_seats)
-    target = min(limit, serving + count(spec.spare_target) + count(view.held))
-    totals = memory.totals
+    rises = _watched(spec, view, memory.rises, ask.demand, now)
+    spare = _spare_target(spec, rises, now)
+    wanted = ask.serving + spare + count(view.held)
+    target = min(limit, max(wanted, count(ask.scheduled.value)))
+    totals, lows = memory.totals, memory.lows
     if not totals.marks:
-        totals = totals.add(now, memory.total, spec.scale_down_window)
-    totals = totals.add(now, target, spec.scale_down_window)
+        totals = totals.add(now, memory.total, spec.scale_down.window)
+        lows = lows.add(now, memory.total, spec.scale_up.window)
     result = Draft(
         spec=spec,
         view=view,
         memory=memory,
-        serving=serving,
-        floors=floors,
+        serving=ask.serving,
+        floors=ask.floors,
+        spare=spare,
+        rises=rises,
         last=memory.total,
         target=target,
         total=memory.total,
-        totals=totals,
+        totals=totals.add(now, target, spec.scale_down.window),
+        lows=lows.add(now, target, spec.scale_up.window),
         fresh=not memory.filled,
     )
-    if serving + count(spec.spare_target) + count(view.held) > limit:
-        wanted = serving + count(spec.spare_target) + count(view.held)
+    if spare > count(spec.spare_target):
+        result.reasons.append(_learned(spec, spare))
+    if wanted > limit:
         result.reasons.append(because(ReasonCode.SEATS_AT_MAX, wanted=wanted, maxSeats=limit))
+    _scheduled(result, ask.scheduled, wanted)
+    if ask.frozen_until is not None and now < ask.frozen_until:
+        _freeze(result, ask.frozen_until)
+        return result
+    if _ignored(result):
+        return result
     if target > memory.total:
         _grow(result, now)
+        _pace_up(result, now)
     else:
         _shrink(result)
+        _pace_down(result, now)
     result.total = min(result.total, limit)
     return result
+
+
+def _watched(spec: FleetSpec, view: FleetView, rises: Rises, demand: float | None, now: float) -> Rises:
+    if spec.auto_spare is None:
+        return Rises()
+    return rises if demand is None else rises.add(now, demand, view.start_seconds)
+
+
+def _spare_target(spec: FleetSpec, rises: Rises, now: float) -> int:
+    """Return the spare target: what was configured, and what history asks for beyond that."""
+    least, auto = count(spec.spare_target), spec.auto_spare
+    if auto is None:
+        return least
+    learned = rises.quantile(auto.quantile, now, auto.lookback)
+    return least if learned is None else max(least, min(learned, count(auto.most)))
+
+
+def _learned(spec: FleetSpec, spare: int) -> Reason:
+    quantile = 0 if spec.auto_spare is None else spec.auto_spare.quantile
+    return because(ReasonCode.SPARES_LEARNED, spare=spare, min=count(spec.spare_target), quantile=quantile)
+
+
+def _scheduled(fleet: Draft, floor: Floor, wanted: int) -> None:
+    if floor.changes_at is not None:
+        fleet.wakeups.append(floor.changes_at)
+    if (seats := count(floor.value)) > wanted:
+        facts: dict[str, float | str] = {"schedule": floor.schedule, "floor": seats}
+        fleet.reasons.append(because(ReasonCode.SCHEDULED, floor.changes_at, **facts))
+
+
+def _freeze(fleet: Draft, until: float) -> None:
+    """Leave the size as the workload has it, whoever set it."""
+    fleet.total = count(fleet.view.replicas)
+    fleet.wakeups.append(until)
+    fleet.reasons.append(because(ReasonCode.FROZEN, until, total=fleet.total, target=fleet.target))
+
+
+def _ignored(fleet: Draft) -> bool:
+    """Whether the change is too small to be made; what floors need is never too small."""
+    pace = fleet.spec.scale_up if fleet.target > fleet.last else fleet.spec.scale_down
+    if fleet.last < fleet.upto(fleet.floors) or not tolerated(pace, fleet.last, fleet.target):
+        return False
+    fleet.total = min(fleet.last, count(fleet.spec.max_seats))
+    fleet.reasons.append(
+        because(
+            ReasonCode.WITHIN_TOLERANCE,
+            total=fleet.last,
+            target=fleet.target,
+            tolerancePercent=pace.tolerance * 100.0,
+        )
+    )
+    return True
+
+
+def _pace_up(fleet: Draft, now: float) -> None:
+    pace, asked = fleet.spec.scale_up, fleet.total
+    least = min(asked, max(fleet.last, fleet.upto(fleet.floors)))
+    held = max(least, min(asked, fleet.lows.lowest))
+    if held < asked:
+        until = fleet.lows.rises_at(pace.window)
+        _delayed(
+            fleet, ReasonCode.SCALE_UP_DELAYED, until, total=held, target=asked, windowSeconds=pace.window
+        )
+    fleet.total = max(least, min(held, highest_total(pace, fleet.memory.changes, fleet.last, now)))
+    if fleet.total < held:
+        _paced(fleet, pace, held, now)
+
+
+def _pace_down(fleet: Draft, now: float) -> None:
+    pace, asked = fleet.spec.scale_down, fleet.total
+    fleet.total = max(asked, lowest_total(pace, fleet.memory.changes, fleet.last, now))
+    if fleet.total > asked:
+        _paced(fleet, pace, asked, now)
+
+
+def _paced(fleet: Draft, pace: Pace, asked: int, now: float) -> None:
+    until = fleet.memory.changes.frees_at([limit.period for limit in pace.limits], now)
+    _delayed(fleet, ReasonCode.PACE_LIMITED, until, total=fleet.total, target=asked, select=str(pace.select))
+
+
+def _delayed(fleet: Draft, code: ReasonCode, until: float, **facts: float | str) -> None:
+    fleet.wakeups.append(until)
+    fleet.reasons.append(because(code, until, **facts))
 
 
 def _grow(fleet: Draft, now: float) -> None:
@@ -129,9 +253,7 @@ def _grow(fleet: Draft, now: float) -> None:
     allowed = max(0, min(spares, room, pace))
     fleet.total = fleet.last + for_serving + allowed
     if allowed:
-        fleet.reasons.append(
-            because(ReasonCode.REPLENISHING, seats=allowed, spareTarget=count(fleet.spec.spare_target))
-        )
+        fleet.reasons.append(because(ReasonCode.REPLENISHING, seats=allowed, spareTarget=fleet.spare))
     if allowed < spares:
         paced = pace < room
         until = starts.frees_at if paced else None
@@ -154,29 +276,35 @@ def _grow(fleet: Draft, now: float) -> None:
 def _shrink(fleet: Draft) -> None:
     fleet.total = min(fleet.last, max(fleet.target, fleet.totals.highest))
     if fleet.total > fleet.target:
-        until = fleet.totals.falls_at(fleet.spec.scale_down_window)
-        fleet.wakeups.append(until)
-        fleet.reasons.append(
-            because(
-                ReasonCode.SCALE_DOWN_DELAYED,
-                until,
-                total=fleet.total,
-                target=fleet.target,
-                windowSeconds=fleet.spec.scale_down_window,
-            )
-        )
+        window = fleet.spec.scale_down.window
+        facts = {"total": fleet.total, "target": fleet.target, "windowSeconds": window}
+        _delayed(fleet, ReasonCode.SCALE_DOWN_DELAYED, fleet.totals.falls_at(window), **facts)
 
 
-def share_budget(fleets: Sequence[Draft], budget: int | None) -> None:
-    """Hold the fleets' totals within a budget of seats: reserve, then commit; decrease before increase; floors first."""
-    if budget is None:
-        return
-    ordered = sorted(fleets, key=lambda fleet: fleet.spec.name)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Something of which there is only so much for all fleets together.
+
+    Attributes:
+        unit: what it is counted in: `seats` or `GPUs`.
+        amount: how much there is.
+        of: how much of it one seat of a fleet takes; a fleet that takes none is not limited.
+    """
+
+    unit: str
+    amount: int
+    of: Callable[[FleetSpec], int]
+
+
+def share_budget(fleets: Sequence[Draft], budget: Budget) -> None:
+    """Hold the fleets' totals within a budget: reserve, then commit; decrease before increase; floors first."""
+    ordered = sorted((f for f in fleets if budget.of(f.spec) > 0), key=lambda fleet: fleet.spec.name)
     wished = {fleet.spec.name: fleet.total for fleet in ordered}
     reserved = sum(
-        max(fleet.existing + count(fleet.view.doomed), min(fleet.total, fleet.last)) for fleet in ordered
+        max(fleet.existing + count(fleet.view.doomed), min(fleet.total, fleet.last)) * budget.of(fleet.spec)
+        for fleet in ordered
     )
-    left = max(0, count(budget) - reserved)
+    left = max(0, count(budget.amount) - reserved)
     for fleet in ordered:
         fleet.total = min(fleet.total, fleet.last)
     stages: tuple[Callable[[Draft], int], ...] = (
@@ -185,40 +313,29 @@ def share_budget(fleets: Sequence[Draft], budget: int | None) -> None:
         lambda fleet: COUNT_MAX,  # noqa: ARG005 - the last stage asks for all that was wished
     )
     for stage in stages:
-        left = _grant(ordered, wished, stage, left)
-    _shed(ordered, count(budget))
+        for fleet in ordered:
+            more = max(0, min(wished[fleet.spec.name], stage(fleet)) - fleet.total)
+            more = min(more, left // budget.of(fleet.spec))
+            fleet.total += more
+            left -= more * budget.of(fleet.spec)
+    _shed(ordered, budget)
     for fleet in ordered:
         if fleet.total < wished[fleet.spec.name]:
-            fleet.reasons.append(
-                because(
-                    ReasonCode.BUDGET_EXHAUSTED,
-                    wanted=wished[fleet.spec.name],
-                    total=fleet.total,
-                    budget=count(budget),
-                )
-            )
+            facts = {"wanted": wished[fleet.spec.name], "total": fleet.total, "budget": count(budget.amount)}
+            fleet.reasons.append(because(ReasonCode.BUDGET_EXHAUSTED, **facts, unit=budget.unit))
 
 
-def _grant(
-    fleets: Iterable[Draft], wished: dict[FleetName, int], stage: Callable[[Draft], int], left: int
-) -> int:
-    for fleet in fleets:
-        more = min(left, max(0, min(wished[fleet.spec.name], stage(fleet)) - fleet.total))
-        fleet.total += more
-        left -= more
-    return left
-
-
-def _shed(fleets: Sequence[Draft], budget: int) -> None:
+def _shed(fleets: Sequence[Draft], budget: Budget) -> None:
     """Give up spares where the budget was cut below what there is; what serves is left alone."""
-    over = sum(fleet.total for fleet in fleets) - budget
+    over = sum(fleet.total * budget.of(fleet.spec) for fleet in fleets) - count(budget.amount)
     for fleet in reversed(fleets):
         if over <= 0:
             return
         busy = max(fleet.serving, count(fleet.view.serving) + count(fleet.view.draining))
-        cut = min(over, max(0, fleet.total - fleet.upto(busy)))
+        each = budget.of(fleet.spec)
+        cut = min(-(-over // each), max(0, fleet.total - fleet.upto(busy)))
         fleet.total -= cut
-        over -= cut
+        over -= cut * each
 
 
 def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
@@ -227,7 +344,7 @@ def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
     decision = FleetDecision(
         fleet=fleet.spec.name,
         serving=fleet.serving,
-        spare=count(fleet.spec.spare_target),
+        spare=fleet.spare,
         held=fleet.held,
         total=fleet.total,
         reasons=tuple(fleet.reasons),
@@ -237,9 +354,16 @@ def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
         total=fleet.total,
         filled=not fleet.fresh or fleet.total >= fleet.target,
         totals=fleet.totals,
+        lows=fleet.lows,
+        changes=fleet.memory.changes.add(now, fleet.last, fleet.total) if _rated(fleet.spec) else Changes(),
+        rises=fleet.rises,
         starts=fleet.memory.starts.at(now).add(now, started),
     )
     return decision, memory
+
+
+def _rated(spec: FleetSpec) -> bool:
+    return bool(spec.scale_up.limits or spec.scale_down.limits)
 
 
 def soonest(times: Iterable[float], now: float) -> float | None:

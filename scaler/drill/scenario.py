@@ -4,31 +4,127 @@ Integers with their unit in the name, no unknown keys, all faults at once with f
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, get_args
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from scaler.policy.base import Broken, Envelope, Metadata, Name, PolicyModel
+from scaler.policy.base import Broken, Envelope, Metadata, Name, PolicyModel, integer, text
 
-Ramp = Literal["Step", "Linear"]
-StageKind = Literal["Warmup", "Baseline", "Burst", "Hold", "Decay"]
-Shape = Literal["tiny", "small", "llama-1b", "llama-8b"]
-SHAPES: Final[tuple[str, ...]] = get_args(Shape)
+_DAY: Final = 86_400
+_MANY: Final = 1_000_000
+
+Percent = Annotated[int, integer("percent", 0, 100, example=80)]
+Tokens = Annotated[int, integer("tokens", 1, 131_072, example=32)]
+Seed = Annotated[int, integer("seed of random numbers", 0, 2**53, example=1)]
+Requests = Annotated[int, integer("requests", 0, _MANY, example=0)]
+Milliseconds = Annotated[int, integer("milliseconds", 1, 3_600_000, example=250)]
+
+
+class Device(StrEnum):
+    """Where engines run."""
+
+    AUTO = "Auto"
+    """On GPUs for fleets whose seats ask for them, if there are any; else on the CPU."""
+    CPU = "Cpu"
+    """On the CPU."""
+    CUDA = "Cuda"
+    """On GPUs; without one the drill doesn't start."""
+
+
+class Process(StrEnum):
+    """The process that requests arrive by."""
+
+    CONSTANT = "Constant"
+    """All gaps are equal."""
+    POISSON = "Poisson"
+    """Gaps are distributed exponentially, as those of many independent users are."""
+    GAMMA = "Gamma"
+    """Gaps are distributed by a gamma distribution, burstier or smoother than Poisson."""
+
+
+class SizeType(StrEnum):
+    """How a number of tokens is found."""
+
+    FIXED = "Fixed"
+    """It is `value`."""
+    UNIFORM = "Uniform"
+    """It is drawn from `min` to `max`, each as likely."""
+
+
+class Shape(StrEnum):
+    """Shape of a checkpoint with random weights."""
+
+    TINY = "tiny"
+    """Two layers of 64: for tests."""
+    SMALL = "small"
+    """15 million parameters: quick on one core, and long enough at work to be seen."""
+    LLAMA_1B = "llama-1b"
+    """1.2 billion parameters in the shape of Llama 3.2 1B."""
+    LLAMA_8B = "llama-8b"
+    """8 billion parameters in the shape of Llama 3.1 8B."""
+
+
+SHAPES: Final[tuple[str, ...]] = tuple(Shape)
 """The shapes that checkpoints are made in, from the smallest."""
-Percent = Annotated[int, Field(ge=0, le=100)]
+
+
+class Ramp(StrEnum):
+    """How a stage's rate is reached."""
+
+    STEP = "Step"
+    """It holds from the stage's start."""
+    LINEAR = "Linear"
+    """It is reached at the stage's end, in a straight line."""
+
+
+class StageKind(StrEnum):
+    """What a stage is for."""
+
+    WARMUP = "Warmup"
+    """It isn't judged."""
+    BASELINE = "Baseline"
+    """The everyday load."""
+    BURST = "Burst"
+    """A load steps up."""
+    HOLD = "Hold"
+    """It stays up."""
+    DECAY = "Decay"
+    """It goes down again."""
+
+
+class FaultType(StrEnum):
+    """What is broken on purpose."""
+
+    KILL_ENGINE = "KillEngine"
+    """The process of one engine gets a SIGKILL."""
+
+
+class Victim(StrEnum):
+    """Which engine a fault takes."""
+
+    SERVING = "Serving"
+    """Of those in rotation, the one with most requests in flight."""
 
 
 class DrillMetadata(Metadata):
     """Who the scenario is; report folders are called after its name."""
 
-    description: str = ""
+    description: Annotated[
+        str, text("a sentence", pattern="", longest=500, example="a burst of one model takes the spare seat")
+    ] = ""
     """What it rehearses, in a sentence for the report."""
+
+
+PolicyFile = Annotated[
+    str, text("a path", pattern=r"^[^\x00]+$", longest=4096, example="default-policies.yaml")
+]
 
 
 class Policies(PolicyModel):
     """Where the fleets and scaling policies of the drill stand."""
 
-    files: list[str] = Field(default_factory=list)
+    files: list[PolicyFile] = Field(default_factory=list)
     """Policy files, relative to the scenario's own folder."""
     documents: list[dict[str, Any]] = Field(default_factory=list)
     """`Fleet` and `ScalingPolicy` documents, written right here."""
@@ -44,54 +140,54 @@ class Policies(PolicyModel):
 class Engine(PolicyModel):
     """How the reference engines of the drill run, the same in both arms."""
 
-    max_num_seqs: Annotated[int, Field(ge=1, le=1024)] = 8
+    max_num_seqs: Annotated[int, integer("requests", 1, 1024, example=8)] = 8
     """Requests that one engine computes at once; more wait in the engine."""
-    max_model_len: Annotated[int, Field(ge=16, le=131072)] = 512
+    max_model_len: Annotated[int, integer("tokens", 16, 131_072, example=512)] = 512
     """Tokens of prompt and answer together that a request may have."""
-    max_tokens_per_second: Annotated[int, Field(ge=1)] | None = 25
+    max_tokens_per_second: Annotated[int, integer("tokens per second", 1, _MANY, example=25)] | None = 25
     """Pace of each answer, so that a small model answers as slowly as a large one does; null for none."""
-    threads: Annotated[int, Field(ge=1, le=256)] = 1
+    threads: Annotated[int, integer("threads", 1, 256, example=1)] = 1
     """Compute threads of each engine."""
 
 
 class Machine(PolicyModel):
     """How `emberpool local` uses this machine, the same in both arms."""
 
-    device: Literal["Auto", "Cpu", "Cuda"] = "Auto"
+    device: Device = Device.AUTO
     """Where engines run. `Auto` takes GPUs for fleets whose seats ask for them, if there are any."""
-    seats_per_gpu: Annotated[int, Field(ge=1, le=64)] = 1
+    seats_per_gpu: Annotated[int, integer("seats", 1, 64, example=3)] = 1
     """Seats that share one GPU, so that a drill with several seats fits on a machine with one."""
 
 
 class Arrivals(PolicyModel):
     """The process that a model's requests arrive by."""
 
-    process: Literal["Constant", "Poisson", "Gamma"] = "Poisson"
+    process: Process = Process.POISSON
     """Constant gaps, exponential gaps (Poisson), or gamma-distributed ones."""
-    burstiness_percent: Annotated[int, Field(ge=1, le=10000)] = 100
+    burstiness_percent: Annotated[int, integer("percent", 1, 10_000, example=50)] = 100
     """Gamma only: 100 is Poisson, below is burstier, above is smoother."""
 
 
 class Size(PolicyModel):
     """A number of tokens: fixed, or drawn uniformly."""
 
-    type: Literal["Fixed", "Uniform"] = "Fixed"
+    type: SizeType = SizeType.FIXED
     """Which of the two."""
-    value: Annotated[int, Field(ge=1)] = 32
+    value: Tokens = 32
     """Fixed only: the number."""
-    min: Annotated[int, Field(ge=1)] = 16
+    min: Tokens = 16
     """Uniform only: the smallest."""
-    max: Annotated[int, Field(ge=1)] = 64
+    max: Tokens = 64
     """Uniform only: the largest."""
 
     @property
     def largest(self) -> int:
         """The largest number that can be drawn."""
-        return self.value if self.type == "Fixed" else self.max
+        return self.value if self.type is SizeType.FIXED else self.max
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rule that bounds are in order."""
-        if self.type == "Uniform" and self.min > self.max:
+        if self.type is SizeType.UNIFORM and self.min > self.max:
             yield Broken(
                 path=("min",), message=f"must be ≤ max ({self.min} > {self.max})", hint="swap the two"
             )
@@ -102,11 +198,11 @@ class Model(PolicyModel):
 
     policy: Name
     """Name of its ScalingPolicy."""
-    shape: Shape = "small"
+    shape: Shape = Shape.SMALL
     """Shape of the checkpoint with random weights that is made for it, once."""
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Seed = 1
     """Seed of those weights."""
-    requests_per_minute: Annotated[int, Field(ge=1)]
+    requests_per_minute: Annotated[int, integer("requests per minute", 1, _MANY, example=60)]
     """The baseline: what 100 percent means in the stages."""
     arrivals: Arrivals = Arrivals()
     """How requests arrive."""
@@ -123,12 +219,12 @@ class Load(PolicyModel):
 
     policy: Name
     """The model's policy."""
-    percent: Annotated[int, Field(ge=0, le=100000)] | None = None
+    percent: Annotated[int, integer("percent", 0, 100_000, example=300)] | None = None
     """In percent of its baseline."""
-    requests_per_minute: Annotated[int, Field(ge=0)] | None = None
+    requests_per_minute: Annotated[int, integer("requests per minute", 0, _MANY, example=180)] | None = None
     """Or absolutely."""
-    ramp: Ramp = "Step"
-    """Step: the rate holds from the stage's start. Linear: it is reached at the stage's end."""
+    ramp: Ramp = Ramp.STEP
+    """How the rate is reached. The default is `Step`."""
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rule that the rate is given once."""
@@ -147,7 +243,7 @@ class Stage(PolicyModel):
     """Unique in the scenario."""
     kind: StageKind
     """Warmup isn't judged; Burst is where a load steps up; Hold keeps it up; Decay lets it down."""
-    seconds: Annotated[int, Field(ge=1, le=86400)]
+    seconds: Annotated[int, integer("seconds", 1, _DAY, example=20)]
     """How long it lasts."""
     loads: list[Load] = Field(default_factory=list)
     """Models that are not named run at 100 percent of their baseline."""
@@ -156,47 +252,47 @@ class Stage(PolicyModel):
 class Fault(PolicyModel):
     """Something that is broken on purpose."""
 
-    type: Literal["KillEngine"]
-    """KillEngine: SIGKILL to the process of one engine."""
-    at_seconds: Annotated[int, Field(ge=0)]
+    type: FaultType
+    """What is broken."""
+    at_seconds: Annotated[int, integer("seconds", 0, 365 * _DAY, example=30)]
     """When, in seconds after the start of the load."""
     policy: Name
     """Whose engine."""
-    which: Literal["Serving"] = "Serving"
-    """Serving: of those in rotation, the one with most requests in flight."""
+    which: Victim = Victim.SERVING
+    """Which of its engines."""
 
 
 class Thresholds(PolicyModel):
     """What the verdict asks for. A check that isn't named isn't made; a check that can't be measured fails."""
 
-    max_failures: Annotated[int, Field(ge=0)] = 0
+    max_failures: Requests = 0
     """Requests that may fail, in each arm; interrupted streams are counted apart."""
-    max_interrupted_streams: Annotated[int, Field(ge=0)] = 0
+    max_interrupted_streams: Annotated[int, integer("streams", 0, _MANY, example=0)] = 0
     """Streams that may end in mid-answer with a clear error event, in each arm (an engine was killed on purpose)."""
-    burst_ttft_p99_milliseconds: Annotated[int, Field(ge=1)] | None = None
+    burst_ttft_p99_milliseconds: Milliseconds | None = None
     """Warm arm: p99 of the bursting models' TTFT over all Burst stages."""
-    promotion_p99_milliseconds: Annotated[int, Field(ge=1)] | None = None
+    promotion_p99_milliseconds: Milliseconds | None = None
     """Warm arm: p99 of sample → first token over all promotions onto a spare seat."""
-    switch_p99_milliseconds: Annotated[int, Field(ge=1)] | None = None
+    switch_p99_milliseconds: Milliseconds | None = None
     """Warm arm: the same over all switches, whose drain counts."""
-    min_promotions: Annotated[int, Field(ge=0)] | None = None
+    min_promotions: Annotated[int, integer("promotions", 0, _MANY, example=1)] | None = None
     """Warm arm: promotions, switches and recalls that must take place during the load."""
-    recovery_seconds: Annotated[int, Field(ge=0)] | None = None
+    recovery_seconds: Annotated[int, integer("seconds", 0, _DAY, example=5)] | None = None
     """Warm arm: time from the start of each burst until all requests keep the objective."""
-    warm_vs_cold_burst_ttft_ratio: Annotated[int, Field(ge=1)] | None = None
+    warm_vs_cold_burst_ttft_ratio: Annotated[int, integer("ratio", 1, _MANY, example=5)] | None = None
     """Cold arm's p99 of the bursting models' TTFT over all Burst stages must be at least so many times the warm arm's."""
-    replacement_seconds: Annotated[int, Field(ge=1)] | None = None
+    replacement_seconds: Annotated[int, integer("seconds", 1, _DAY, example=30)] | None = None
     """Each killed engine must be replaced within this time, and its neighbours on the seat must go on."""
     cpu_percent: Percent = 85
     """Warning only: mean CPU of the whole machine in the Hold stages."""
-    generator_lag_p99_milliseconds: Annotated[int, Field(ge=1)] = 20
+    generator_lag_p99_milliseconds: Milliseconds = 20
     """Warning only: p99 of how late the load generator itself sent its requests."""
 
 
 class Spec(PolicyModel):
     """What the drill does."""
 
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Seed = 1
     """Seed of arrivals, prompts and lengths."""
     policies: Policies
     """The fleets and scaling policies that are drilled."""
@@ -212,7 +308,7 @@ class Spec(PolicyModel):
     """What is broken on purpose."""
     thresholds: Thresholds = Thresholds()
     """What the verdict asks for."""
-    request_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    request_timeout_seconds: Annotated[int, integer("seconds", 1, 3600, example=60)] = 60
     """A request that has no whole answer after this time has failed."""
 
     @property
@@ -279,10 +375,10 @@ class Spec(PolicyModel):
 
 
 class Scenario(Envelope):
-    """A drill: `kind: DrillScenario`."""
+    """A rehearsed burst: the models, the load stage by stage, and what the verdict asks for."""
 
     kind: Literal["DrillScenario"]
-    """The kind of the document."""
+    """Which format the document has."""
     metadata: DrillMetadata
     """Name and description."""
     spec: Spec

@@ -11,7 +11,7 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scaler.drill.scenario import Arrivals, Load, Model, Ramp, Scenario, Size, Spec, Stage
+from scaler.drill.scenario import Arrivals, Load, Model, Process, Ramp, Scenario, Size, SizeType, Spec, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,18 +148,18 @@ def _time_of(area: float, seconds: float, first: float, last: float) -> float:
 def _gap(arrivals: Arrivals, rng: random.Random) -> float:
     """One gap of mean 1; Gamma is shaped as in vLLM's benchmark: burstiness 1 is Poisson, below 1 burstier."""
     match arrivals.process:
-        case "Constant":
+        case Process.CONSTANT:
             return 1.0
-        case "Poisson":
+        case Process.POISSON:
             return rng.expovariate(1.0)
-        case "Gamma":
+        case Process.GAMMA:
             shape = arrivals.burstiness_percent / 100
             return rng.gammavariate(shape, 1 / shape)
 
 
 def _first_gap(arrivals: Arrivals, rng: random.Random) -> float:
     """The first gap: a random phase for a constant process, so that two models don't send in step."""
-    return rng.random() if arrivals.process == "Constant" else _gap(arrivals, rng)
+    return rng.random() if arrivals.process is Process.CONSTANT else _gap(arrivals, rng)
 
 
 def _request(model: Model, stage: str, at: float, rng: random.Random) -> Request:
@@ -181,14 +181,14 @@ def _text(characters: int, rng: random.Random) -> str:
 
 
 def _draw(size: Size, rng: random.Random) -> int:
-    return size.value if size.type == "Fixed" else rng.randint(size.min, size.max)
+    return size.value if size.type is SizeType.FIXED else rng.randint(size.min, size.max)
 
 
 def _rates(model: Model, stage: Stage, before: float) -> tuple[float, float]:
     load = next((load for load in stage.loads if load.policy == model.policy), None)
     target = _target(model, load)
-    ramp: Ramp = "Step" if load is None else load.ramp
-    return (before, target) if ramp == "Linear" else (target, target)
+    ramp = Ramp.STEP if load is None else load.ramp
+    return (before, target) if ramp is Ramp.LINEAR else (target, target)
 
 
 def _target(model: Model, load: Load | None) -> float:

@@ -59,6 +59,11 @@ class Broken:
     hint: str = ""
 
 
+def key(name: str) -> str:
+    """Return the key in a file for a field's name: lowerCamelCase, with units of memory as they are written."""
+    return to_camel(name).replace("Mib", "MiB")
+
+
 class PolicyModel(BaseModel):
     """Base of all models of file formats.
 
@@ -70,7 +75,7 @@ class PolicyModel(BaseModel):
         strict=True,
         frozen=True,
         extra="forbid",
-        alias_generator=to_camel,
+        alias_generator=key,
         validate_by_alias=True,
         validate_by_name=True,
         use_attribute_docstrings=True,

@@ -6,7 +6,7 @@ other: names, model claims, and whether floors and spares find room.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,11 +16,22 @@ from scaler.core import model as core
 from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.base import Envelope
 from scaler.policy.between import Checked, faults_between
+from scaler.policy.calendar import Calendar
 from scaler.policy.document import Document, load_documents
-from scaler.policy.fleet import Fleet, FleetMode
+from scaler.policy.fleet import (
+    Fleet,
+    FleetMode,
+    FleetSpec,
+    ResizedBy,
+    RuleType,
+    ScaleDown,
+    ScaleUp,
+    SpareMode,
+)
 from scaler.policy.scaling_policy import ScalingPolicy
 from scaler.policy.settings import Controller
 from scaler.policy.source import model_for, validate
+from scaler.policy.unbuilt import NotActedOn, not_acted_on
 from scaler.policy.xid_table import XidTable
 from warmpool.seats import FleetName, PolicyName
 
@@ -43,6 +54,7 @@ class PolicySet:
         policy_specs: what the law reads, by policy name.
         controller: limits over all fleets; None where no document sets them.
         xid_table: what error codes say of GPUs; None where no document says.
+        calendar: what the clock says of the fleets and policies.
         hash: sha256 of the canonical form: equal for files that mean the same.
     """
 
@@ -52,6 +64,7 @@ class PolicySet:
     policy_specs: Mapping[PolicyName, core.PolicySpec]
     controller: Controller | None
     xid_table: XidTable | None
+    calendar: Calendar
     hash: str
 
     @property
@@ -63,6 +76,18 @@ class PolicySet:
     def settings(self) -> list[Envelope]:
         """What holds over all fleets, as far as a document says it."""
         return [item for item in (self.controller, self.xid_table) if item is not None]
+
+    def not_acted_on(self) -> Iterator[tuple[str, str, NotActedOn]]:
+        """Yield kind and name of whatever says something that this version doesn't act on, and what that is."""
+        for item in (*self.fleets.values(), *self.policies.values(), *self.settings):
+            written = item.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            for found in not_acted_on(written):
+                yield item.kind, item.metadata.name, found
+
+    @property
+    def gpu_budget(self) -> int | None:
+        """GPUs that all fleets together may have; None for no such limit."""
+        return None if self.controller is None else self.controller.spec.gpu_budget
 
     def policy_of(self, model: str) -> PolicyName | None:
         """Return the policy that a model name in a request belongs to, or None."""
@@ -140,6 +165,7 @@ def build_set(items: Sequence[Envelope]) -> PolicySet:
         ),
         controller=next((item for item in items if isinstance(item, Controller)), None),
         xid_table=next((item for item in items if isinstance(item, XidTable)), None),
+        calendar=Calendar(fleets, policies),
         hash=_hash(items),
     )
 
@@ -151,11 +177,37 @@ def fleet_spec(fleet: Fleet) -> core.FleetSpec:
         name=FleetName(fleet.metadata.name),
         max_seats=spec.max_seats,
         spare_target=spec.spare.min,
+        auto_spare=_auto_spare(spec),
         replenish=core.Replenish(
             max_concurrent=spec.spare.replenish.max_concurrent, per_minute=spec.spare.replenish.per_minute
         ),
-        scale_down_window=float(spec.scale_down.stabilization_window_seconds),
+        scale_up=_pace(spec.scale_up),
+        scale_down=_pace(spec.scale_down),
+        gpus=spec.seat.gpus,
+        resized=spec.resized_by is ResizedBy.EMBERPOOL,
         observe=spec.mode is FleetMode.OBSERVE,
+    )
+
+
+def _auto_spare(spec: FleetSpec) -> core.AutoSpare | None:
+    spare = spec.spare
+    if spare.mode is not SpareMode.AUTO:
+        return None
+    most = spec.max_seats if spare.max is None else spare.max
+    return core.AutoSpare(quantile=spare.quantile, lookback=float(spare.lookback_seconds), most=most)
+
+
+def _pace(behavior: ScaleUp | ScaleDown) -> core.Pace:
+    return core.Pace(
+        limits=tuple(
+            core.ChangeLimit(
+                value=rule.value, percent=rule.type is RuleType.PERCENT, period=float(rule.period_seconds)
+            )
+            for rule in behavior.policies
+        ),
+        select=core.Select(behavior.select_policy),
+        tolerance=behavior.tolerance_percent / 100,
+        window=float(behavior.stabilization_window_seconds),
     )
 
 
@@ -172,6 +224,7 @@ def policy_spec(policy: ScalingPolicy) -> core.PolicySpec:
         priority=spec.priority,
         serving_min=spec.serving.min,
         ttft_objective=spec.objectives.ttft.limit_seconds,
+        late_share=(100 - spec.objectives.ttft.percent) / 100,
         queue_drain=float(spec.serving.queue_drain_seconds),
         burst=core.Burst(
             threshold=spec.burst.threshold_percent / 100,
@@ -180,6 +233,7 @@ def policy_spec(policy: ScalingPolicy) -> core.PolicySpec:
             demote_after=float(spec.burst.demote_after_seconds),
         ),
         failure_threshold=spec.fallback.failure_threshold,
+        fallback=core.FallbackBehavior(spec.fallback.behavior),
         fallback_serving=spec.fallback.replicas,
         **bounds,
     )

@@ -6,6 +6,7 @@ expanded. What YAML 1.1 guessed (`on` as true, `1:30` as ninety) stays text here
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -27,18 +28,21 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from scaler.errors import PolicyError, PolicyFault
+from scaler.policy.files import Found, decode, file_fault, find_files, read_bytes
 
 Path: TypeAlias = tuple[str | int, ...]
 """A place in a document: keys and list indices from its root."""
 
-MAX_BYTES: Final = 1 << 20
-"""Largest file: 1 MiB, which is also the most that a ConfigMap holds."""
-MAX_NODES: Final = 50_000
-"""Values in one file, with aliases counted as often as they are used: far above any real policy, far below a bomb."""
+MAX_NODES: Final = 100_000
+"""Values in one file, with aliases counted as often as they are used: more than the largest file holds as people write
+policies, which is about 90,000, and far below a bomb."""
+MAX_LINE: Final = 1 << 17
+"""Characters in one line: more than any policy written as JSON in one line has; the parser's time for some of what can
+stand in a line grows with the square of its length."""
+MAX_FAULTS: Final = 100
+"""Faults of one file or document that are told; whoever has more has one fault of another kind."""
 MAX_DEPTH: Final = 50
 """Levels of nesting; the deepest format here needs eight."""
-SUFFIXES: Final = frozenset({".yaml", ".yml"})
-"""What a directory is searched for."""
 
 # The core schema of YAML 1.2.2, section 10.3.2.
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
@@ -51,17 +55,21 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"([-+]?\.(inf|Inf|INF))|\.(nan|NaN|NAN)")
 _LONGEST_INTEGER = 18  # digits; every integer up to there fits 64 bits
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
+_UNSEEN = re.compile("[\x85\u2028\u2029\ufeff]")
+"""YAML 1.2 takes them for letters, many parsers for line breaks or for nothing, and nobody sees them."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """One value with its place; `weight` and `height` count what it expands to."""
+    """One value with its place; `weight` and `height` count what it expands to, `text` is a number as it was written."""
 
     line: int
     column: int
     value: Any
     weight: int = 1
     height: int = 1
+    text: str = ""
 
     def plain(self) -> Any:  # noqa: ANN401 - a YAML value may be anything
         """Build the plain tree of dicts, lists and scalars."""
@@ -104,16 +112,8 @@ class Document:
         Raises:
             KeyError: there is no mapping at `path`.
         """
-        node = self._root
-        for part in path:
-            match node.value, part:
-                case dict() as entries, str() if part in entries:
-                    node = entries[part].node
-                case list() as items, int() if 0 <= part < len(items):
-                    node = items[part]
-                case _:
-                    raise KeyError(dotted(path))
-        if not isinstance(node.value, dict):
+        node = self._at(path)
+        if node is None or not isinstance(node.value, dict):
             raise KeyError(dotted(path))
         return Document(file=self.file, index=self.index, data=node.plain(), _root=node)
 
@@ -125,33 +125,33 @@ class Document:
         """
         node, place = self._root, (self._root.line, self._root.column)
         for depth, part in enumerate(path):
-            match node.value, part:
-                case dict() as entries, str() if part in entries:
-                    entry: _Entry = entries[part]
-                    node, place = entry.node, (entry.line, entry.column)
-                case list() as items, int() if 0 <= part < len(items):
-                    node, place = items[part], (items[part].line, items[part].column)
-                case _:
-                    return place
+            inner = _inside(node, part)
+            if inner is None:
+                return place
+            entry = node.value[part]  # of a list it is the node itself
+            node, place = inner, (entry.line, entry.column)
             if depth == len(path) - 1 and not isinstance(node.value, dict | list | None):
                 return node.line, node.column
         return place
 
     def key_position(self, path: Path) -> tuple[int, int]:
         """Return line and column (1-based) of the key at the end of `path`; of the value where there is no key."""
-        node = self._root
-        for part in path[:-1]:
-            match node.value, part:
-                case dict() as entries, str() if part in entries:
-                    node = entries[part].node
-                case list() as items, int() if 0 <= part < len(items):
-                    node = items[part]
-                case _:
-                    return self.position(path)
-        if path and isinstance(node.value, dict) and path[-1] in node.value:
-            entry: _Entry = node.value[path[-1]]
+        parent = self._at(path[:-1])
+        if path and parent is not None and isinstance(parent.value, dict) and path[-1] in parent.value:
+            entry: _Entry = parent.value[path[-1]]
             return entry.line, entry.column
         return self.position(path)
+
+    def written(self, path: Path) -> str:
+        """Return a number, a boolean or null as it is written in the file; empty for anything else."""
+        node = self._at(path)
+        return "" if node is None else node.text
+
+    def _at(self, path: Path) -> _Node | None:
+        node: _Node | None = self._root
+        for part in path:
+            node = None if node is None else _inside(node, part)
+        return node
 
     def fault(self, path: Path, message: str, hint: str = "") -> PolicyFault:
         """Make a fault that points at `path` in this document."""
@@ -159,6 +159,19 @@ class Document:
         return PolicyFault(
             file=self.file, line=line, column=column, path=dotted(path), message=message, hint=hint
         )
+
+
+def _inside(node: _Node, part: str | int) -> _Node | None:
+    """Return the value under a key or an index, or None."""
+    match node.value, part:
+        case dict() as entries, str() if part in entries:
+            entry: _Entry = entries[part]
+            return entry.node
+        case list() as items, int() if 0 <= part < len(items):
+            item: _Node = items[part]
+            return item
+        case _:
+            return None
 
 
 def dotted(path: Path) -> str:
@@ -180,16 +193,29 @@ def load_documents(paths: Sequence[FilePath]) -> list[Document]:
     """
     documents: list[Document] = []
     faults: list[PolicyFault] = []
-    seen: set[FilePath] = set()
-    for path in paths:
-        for file in _files(path, faults):
-            identity = file.resolve()
-            if identity not in seen:
-                seen.add(identity)
-                documents += _read(file, faults)
+    for found in find_files(paths):
+        try:
+            documents += _documents_at(found)
+        except PolicyError as error:
+            faults += error.faults
     if faults:
         raise PolicyError(tuple(faults))
     return documents
+
+
+def _documents_at(found: Found | PolicyFault) -> list[Document]:
+    if isinstance(found, PolicyFault):
+        raise PolicyError((found,))
+    return documents_of(read_bytes(found.path), str(found.path))
+
+
+def documents_of(raw: bytes, file: str) -> list[Document]:
+    """Read the documents of a file's bytes; `file` is what its faults call it.
+
+    Raises:
+        PolicyError: as `load_documents`.
+    """
+    return parse_documents(decode(raw, file), file)
 
 
 def parse_documents(text: str, file: str) -> list[Document]:
@@ -198,95 +224,52 @@ def parse_documents(text: str, file: str) -> list[Document]:
     Raises:
         PolicyError: as `load_documents`.
     """
-    faults: list[PolicyFault] = []
-    documents = _documents(text, file, faults)
-    if faults:
-        raise PolicyError(tuple(faults))
-    return documents
-
-
-def _files(path: FilePath, faults: list[PolicyFault]) -> list[FilePath]:
-    """Resolve what was named to files; a directory without YAML is a fault."""
-    if not path.is_dir():
-        return [path]
-    try:
-        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.is_dir())
-    except OSError as error:
-        faults.append(_whole_file(path, f"can't be listed: {error.strerror or error}"))
-        return []
-    if not files:
-        faults.append(
-            _whole_file(path, "the directory holds no *.yaml file", "sub-directories are not searched")
-        )
-    return files
-
-
-def _whole_file(
-    path: FilePath, message: str, hint: str = "", *, line: int = 1, column: int = 1
-) -> PolicyFault:
-    return PolicyFault(file=str(path), line=line, column=column, path="", message=message, hint=hint)
-
-
-def _read(path: FilePath, faults: list[PolicyFault]) -> list[Document]:
-    """Read one file's documents; what is wrong goes to `faults`."""
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        faults.append(_whole_file(path, "no such file"))
-        return []
-    except OSError as error:
-        faults.append(_whole_file(path, f"can't be read: {error.strerror or error}"))
-        return []
-    if len(raw) > MAX_BYTES:
-        faults.append(
-            _whole_file(
-                path,
-                f"is larger than {MAX_BYTES // 1024} KiB",
-                "a policy file is a few KiB: is this the right file?",
-            )
-        )
-        return []
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = error.object[: error.start]
-        line = before.count(b"\n") + 1
-        column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
-        message = f"is not UTF-8: byte 0x{error.object[error.start]:02x} can't be decoded"
-        faults.append(
-            _whole_file(path, message, "save the file with the encoding UTF-8", line=line, column=column)
-        )
-        return []
-    return _documents(text, str(path), faults)
-
-
-def _documents(text: str, file: str, faults: list[PolicyFault]) -> list[Document]:
     builder = _Builder(text, file)
     try:
         roots = list(builder.roots())
     except _GiveUp:
         roots = []
-    faults += builder.faults
     if builder.faults:
-        return []
+        raise PolicyError(tuple(builder.faults))
     filled = [(index, root) for index, root in enumerate(roots) if root.value is not None]
     if not filled:
         hint = "write at least one document with apiVersion, kind, metadata and spec"
-        faults.append(_whole_file(FilePath(file), "the file holds no document", hint))
-    documents = []
-    for index, root in filled:
-        if isinstance(root.value, dict):
-            documents.append(Document(file=file, index=index, data=root.plain(), _root=root))
-        else:
-            what = "a list" if isinstance(root.value, list) else "a single value"
-            message = f"a document must be a mapping with apiVersion, kind, metadata and spec, is {what}"
-            faults.append(_whole_file(FilePath(file), message, line=root.line, column=root.column))
-    return documents
+        raise PolicyError((file_fault(file, "the file holds no document", hint),))
+    faults = [_no_mapping(file, root) for _, root in filled if not isinstance(root.value, dict)]
+    if faults:
+        raise PolicyError(tuple(faults))
+    return [Document(file=file, index=index, data=root.plain(), _root=root) for index, root in filled]
+
+
+def _no_mapping(file: str, root: _Node) -> PolicyFault:
+    what = "a list" if isinstance(root.value, list) else "a single value"
+    message = f"a document must be a mapping with apiVersion, kind, metadata and spec, is {what}"
+    return file_fault(file, message, line=root.line, column=root.column)
 
 
 class _GiveUp(Exception):
     """What was found leaves nothing sensible to go on with; the faults say why."""
+
+
+class _Lines:
+    """The lines of a text as editors count them: broken by line feed, carriage return, or both."""
+
+    def __init__(self, text: str) -> None:
+        breaks = [match.span() for match in _LINE_BREAK.finditer(text)]
+        self._starts = [0, *(end for _, end in breaks)]
+        self._ends = [*(start for start, _ in breaks), len(text)]
+        if breaks and self._starts[-1] == len(text):  # behind the last line break there is no line
+            del self._starts[-1], self._ends[-1]
+
+    def too_long(self) -> int | None:
+        """Return the first line that is longer than `MAX_LINE`, or None."""
+        lengths = zip(self._starts, self._ends, strict=True)
+        return next((line for line, (start, end) in enumerate(lengths, 1) if end - start > MAX_LINE), None)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return line and column (1-based) of a character; the end of the text is behind its last line."""
+        line = bisect_right(self._starts, index)
+        return line, min(index, self._ends[line - 1]) - self._starts[line - 1] + 1
 
 
 class _Builder:
@@ -294,8 +277,9 @@ class _Builder:
 
     def __init__(self, text: str, file: str) -> None:
         self.faults: list[PolicyFault] = []
-        self._text = text
         self._file = file
+        self._text = text
+        self._lines = _Lines(text)
         self._events: Iterator[Event] = YAML(typ="safe", pure=True).parse(text)
         self._last = (1, 1)
         self._anchors: dict[str, _Node | None] = {}  # None while the node is still open
@@ -303,6 +287,17 @@ class _Builder:
 
     def roots(self) -> Iterator[_Node]:
         """Yield the root node of each document."""
+        if (line := self._lines.too_long()) is not None:
+            hint = "is this the right file? If it is JSON, write it in several lines"
+            self._fault((line, 1), f"the line is longer than {MAX_LINE:,} characters", hint)
+            raise _GiveUp
+        if (
+            unseen := _UNSEEN.search(self._text, 1)
+        ) is not None:  # as the first character it is a byte order mark
+            name = f"U+{ord(unseen[0]):04X}"
+            hint = "remove it; if it is meant, write it as an escape between double quotes"
+            self._fault(self._lines.place(unseen.start()), f"holds the invisible character {name}", hint)
+            raise _GiveUp
         while (event := self._next()) is not None:
             if isinstance(event, DocumentStartEvent):
                 self._anchors = {}
@@ -318,9 +313,9 @@ class _Builder:
         except MarkedYAMLError as error:
             raise self._syntax(error) from error
         except ReaderError as error:
-            before = self._text[: error.position]
-            place = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
-            self._fault(place, f"the character U+{error.character:04X} is not allowed in YAML")
+            place = self._lines.place(error.position)
+            hint = "" if error.character else "is the file UTF-16? Save it with the encoding UTF-8"
+            self._fault(place, f"the character U+{error.character:04X} is not allowed in YAML", hint)
             raise _GiveUp from error
         except (
             Exception
@@ -328,7 +323,7 @@ class _Builder:
             self._fault(self._last, f"is not valid YAML: {error}")
             raise _GiveUp from error
         if event is not None:
-            self._last = _place(event)
+            self._last = self._place(event)
         return event
 
     def _inner(self) -> Event:
@@ -359,10 +354,11 @@ class _Builder:
         return node
 
     def _content(self, event: Event, depth: int) -> _Node:
-        line, column = _place(event)
+        line, column = self._place(event)
         match event:
             case ScalarEvent():
-                return _Node(line, column, self._scalar(event))
+                value = self._scalar(event)
+                return _Node(line, column, value, text="" if isinstance(value, str) else str(event.value))
             case SequenceStartEvent():
                 return self._weighed(_Node(line, column, self._items(depth)), event)
             case MappingStartEvent():
@@ -379,7 +375,7 @@ class _Builder:
     def _entries(self, depth: int) -> dict[str, _Entry]:
         entries: dict[str, _Entry] = {}
         while not isinstance(event := self._inner(), MappingEndEvent):
-            line, column = _place(event)
+            line, column = self._place(event)
             key = self._node(event, depth + 1).value
             value = self._node(self._inner(), depth + 1)
             if not isinstance(key, str):
@@ -446,8 +442,11 @@ class _Builder:
         mark = error.problem_mark or error.context_mark
         if "end of stream" in problem or "stream end" in problem:
             mark = error.context_mark or mark  # where the bracket or quote was opened
-        place = (mark.line + 1, mark.column + 1) if mark else self._last
-        message, hint = f"is not valid YAML: {problem}", ""
+        place = self._lines.place(mark.index) if mark else self._last
+        plain_problem = problem.replace(repr("\0"), _END).replace("'<stream end>'", _END)
+        message, hint = f"is not valid YAML: {plain_problem}", ""
+        if "'\\t'" in problem and mark:
+            return self._tab(mark.index, place)
         for sign, plain, mend in _SYNTAX:
             if sign in problem:
                 message, hint = plain or message, mend
@@ -455,18 +454,24 @@ class _Builder:
         self._fault(place, message, hint)
         return _GiveUp()
 
+    def _tab(self, index: int, place: tuple[int, int]) -> _GiveUp:
+        indents = not self._text[index - place[1] + 1 : index].strip()
+        message = "a tab can't be used for indentation" if indents else "a tab can't stand here"
+        self._fault(place, message, "indent with spaces" if indents else "write a space")
+        return _GiveUp()
+
     def _fault(self, where: Event | tuple[int, int], message: str, hint: str = "") -> None:
-        line, column = where if isinstance(where, tuple) else _place(where)
-        fault = PolicyFault(file=self._file, line=line, column=column, path="", message=message, hint=hint)
-        self.faults.append(fault)
+        line, column = where if isinstance(where, tuple) else self._place(where)
+        self.faults.append(file_fault(self._file, message, hint, line=line, column=column))
+        if len(self.faults) >= MAX_FAULTS:
+            raise _GiveUp
+
+    def _place(self, event: Event) -> tuple[int, int]:
+        return self._lines.place(event.start_mark.index)
 
 
+_END: Final = "the end of the file"
 _SYNTAX: Final = (
-    (
-        "'\\t'",
-        "a tab can't be used for indentation",
-        "indent with spaces",
-    ),
     (
         "mapping values are not allowed",
         "",
@@ -483,11 +488,6 @@ _SYNTAX: Final = (
 def _tag(event: Event) -> str | None:
     tag = getattr(event, "ctag", None)  # on scalars and the starts of collections
     return None if tag is None else str(tag)
-
-
-def _place(event: Event) -> tuple[int, int]:
-    mark = event.start_mark
-    return mark.line + 1, mark.column + 1
 
 
 def _resolve(text: str) -> str | int | float | bool | None:

@@ -266,6 +266,11 @@ class Frozen(PolicyModel):
     reason: Annotated[str, text("a sentence", pattern=r"\S", longest=500, example="driver update")]
     """Why, for whoever finds it at night."""
 
+    @property
+    def ends_at(self) -> datetime:
+        """When it ends."""
+        return datetime.fromisoformat(self.until)
+
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rule that the moment exists."""
         try:

@@ -82,7 +82,7 @@ class ServingFloor(Schedule):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class Said:
     """What the schedules say at one moment.
 
     Attributes:
@@ -108,7 +108,7 @@ def cron_problem(cron: str) -> str:
     return "never comes" if moment - begin > _LONGEST_GAP else ""
 
 
-def floor_at(schedules: Iterable[SeatFloor | ServingFloor], now: datetime) -> Floor:
+def floor_at(schedules: Iterable[SeatFloor | ServingFloor], now: datetime) -> Said:
     """Return the floor that schedules set at a moment.
 
     Args:
@@ -122,7 +122,7 @@ def floor_at(schedules: Iterable[SeatFloor | ServingFloor], now: datetime) -> Fl
         count = schedule.min_seats if isinstance(schedule, SeatFloor) else schedule.min_serving
         if is_open(schedule, now) and count > value:
             value, ruling = count, schedule.name
-    return Floor(value=value, schedule=ruling, changes_at=min(changes, default=None))
+    return Said(value=value, schedule=ruling, changes_at=min(changes, default=None))
 
 
 def is_open(schedule: Schedule, now: datetime) -> bool:

@@ -4,20 +4,33 @@ The models say what a value must be; this module turns what pydantic found into 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from itertools import islice
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.base import API_VERSION, Broken, Envelope, PolicyModel
-from scaler.policy.document import Document, Path, dotted, load_documents, parse_documents, show
+from scaler.policy.document import (
+    MAX_FAULTS,
+    Document,
+    Path,
+    dotted,
+    load_documents,
+    parse_documents,
+    show,
+)
 from scaler.policy.wording import did_you_mean, expectation, first_sentence, mend, schema_at, schema_of
 
 __all__ = ["Document", "Path", "dotted", "load_documents", "model_for", "parse_documents", "show", "validate"]
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_PLAIN_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+"""Numbers that everybody reads alike."""
 
 
 def validate(model: type[Model], document: Document) -> Model:
@@ -30,10 +43,12 @@ def validate(model: type[Model], document: Document) -> Model:
         checked = model.model_validate_json(json.dumps(document.data), by_alias=True, by_name=False)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        faults = [_fault(model, document, details) for details in found if not _follows(details)]
+        told = islice((details for details in found if not _follows(details)), MAX_FAULTS)
+        faults = [_fault(model, document, details) for details in told]
         raise PolicyError(tuple(sorted(faults, key=lambda fault: (fault.line, fault.column)))) from error
     broken = tuple(
-        document.fault(path + rule.path, rule.message, rule.hint) for path, rule in _broken_rules(checked, ())
+        document.fault(path + rule.path, rule.message, rule.hint)
+        for path, rule in islice(_broken_rules(checked, ()), MAX_FAULTS)
     )
     if broken:
         raise PolicyError(broken)
@@ -104,8 +119,16 @@ def _fault(model: type[BaseModel], document: Document, details: ErrorDetails) ->
     if details["type"] in {"value_error", "assertion_error"}:
         return document.fault(path, details["msg"].partition(", ")[2] or details["msg"])
     value = details["input"]
-    message = f"must be {expectation(schema)}, is {show(value)}"
+    message = f"must be {expectation(schema)}, is {_as_read(document.written(path), value)}"
     return document.fault(path, message, mend(schema, value))
+
+
+def _as_read(written: str, value: object) -> str:
+    """Show a value; a number that YAML 1.1 or its author would read otherwise, in both forms."""
+    misleading = isinstance(value, int | float) and written and not _PLAIN_NUMBER.fullmatch(written)
+    if misleading and not isinstance(value, bool):
+        return f"{written} ({show(value)} in YAML 1.2)"
+    return show(value)
 
 
 def _unknown_tag(

@@ -4,17 +4,24 @@ The wording of errors comes from the same schema that editors read, so that the 
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
-from scaler.policy.base import EXPECTS
+from scaler.policy.base import EXPECTS, UNIT
 from scaler.policy.document import Path, show
 
 Schema: TypeAlias = Mapping[str, Any]
 
+_SEXAGESIMAL: Final = re.compile(r"[0-9]{1,9}(:[0-5]?[0-9]){1,5}")
+_UNDERSCORED: Final = re.compile(r"[0-9][0-9_]{1,20}")
+_BINARY: Final = re.compile(r"0b[01_]*[01]")
+"""Numbers in YAML 1.1, and text in YAML 1.2."""
+_WITH_UNIT: Final = re.compile(r"[0-9]+(\.[0-9]+)?\s?[A-Za-z%µ]{1,8}")
+"""As Kubernetes and Prometheus write quantities and durations."""
 _WORDS_FOR_TRUTH: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
 
 
@@ -130,9 +137,29 @@ def mend(schema: Schema, value: object) -> str:
         return "remove the quotes"
     if isinstance(value, str) and "boolean" in kinds and value.lower() in _WORDS_FOR_TRUTH:
         return "YAML 1.2 knows only true and false"
+    if isinstance(value, str) and "integer" in kinds and (number := _number_alone(value, schema)):
+        return number
     if isinstance(value, int | float) and kinds == {"string"}:
         return "put it into quotes"
     return first_sentence(schema)
+
+
+def _number_alone(value: str, schema: Schema) -> str:
+    """Say how to write a number that YAML 1.1 knew in another form, or that came with its unit; empty for other text."""
+    digits = value.replace("_", "")
+    if _SEXAGESIMAL.fullmatch(value):
+        number = 0
+        for part in value.split(":"):
+            number = number * 60 + int(part)
+        return f"YAML 1.2 reads {value} as text: write {number} if that is meant"
+    if _UNDERSCORED.fullmatch(value):
+        return f"YAML 1.2 reads {value} as text: write {digits}"
+    if _BINARY.fullmatch(value):
+        return f"YAML 1.2 reads {value} as text: write {int(digits, base=0)}"
+    if _WITH_UNIT.fullmatch(value):
+        units = [branch[UNIT] for branch in _branches(schema) if UNIT in branch]
+        return f"write the number alone; its unit is {units[0]}" if units else "write the number alone"
+    return ""
 
 
 def first_sentence(schema: Schema) -> str:

@@ -29,6 +29,15 @@ class XidVerdict(StrEnum):
     """The GPU is excluded, and its seat replaced."""
 
 
+class Unlisted(StrEnum):
+    """What an error says that no rule is about."""
+
+    RECORD = "Record"
+    """Nothing: it is counted and shown."""
+    SUSPECT = "Suspect"
+    """No promotion goes to its GPU; what serves may finish."""
+
+
 class XidCondition(StrEnum):
     """When a rule holds."""
 
@@ -71,7 +80,7 @@ class XidTableSpec(PolicyModel):
 
     rules: Annotated[tuple[XidRule, ...], Field(max_length=1000)] = ()
     """The rules; each code is in one of them at most."""
-    unlisted: Literal["Record", "Suspect"] = "Record"
+    unlisted: Unlisted = Unlisted.RECORD
     """What a code says that no rule is about. The default is `Record`: an error that nobody knows is no reason to lose a
     GPU."""
 

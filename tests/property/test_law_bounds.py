@@ -12,15 +12,20 @@ from scaler.core.memory import Memory
 from scaler.core.model import (
     MISSING,
     Burst,
+    ChangeLimit,
+    FallbackBehavior,
     FleetShare,
     FleetSpec,
     FleetView,
+    Floor,
     Load,
     Mode,
+    Pace,
     PolicySpec,
     Quality,
     Reading,
     Replenish,
+    Select,
     Snapshot,
     Supply,
 )
@@ -90,6 +95,7 @@ def policies(
             Burst, threshold=seconds, window=seconds, stable_window=seconds, demote_after=seconds
         ),
         failure_threshold=number,
+        fallback=st.sampled_from(FallbackBehavior),
         fallback_serving=number,
     )
     return st.lists(one, max_size=4)
@@ -104,9 +110,21 @@ def fleets(
         max_seats=number,
         spare_target=number,
         replenish=st.builds(Replenish, max_concurrent=number, per_minute=number),
-        scale_down_window=seconds,
+        scale_up=paces(number, seconds),
+        scale_down=paces(number, seconds),
+        gpus=number,
     )
     return st.lists(one, max_size=3)
+
+
+def paces(number: st.SearchStrategy[int], seconds: st.SearchStrategy[float]) -> st.SearchStrategy[Pace]:
+    limit = st.builds(ChangeLimit, value=number, percent=st.booleans(), period=seconds)
+    limits = st.lists(limit, max_size=2).map(tuple)
+    return st.builds(Pace, limits=limits, select=st.sampled_from(Select), tolerance=seconds, window=seconds)
+
+
+def floors(number: st.SearchStrategy[int], times: st.SearchStrategy[float]) -> st.SearchStrategy[Floor]:
+    return st.builds(Floor, value=number, schedule=st.just("night"), changes_at=st.one_of(st.none(), times))
 
 
 def snapshots(
@@ -116,7 +134,11 @@ def snapshots(
         Snapshot,
         loads=st.dictionaries(st.sampled_from(NAMES), loads(values)),
         fleets=st.dictionaries(st.sampled_from(FLEETS), views(number)),
+        serving_floors=st.dictionaries(st.sampled_from(NAMES), floors(number, values)),
+        seat_floors=st.dictionaries(st.sampled_from(FLEETS), floors(number, values)),
+        frozen=st.dictionaries(st.sampled_from(FLEETS), values),
         seat_budget=st.one_of(st.none(), number),
+        gpu_budget=st.one_of(st.none(), number),
     )
 
 
@@ -144,7 +166,7 @@ def test_nothing_makes_it_raise_and_the_same_gives_the_same(
             assert all(given >= 0 for given in one.serving.values())
         for fleet in decision.fleets.values():
             assert 0 <= fleet.total <= count(max(s.max_seats for s in shapes if s.name == fleet.fleet)) or (
-                fleet.fleet not in snapshot.fleets
+                fleet.fleet not in snapshot.fleets or fleet.fleet in snapshot.frozen
             )
 
 
@@ -164,8 +186,9 @@ def test_bounds_hold_on_every_path_and_no_seat_is_promised_twice(
         decision, memory = decide(specs, shapes, snapshot, memory, now)
         for name, one in decision.policies.items():
             spec = by_name[name]
-            floor = spec.serving_min
-            most = max(floor, spec.serving_max)
+            most = max(spec.serving_min, spec.serving_max)
+            scheduled = snapshot.serving_floors.get(name, Floor()).value
+            floor = max(spec.serving_min, min(scheduled, most))
             assert sum(one.serving.values()) <= most
             if spec.fleets:
                 assert sum(one.wanted.values()) >= floor
@@ -173,7 +196,11 @@ def test_bounds_hold_on_every_path_and_no_seat_is_promised_twice(
                 assert sum(one.wanted.values()) <= most
             assert all(one.wanted[fleet] >= given for fleet, given in one.serving.items())
             if one.mode is Mode.HOLD and spec.fleets:
-                assert sum(one.wanted.values()) >= min(spec.fallback_serving, most)
+                fallback = max(floor, min(spec.fallback_serving, most))
+                if spec.fallback in {FallbackBehavior.STATIC, FallbackBehavior.CURRENT_REPLICAS_IF_HIGHER}:
+                    assert sum(one.wanted.values()) >= fallback
+                if spec.fallback in {FallbackBehavior.STATIC, FallbackBehavior.CURRENT_REPLICAS_IF_LOWER}:
+                    assert sum(one.serving.values()) <= fallback
         for fleet, view in snapshot.fleets.items():
             usable = view.serving + view.draining + view.spare + view.lent
             assert sum(one.serving.get(fleet, 0) for one in decision.policies.values()) <= usable

@@ -14,6 +14,7 @@ from scaler.core.model import (
     FleetSpec,
     FleetView,
     Load,
+    Pace,
     PolicySpec,
     Quality,
     Reading,
@@ -30,7 +31,7 @@ SPEC = PolicySpec(
     ttft_objective=0.5,
     burst=BURST,
 )
-SHAPE = FleetSpec(name="spares", max_seats=12, spare_target=2, scale_down_window=5.0)
+SHAPE = FleetSpec(name="spares", max_seats=12, spare_target=2, scale_down=Pace(window=5.0))
 
 demands = st.integers(0, 60)
 steps = st.sampled_from([0.0, 0.1, 0.25, 1.0, 1.7])

@@ -63,8 +63,8 @@ def test_a_controller_without_a_token_says_so(
     [
         pytest.param(
             AGENTS.replace("name: spares", "name: others"),
-            "the list of agents has a fleet others, and no policy file has",
-            id="a fleet that no policy knows",
+            "policies.yaml:3:18: metadata.name: fleet spares has no seat in the list of agents",
+            id="a fleet without seats",
         ),
         pytest.param(AGENTS.replace("agent:", "agnet:"), "did you mean agent?", id="a key that nobody knows"),
     ],

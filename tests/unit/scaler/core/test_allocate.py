@@ -4,7 +4,7 @@ import pytest
 
 from scaler.core.allocate import Applicant, allocate
 from scaler.core.model import Supply
-from scaler.core.placement import Place, Pool, place_of
+from scaler.core.placement import COUNT_MAX, Place, Pool, place_of
 from warmpool.seats import FleetName, PolicyName
 
 
@@ -224,3 +224,14 @@ def test_the_order_of_the_policies_does_not_matter() -> None:
         return shares(*(applicant(n, place(one, promotable=5), need=24.0) for n in names))
 
     assert world("abc") == world("cba") == {"a": 2, "b": 2, "c": 1}
+
+
+def test_a_fleet_of_any_size_is_shared_out_at_once() -> None:
+    one = pool(COUNT_MAX)
+    rivals = [
+        applicant(name, place(one, 1, promotable=COUNT_MAX), need=float(COUNT_MAX), most=COUNT_MAX)
+        for name in ("a", "b", "c")
+    ]
+    given = shares(*rivals)
+    assert sum(given.values()) == COUNT_MAX
+    assert max(given.values()) / min(given.values()) < 1.01

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from scaler.core.model import Decision, Load, Mode, ReasonCode, Supply
+from scaler.core.model import Decision, FallbackBehavior, Load, Mode, ReasonCode, Supply
 from tests.unit.scaler.core.world import Run, fleet, load, policy, served, simple, stale, view, wanted
 
 ONE = {"spares": simple({"a": 1}, 1)}
@@ -143,6 +143,28 @@ def test_hold_replaces_what_was_lost_and_asks_for_no_more() -> None:
 def test_fallback_is_a_floor_while_signals_are_missing(options: dict[str, object], serving: int) -> None:
     run = settled(**options)
     run.hold({}, {"spares": simple({"a": 1}, 2)}, 5.0)
+    assert mode(run) is Mode.HOLD
+    assert served(run.decision) == serving
+
+
+@pytest.mark.parametrize(
+    ("behavior", "replicas", "serving"),
+    [
+        pytest.param(FallbackBehavior.STATIC, 3, 3, id="static raises"),
+        pytest.param(FallbackBehavior.STATIC, 1, 1, id="static lowers"),
+        pytest.param(FallbackBehavior.CURRENT_REPLICAS, 3, 2, id="current stays"),
+        pytest.param(FallbackBehavior.CURRENT_REPLICAS_IF_HIGHER, 3, 3, id="if higher raises"),
+        pytest.param(FallbackBehavior.CURRENT_REPLICAS_IF_HIGHER, 1, 2, id="if higher never lowers"),
+        pytest.param(FallbackBehavior.CURRENT_REPLICAS_IF_LOWER, 3, 2, id="if lower never raises"),
+        pytest.param(FallbackBehavior.CURRENT_REPLICAS_IF_LOWER, 1, 1, id="if lower lowers"),
+    ],
+)
+def test_each_fallback_does_what_keda_calls_it(
+    behavior: FallbackBehavior, replicas: int, serving: int
+) -> None:
+    run = settled(fallback=behavior, fallback_serving=replicas)
+    run.hold({"a": load(14)}, TWO, 3.0)
+    run.hold({}, {"spares": simple({"a": 2}, 1)}, 6.0)
     assert mode(run) is Mode.HOLD
     assert served(run.decision) == serving
 

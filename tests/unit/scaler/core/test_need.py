@@ -114,3 +114,55 @@ def test_engines_alone_give_a_rate_too() -> None:
     service = measure_service(None, one, 1.0, 2.0)
     assert service is not None
     assert service.rate == 0.5
+
+
+# ------------------------------------------------------------------ work queues, and first tokens that come too late
+
+
+@pytest.mark.parametrize(
+    ("one", "rate", "capacity", "needed"),
+    [
+        pytest.param(demand(0, 0, backlog=0), 0.5, 8, 0.0, id="nothing in the queue"),
+        pytest.param(demand(8, 0, backlog=40), 0.5, 8, 8 + 40 / 2, id="worked off within the drain time"),
+        pytest.param(demand(8, 4, backlog=40), 0.5, 8, 8 + 44 / 2, id="what waits at gateways goes with it"),
+        pytest.param(demand(0, 0, backlog=4000), 0.0, 0, 8.0, id="rate unknown: one seat to begin with"),
+        pytest.param(demand(8, 0, backlog=4000), 0.0, 8, 16.0, id="rate unknown: twice what there is"),
+        pytest.param(demand(0, 0, backlog=3), 0.0, 8, 3.0, id="never more than there is work"),
+    ],
+)
+def test_a_backlog_is_work_for_the_drain(one: Demand, rate: float, capacity: float, needed: float) -> None:
+    result = terms(one, Ring(), rate, policy(queue_drain=2.0), capacity, 0.0)
+    assert result.backlog == pytest.approx(needed)
+    assert result.stable >= needed
+
+
+def test_a_backlog_is_no_concurrency_and_no_risk() -> None:
+    one = demand(2, 0, backlog=500, backlog_age=900)
+    assert one.value == 2.0
+    result = terms(one, Ring(), 0.5, policy(), 8.0, 0.0)
+    assert not result.at_risk
+    assert result.mean == 2.0
+
+
+def test_a_work_queue_alone_makes_demand_known() -> None:
+    one, _ = measure(Load(backlog=fresh(0)), NEVER_SEEN, serving=False, now=0.0)
+    assert one.value == 0.0
+    assert one.quality is Quality.FRESH
+
+
+@pytest.mark.parametrize(
+    ("late", "capacity", "needed"),
+    [
+        pytest.param(0.0, 8.0, 0.0, id="none late"),
+        pytest.param(0.05, 8.0, 0.0, id="as many as may be"),
+        pytest.param(0.25, 8.0, 9.6, id="as much more as are late beyond that"),
+        pytest.param(1.0, 80.0, 12.0, id="at most twice the demand"),
+        pytest.param(1.5, 8.0, 0.0, id="no share"),
+        pytest.param(math.nan, 8.0, 0.0, id="no number"),
+    ],
+)
+def test_first_tokens_that_come_too_late_correct_the_answer(
+    late: float, capacity: float, needed: float
+) -> None:
+    result = terms(demand(6, late_share=late), Ring(), 0.5, policy(late_share=0.05), capacity, 0.0)
+    assert result.correction == pytest.approx(needed)

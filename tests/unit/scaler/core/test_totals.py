@@ -1,7 +1,7 @@
 import pytest
 
-from scaler.core.model import FleetDecision, FleetView, ReasonCode, Replenish
-from tests.unit.scaler.core.world import Run, fleet, load, policy, simple, view
+from scaler.core.model import FleetDecision, FleetView, Floor, Pace, ReasonCode, Replenish, Supply
+from tests.unit.scaler.core.world import Run, fleet, load, policy, served, simple, view
 
 IDLE = {"a": load(1)}
 
@@ -134,7 +134,7 @@ def test_a_fresh_fleet_is_filled_to_the_end_and_slowed_afterwards() -> None:
 
 
 def test_the_total_falls_after_a_smaller_one_has_lasted_for_the_window() -> None:
-    run = Run([policy()], [fleet(max_seats=9, spare_target=1, scale_down_window=20.0)])
+    run = Run([policy()], [fleet(max_seats=9, spare_target=1, scale_down=Pace(window=20.0))])
     run.hold({"a": load(40)}, {"spares": simple({"a": 5}, 1)}, 15.0)
     assert of(run).total == 6
     run.hold({"a": load(4)}, {"spares": simple({"a": 1}, 5)}, 5.0)
@@ -149,7 +149,7 @@ def test_the_total_falls_after_a_smaller_one_has_lasted_for_the_window() -> None
 
 
 def test_a_restart_leaves_the_total_alone_for_the_window() -> None:
-    run = Run([policy()], [fleet(max_seats=9, spare_target=1, scale_down_window=20.0)])
+    run = Run([policy()], [fleet(max_seats=9, spare_target=1, scale_down=Pace(window=20.0))])
     many = {"spares": simple({"a": 1}, 5)}
     run.hold(IDLE, many, 19.0)
     assert of(run).total == 6
@@ -236,3 +236,70 @@ class TestBudget:
         run = self.run(own_spare=3)
         run.step({}, self.views(0, 0))
         assert (of(run, "own").total, of(run, "spares").total) == (4, 3)
+
+
+# ------------------------------------------------------------------ the clock, freezes, GPUs
+
+
+def test_a_schedule_raises_the_total_and_says_so() -> None:
+    run = Run([policy()], [fleet(max_seats=9, spare_target=1)])
+    day = Floor(value=5, schedule="day", changes_at=1060.0)
+    run.step(IDLE, {"spares": simple({"a": 1}, 1)}, seat_floors={"spares": day})
+    assert of(run).total > 2
+    assert ReasonCode.SCHEDULED in codes(run)
+    run.hold(IDLE, {"spares": simple({"a": 1}, 4)}, 5.0)
+    night = Floor(changes_at=9000.0)
+    run.step(IDLE, {"spares": simple({"a": 1}, 4)}, seat_floors={"spares": night})
+    assert ReasonCode.SCHEDULED not in codes(run)
+
+
+def test_a_schedule_stays_within_the_most_seats() -> None:
+    run = Run([policy()], [fleet(max_seats=3, spare_target=1)])
+    run.step(IDLE, {"spares": simple({"a": 1}, 2)}, seat_floors={"spares": Floor(value=9, schedule="day")})
+    assert of(run).total == 3
+
+
+def test_the_opening_of_a_window_is_a_wakeup() -> None:
+    run = Run([policy()], [fleet(max_seats=3, spare_target=1)])
+    run.hold(IDLE, {"spares": simple({"a": 1}, 1)}, 60.0)
+    soon = Floor(changes_at=run.now + 0.4)
+    run.step(IDLE, {"spares": simple({"a": 1}, 1)}, seat_floors={"spares": soon})
+    assert run.decision.next_wakeup == pytest.approx(run.now + 0.4)
+
+
+def test_a_policys_schedule_is_a_floor_of_what_serves() -> None:
+    run = Run([policy(serving_max=3)], [fleet(max_seats=9, spare_target=1)])
+    day = Floor(value=7, schedule="day", changes_at=1e6)
+    run.step(IDLE, {"spares": simple({"a": 1}, 4)}, serving_floors={"a": day})
+    decided = run.decision.policies["a"]
+    assert decided.serving["spares"] == 3, "as far as serving.max lets it"
+    assert decided.reasons[0].code is ReasonCode.SCHEDULED
+
+
+def test_a_frozen_fleet_keeps_the_size_that_its_workload_has() -> None:
+    run = Run([policy(serving_max=9)], [fleet(max_seats=9, spare_target=2)])
+    run.step({"a": load(60)}, {"spares": simple({"a": 1}, 2)}, frozen={"spares": run.now + 100.0})
+    assert of(run).total == 3
+    assert ReasonCode.FROZEN in codes(run)
+    assert served(run.decision) == 3, "promotions go on"
+    assert run.decision.next_wakeup is not None
+    run.step({"a": load(60)}, {"spares": simple({"a": 3})}, after=100.0, frozen={"spares": run.now + 100.0})
+    assert of(run).total > 3
+
+
+def test_a_gpu_budget_counts_what_a_seat_takes() -> None:
+    two = policy("b", fleets=(("large", 8),))
+    run = Run([policy(), two], [fleet(max_seats=9, spare_target=0), fleet("large", 9, 0, gpus=4)])
+    loads = {"a": load(40), "b": load(40)}
+    fleets = {"spares": simple({"a": 1}), "large": view({"b": Supply(serving=1)}, serving=1)}
+    run.step(loads, fleets, gpu_budget=11)
+    totals = {name: one.total for name, one in run.decision.fleets.items()}
+    assert totals["spares"] + 4 * totals["large"] <= 11
+    assert totals["large"] == 2
+    assert ReasonCode.BUDGET_EXHAUSTED in codes(run)
+
+
+def test_fleets_without_gpus_are_outside_the_gpu_budget() -> None:
+    run = Run([policy(serving_max=9)], [fleet(max_seats=9, spare_target=0, gpus=0)])
+    run.step({"a": load(40)}, {"spares": simple({"a": 1})}, gpu_budget=0)
+    assert of(run).total == 5

@@ -15,6 +15,7 @@ from scaler.core.model import (
     FleetSpec,
     FleetView,
     Load,
+    Pace,
     PolicySpec,
     Quality,
     Reading,
@@ -60,7 +61,7 @@ def fleet(name: str = "spares", max_seats: int = 3, spare_target: int = 1, **mor
         name=FleetName(name),
         max_seats=max_seats,
         spare_target=spare_target,
-        **({"scale_down_window": 20.0} | more),
+        **({"scale_down": Pace(window=20.0)} | more),
     )  # type: ignore[arg-type]
 
 
@@ -101,12 +102,15 @@ class Run:
         *,
         after: float = 0.0,
         budget: int | None = None,
+        **more: object,
     ) -> Decision:
+        """Decide once; `more` is what else the snapshot says."""
         self.now += after
         snapshot = Snapshot(
             loads={PolicyName(name): one for name, one in loads.items()},
             fleets={FleetName(name): one for name, one in fleets.items()},
             seat_budget=budget,
+            **more,  # type: ignore[arg-type]
         )
         self.decision, self.memory = decide(self.policies, self.fleets, snapshot, self.memory, self.now)
         return self.decision

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.drill.scenario import Arrivals, Scenario
+from scaler.drill.scenario import Arrivals, Process, Scenario
 from scaler.drill.schedule import arrival_times, schedule, windows
 
 
 def times(
     segments: list[tuple[float, float, float, float]], process: str, *, burstiness: int = 100
 ) -> list[float]:
-    arrivals = Arrivals(process=process, burstiness_percent=burstiness)
+    arrivals = Arrivals(process=Process(process), burstiness_percent=burstiness)
     return list(arrival_times(segments, arrivals, random.Random(7)))
 
 

@@ -8,7 +8,8 @@ import pytest
 from pydantic import Field
 
 from scaler.errors import PolicyError
-from scaler.policy.base import Broken, Envelope, Name, PolicyModel
+from scaler.policy.base import UNIT, Broken, Envelope, Name, PolicyModel
+from scaler.policy.document import MAX_FAULTS
 from scaler.policy.source import model_for, parse_documents, validate
 
 
@@ -30,7 +31,7 @@ class CakeSpec(PolicyModel):
     baked: bool = True
     note: str = ""
     topping: Slice | None = None
-    percent: Annotated[int, Field(ge=1, le=100)] | None = None
+    percent: Annotated[int, Field(ge=1, le=100, json_schema_extra={UNIT: "percent"})] | None = None
     share: float = 0.5
 
     def broken_rules(self) -> Iterator[Broken]:
@@ -170,6 +171,69 @@ def test_a_second_key_is_wrong(line: str, expected: str | None) -> None:
         validate(Cake, document)
     else:
         assert check(text) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            "percent: 1:30",
+            'f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is "1:30" | YAML 1.2 reads 1:30 as text:'
+            " write 90 if that is meant",
+            id="sexagesimal",
+        ),
+        pytest.param(
+            "percent: 1_0",
+            'f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is "1_0" | YAML 1.2 reads 1_0 as text: write 10',
+            id="underscores",
+        ),
+        pytest.param(
+            "percent: 0b101",
+            'f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is "0b101" | YAML 1.2 reads 0b101 as text:'
+            " write 5",
+            id="binary",
+        ),
+        pytest.param(
+            "percent: 30 %",
+            'f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is "30 %" | write the number alone; its unit'
+            " is percent",
+            id="with-its-unit",
+        ),
+        pytest.param(
+            "percent: 1e1",
+            "f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is 1e1 (10.0 in YAML 1.2)",
+            id="exponent",
+        ),
+        pytest.param(
+            "percent: on",
+            'f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is "on"',
+            id="on",
+        ),
+        pytest.param(
+            "note: 010",
+            "f.yaml:6:9: spec.note: must be text, is 010 (10 in YAML 1.2) | put it into quotes",
+            id="old-octal-for-text",
+        ),
+        pytest.param(
+            "note: 0o17",
+            "f.yaml:6:9: spec.note: must be text, is 0o17 (15 in YAML 1.2) | put it into quotes",
+            id="octal-for-text",
+        ),
+        pytest.param(
+            "note: True",
+            "f.yaml:6:9: spec.note: must be text, is true | put it into quotes",
+            id="truth-for-text",
+        ),
+        pytest.param("note: ~", "f.yaml:6:3: spec.note: must be text, is empty", id="null-for-text"),
+    ],
+)
+def test_what_yaml_1_1_read_otherwise_is_said(line: str, expected: str) -> None:
+    assert check(f"{HEAD}{GOOD}  {line}\n") == [expected]
+
+
+def test_faults_without_end_are_cut_off() -> None:
+    keys = "".join(f"  key{number}: 1\n" for number in range(MAX_FAULTS + 10))
+    assert len(check(f"{HEAD}{GOOD}{keys}")) == MAX_FAULTS
 
 
 def test_python_names_are_no_keys() -> None:

@@ -1,0 +1,177 @@
+"""A lint report as people read it: a block for each fleet and policy, then the findings with their places."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.text import Text
+
+from scaler.cli.human import NOTHING, duration, listed, plural
+from scaler.cli.output import table
+from scaler.cli.show import indented
+from scaler.policy.document import dotted
+from scaler.policy.fleet import Fleet
+from scaler.policy.lint import Figure, Finding, FleetReport, Operator, PolicyReport, Report, Severity, Term
+from scaler.policy.lint.findings import SECONDS
+from scaler.policy.lint.memory import Room, SeatMemory
+
+Placed = tuple[Finding, tuple[str, int, int]]
+"""A finding with file, line and column."""
+
+_STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_ASSUMED: Final = "assumption "
+
+
+def page(report: Report, findings: Sequence[Placed], *, wide: bool) -> Text:
+    """Lay out a report.
+
+    Args:
+        report: what was found out.
+        findings: its findings in the order in which to show them.
+        wide: say of each term where it comes from.
+    """
+    blocks = [_fleet(each, wide=wide) for each in report.fleets]
+    blocks += [_policy(each, wide=wide) for each in report.policies]
+    blocks += [_finding(each) for each in findings]
+    assumed = _assumptions(report)
+    if assumed:
+        blocks.append(assumed)
+    blocks.append(_summary(report))
+    return Text("\n\n").join(blocks)
+
+
+def _fleet(report: FleetReport, *, wide: bool) -> Text:
+    blocks = [
+        Text(
+            f"Fleet {report.fleet.metadata.name}: {_shape(report.fleet)}; residents {listed(report.policies)}"
+        )
+    ]
+    if report.times:
+        blocks.append(_figures(("TIME", "AT MOST"), report.times, wide=wide))
+    if report.costs:
+        blocks.append(_figures(("COST", "A DAY"), report.costs, wide=wide))
+    if report.memory is not None and report.memory.needed.total:
+        blocks.append(_memory(report.memory, wide=wide))
+    return Text("\n").join(blocks)
+
+
+def _shape(fleet: Fleet) -> str:
+    spec = fleet.spec
+    gpus = f"of {plural(spec.seat.gpus, 'GPU')}" if spec.seat.gpus else "without GPU"
+    return f"at most {plural(spec.max_seats, 'seat')} {gpus}, {spec.spare.min} spare"
+
+
+def _policy(report: PolicyReport, *, wide: bool) -> Text:
+    spec = report.policy.spec
+    fleets = listed([share.name for share in spec.fleets])
+    heading = Text(f"Policy {report.policy.metadata.name}: on {fleets}")
+    return Text("\n").join([heading, _figures(("TIME", "AT MOST"), report.times, wide=wide)])
+
+
+# ------------------------------------------------------------------ figures
+
+
+def _figures(titles: tuple[str, str], figures: Sequence[Figure], *, wide: bool) -> Text:
+    """Lay out figures, each with what it is made of: in a line, or a line for each term with its origin."""
+    if not wide:
+        rows = [[figure.name, _total(figure), _made_of(figure)] for figure in figures]
+        return indented(table([*titles, "MADE OF"], rows))
+    rows = []
+    for figure in figures:
+        rows.append([figure.name, _total(figure), figure.never, ""])
+        rows += [["", _value(term), term.name, term.origin] for term in figure.terms if not figure.never]
+    return indented(table([*titles, "MADE OF", "FROM"], rows))
+
+
+def _total(figure: Figure) -> str:
+    if figure.never:
+        return "never"
+    if figure.total is None:
+        return "unknown"
+    return ("> " if figure.unknown else "") + _number(figure.total, figure.unit)
+
+
+def _made_of(figure: Figure) -> str:
+    if figure.never:
+        return figure.never
+    if figure.operator is Operator.PRODUCT:
+        return " × ".join(f"{_number(term.value or 0.0, '')} {term.name}" for term in figure.terms)
+    return " + ".join(f"{term.name} {_value(term)}" for term in figure.terms)
+
+
+def _value(term: Term) -> str:
+    return "unknown" if term.value is None else _number(term.value, term.unit)
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == SECONDS:
+        return duration(value)
+    return f"{value:,.2f}".removesuffix(".00") + (f" {unit}" if unit else "")
+
+
+# ------------------------------------------------------------------ memory
+
+
+def _memory(memory: SeatMemory, *, wide: bool) -> Text:
+    total = "unknown" if memory.memory is None else f"{memory.memory:,} MiB"
+    needed = _figures(("GPU MEMORY", f"OF {total}"), [memory.needed], wide=wide)
+    header = ["RESIDENT", "PAUSED", "KV", "KV-ALONE", "KV-SHARED", "SHARE", "IN-FLIGHT"]
+    rooms = indented(table(header, [_room(room) for room in memory.rooms]))
+    return Text("\n").join([needed, rooms])
+
+
+def _room(room: Room) -> list[str]:
+    footprint = room.footprint
+    sizes = (footprint.paused, footprint.kv, room.alone, room.shared)
+    share = NOTHING if room.share is None else f"{room.share:.0%}"
+    held = NOTHING if room.in_flight is None else f"{room.in_flight}/{footprint.target}"
+    return [footprint.name, *(NOTHING if size is None else f"{size:,} MiB" for size in sizes), share, held]
+
+
+# ------------------------------------------------------------------ findings
+
+
+def _finding(placed: Placed) -> Text:
+    finding, (file, line, column) = placed
+    text = Text()
+    text.append(f"{finding.severity.value.lower()}: ", style=_STYLES[finding.severity])
+    text.append(f"{file}:{line}:{column}: {dotted(finding.place.path)}: {finding.message} [{finding.code}]")
+    if finding.hint:
+        text.append("\n\n")
+        text.append("hint: ", style="cyan")
+        text.append(finding.hint)
+    return text
+
+
+def _assumptions(report: Report) -> Text | None:
+    """Name the assumptions that some figure or finding above rests on."""
+    used = {term.origin.partition(_ASSUMED)[2] for term in _all_terms(report) if _ASSUMED in term.origin}
+    values = report.subject.assumptions.model_dump(by_alias=True)
+    names = [name for name in values if any(origin.startswith(name) for origin in used)]
+    if not names:
+        return None
+    listed_values = ", ".join(f"{name}={values[name]}" for name in names)
+    return Text(f"Assumed: {listed_values} (--assume NAME=VALUE)")
+
+
+def _all_terms(report: Report) -> Iterator[Term]:
+    for fleet in report.fleets:
+        for figure in (*fleet.times, *fleet.costs):
+            yield from figure.terms
+    for policy in report.policies:
+        for figure in policy.times:
+            yield from figure.terms
+    for finding in report.findings:
+        yield from finding.terms
+
+
+def _summary(report: Report) -> Text:
+    counted = [
+        plural(sum(finding.severity is severity for finding in report.findings), word)
+        for severity, word in (
+            (Severity.ERROR, "error"),
+            (Severity.WARNING, "warning"),
+            (Severity.INFO, "note"),
+        )
+    ]
+    fleets, policies = plural(len(report.fleets), "fleet"), plural(len(report.policies), "policy")
+    return Text(f"{fleets} and {policies}: {', '.join(counted)}")

@@ -1,0 +1,198 @@
+"""`emberpool policy explain`: what the law would answer to a load, step by step."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from scaler.cli.explain_text import as_text, as_tree, changing
+from scaler.cli.failures import OK
+from scaler.cli.options import Paths, examples
+from scaler.cli.output import emit
+from scaler.cli.renderings import Rendering, RenderingOption, as_data
+from scaler.errors import UserError
+from scaler.policy.compile import PolicySet, load_policies
+from scaler.policy.whatif import GivenLoad, Question, what_if
+from scaler.policy.wording import did_you_mean
+from warmpool.seats import FleetName, PolicyName
+
+SERVICE_SECONDS: Final = 10.0
+"""How long a request takes where nobody said it: some hundred tokens of an answer."""
+_LONGEST_SECONDS: Final = 86_400
+
+Name = TypeVar("Name", FleetName, PolicyName)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the commands about policies."""
+    app.command(
+        "explain",
+        epilog=examples(
+            "emberpool policy explain policies/shared-spares.yaml --load llama-8b=70",
+            "emberpool policy explain policies/ --load chat=40 --queued chat=12 --oldest-wait chat=0.8",
+            "emberpool policy explain policies/ --load chat=3 --serving chat=4 --for 600",
+            "emberpool policy explain policies/ --load chat=40 -o json | jq '.answers[].seconds'",
+        ),
+    )(explain)
+
+
+def _numbers(flag: str, value: str, text: str) -> Any:  # noqa: ANN401 - what typer makes an option of
+    return typer.Option(flag, metavar=value, help=text, show_default=False)
+
+
+def explain(  # noqa: PLR0917 - typer hands every option over by name
+    paths: Paths,
+    load: Annotated[
+        list[str],
+        _numbers("--load", "POLICY=REQUESTS", "Requests in flight, held as they are. May be repeated."),
+    ],
+    queued: Annotated[
+        list[str] | None,
+        _numbers("--queued", "POLICY=REQUESTS", "Requests that wait at the gateway beside those."),
+    ] = None,
+    oldest_wait: Annotated[
+        list[str] | None,
+        _numbers("--oldest-wait", "POLICY=SECONDS", "How long the oldest of them has waited."),
+    ] = None,
+    service: Annotated[
+        list[str] | None,
+        _numbers(
+            "--service", "POLICY=SECONDS", f"How long one request takes (default: {SERVICE_SECONDS:.0f})."
+        ),
+    ] = None,
+    serving: Annotated[
+        list[str] | None,
+        _numbers("--serving", "POLICY=RESIDENTS", "Residents that serve at first (default: the floor)."),
+    ] = None,
+    seats: Annotated[
+        list[str] | None,
+        _numbers("--seats", "FLEET=SEATS", "Seats that are up (default: all that it may have)."),
+    ] = None,
+    seconds: Annotated[
+        int,
+        typer.Option(
+            "--for", min=0, max=_LONGEST_SECONDS, metavar="SECONDS", help="How long the load is held."
+        ),
+    ] = 120,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="When it begins, as 2026-12-24T08:00:00+01:00, for schedules and freezes (default: now).",
+            show_default=False,
+        ),
+    ] = None,
+    output: RenderingOption = Rendering.TEXT,
+) -> int:
+    """Say what the law would answer to a load: its terms, which of them rules, who serves where, and why.
+
+    Nothing runs: the law is asked again and again in virtual time, with every seat up, promotions and drains that take no
+    time, and before the first moment no request for as long as the law remembers.
+    """
+    policies = load_policies(paths)
+    given = {
+        "load": _read("--load", load, policies.policy_specs, "policy"),
+        "queued": _read("--queued", queued, policies.policy_specs, "policy"),
+        "wait": _read("--oldest-wait", oldest_wait, policies.policy_specs, "policy"),
+        "service": _read("--service", service, policies.policy_specs, "policy"),
+    }
+    question = Question(
+        loads={name: _load_of(name, given) for name in given["load"] | given["queued"]},
+        serving=_whole("--serving", _read("--serving", serving, policies.policy_specs, "policy")),
+        seats=_within(policies, _whole("--seats", _read("--seats", seats, policies.fleet_specs, "fleet"))),
+        seconds=float(seconds),
+        at=_moment(at),
+    )
+    answers = list(changing(what_if(policies, question)))
+    if output is Rendering.TEXT:
+        emit(as_text(policies, question, answers))
+    else:
+        emit(as_data(as_tree(question, answers), output))
+    return OK
+
+
+# ------------------------------------------------------------------ reading
+
+
+def _read(
+    flag: str, texts: Sequence[str] | None, known: Mapping[Name, object], noun: str
+) -> dict[Name, float]:
+    """Read `NAME=NUMBER` of a repeated option.
+
+    Raises:
+        UserError: one of them is of another form, about nothing that is known, or about something twice.
+    """
+    names = {str(name): name for name in known}
+    found: dict[Name, float] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        amount = _number(value)
+        if not equals or amount is None:
+            raise UserError(
+                f"{flag} {text}: must be NAME=NUMBER", hint=f"such as {flag} {next(iter(names), 'chat')}=4"
+            )
+        if key not in names:
+            there_are = f"there are: {', '.join(names)}"
+            raise UserError(
+                f"{flag} {text}: there is no {noun} {key}", hint=did_you_mean(key, names) or there_are
+            )
+        if names[key] in found:
+            raise UserError(f"{flag} {text}: {noun} {key} is given twice", hint="keep one of the two")
+        found[names[key]] = amount
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= 1e9 else None  # noqa: PLR2004 - what the law takes for a reading
+
+
+def _whole(flag: str, found: Mapping[Name, float]) -> dict[Name, int]:
+    for name, value in found.items():
+        if not value.is_integer():
+            raise UserError(
+                f"{flag} {name}={value:g}: must be a whole number", hint="residents and seats are counted"
+            )
+    return {name: int(value) for name, value in found.items()}
+
+
+def _within(policies: PolicySet, seats: dict[FleetName, int]) -> dict[FleetName, int]:
+    for name, count in seats.items():
+        most = policies.fleet_specs[name].max_seats
+        if count > most:
+            raise UserError(
+                f"--seats {name}={count}: the fleet may have {most}", hint="raise maxSeats in its document"
+            )
+    return seats
+
+
+def _load_of(name: PolicyName, given: Mapping[str, Mapping[PolicyName, float]]) -> GivenLoad:
+    service = given["service"].get(name, SERVICE_SECONDS)
+    if service <= 0.0:
+        raise UserError(
+            f"--service {name}={service:g}: a request takes some time", hint="give more than 0 seconds"
+        )
+    return GivenLoad(
+        in_flight=given["load"].get(name, 0.0),
+        queued=given["queued"].get(name, 0.0),
+        oldest_wait=given["wait"].get(name, 0.0),
+        service_seconds=service,
+    )
+
+
+def _moment(text: str | None) -> datetime:
+    if text is None:
+        return datetime.now(UTC)
+    hint = "such as 2026-12-24T08:00:00+01:00"
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UserError(f"--at {text}: there is no such time", hint=hint) from error
+    if moment.tzinfo is None:
+        raise UserError(f"--at {text}: lacks a time zone", hint=hint)
+    return moment

@@ -1,0 +1,256 @@
+"""`emberpool policy lint`: what a set of policies means, in numbers, before it is live."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from scaler.cli.failures import FAILED, OK
+from scaler.cli.lint_text import page
+from scaler.cli.options import Paths, examples
+from scaler.cli.output import as_json, as_yaml, emit
+from scaler.errors import UserError
+from scaler.policy.compile import compile_set
+from scaler.policy.document import Document, dotted
+from scaler.policy.lint import (
+    Assumptions,
+    Figure,
+    Finding,
+    Place,
+    PodTemplate,
+    Report,
+    Severity,
+    Subject,
+    Term,
+    lint,
+    pod_templates,
+    worst,
+)
+from scaler.policy.lint.memory import SeatMemory
+from scaler.policy.source import load_documents
+from scaler.policy.wording import did_you_mean, expectation, schema_at, schema_of
+
+Position = tuple[str, int, int]
+"""File, line and column (1-based)."""
+
+
+class LintOutput(StrEnum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the commands about policies."""
+    app.command(
+        "lint",
+        epilog=examples(
+            "emberpool policy lint policies/",
+            "emberpool policy lint policies/ -o wide --assume podStartSeconds=40",
+            "emberpool policy lint policies/ --template deployment.yaml --strict",
+            "emberpool policy lint policies/ -o json | jq '.findings[] | select(.severity == \"Error\")'",
+        ),
+    )(lint_command)
+
+
+def lint_command(
+    paths: Paths,
+    output: Annotated[
+        LintOutput, typer.Option("--output", "-o", help="How to print: table, wide, json or yaml.")
+    ] = LintOutput.TABLE,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings, too.")] = False,
+    seat_memory_mib: Annotated[
+        int | None,
+        typer.Option(
+            "--seat-memory-mib", metavar="N", help="GPU memory of a seat, where a fleet doesn't say it."
+        ),
+    ] = None,
+    template: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--template", metavar="MANIFEST", help="Manifest of a fleet's pods; several may be given."
+        ),
+    ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--assume",
+            metavar="NAME=VALUE",
+            help="What isn't in any policy; -o json lists all under assumptions.",
+        ),
+    ] = None,
+) -> int:
+    """Tell what policies mean: worst-case times, costs, GPU memory, and what can't come true.
+
+    Every number says what it is made of; -o wide says where each part comes from. What isn't known is left out of a total,
+    which then says so with a >. Times hold while nothing fails: no reading times out, no promotion needs a second try. Exit
+    code 0: no errors; 1: errors, with --strict warnings too; 2: the files can't be used.
+    """
+    documents = load_documents(paths)
+    policies = compile_set(documents)
+    manifests = load_documents(template) if template else []
+    subject = Subject(
+        policies=policies,
+        now=datetime.now(UTC),
+        assumptions=parse_assumptions(assume or [], seat_memory_mib),
+        templates=pod_templates(manifests),
+    )
+    report = lint(subject)
+    places = _Places(documents, subject.templates)
+    if output in {LintOutput.JSON, LintOutput.YAML}:
+        tree = to_tree(report, places)
+        emit(as_json(tree) if output is LintOutput.JSON else as_yaml(tree))
+    else:
+        ordered = sorted(report.findings, key=lambda finding: places.of(finding.place))
+        emit(
+            page(
+                report,
+                [(finding, places.of(finding.place)) for finding in ordered],
+                wide=output is LintOutput.WIDE,
+            )
+        )
+    failing = {Severity.ERROR, Severity.WARNING} if strict else {Severity.ERROR}
+    return FAILED if worst(report.findings) in failing else OK
+
+
+def parse_assumptions(written: Sequence[str], seat_memory_mib: int | None) -> Assumptions:
+    """Read `NAME=VALUE` options.
+
+    Raises:
+        UserError: an unknown name, or a value that can't be one.
+    """
+    values: dict[str, int] = {} if seat_memory_mib is None else {"seatMemoryMiB": seat_memory_mib}
+    known = [field.alias or name for name, field in Assumptions.model_fields.items()]
+    for each in written:
+        name, equals, value = each.partition("=")
+        if not equals or not value.isdecimal():
+            raise UserError(
+                f"--assume {each} is not NAME=VALUE with a whole number", hint="such as podStartSeconds=40"
+            )
+        if name not in known:
+            hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
+            raise UserError(f"--assume {each}: there is no assumption {name}", hint=hint)
+        values[name] = int(value)
+    try:
+        return Assumptions.model_validate(values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        expected = expectation(schema_at(schema_of(Assumptions), (name,)))
+        raise UserError(f"{name} must be {expected}, is {values[name]}") from error
+
+
+class _Places:
+    """Where the objects of a set stand in files."""
+
+    def __init__(self, documents: Sequence[Document], templates: Sequence[PodTemplate]) -> None:
+        self._documents = {_identity(document): document for document in reversed(documents)}
+        for each in reversed(templates):
+            place = each.workload_place()
+            self._documents[place.kind, place.namespace, place.name] = each.document
+
+    def of(self, place: Place) -> Position:
+        document = self._documents[place.kind, place.namespace, place.name]
+        return (document.file, *document.position(place.path))
+
+
+def _identity(document: Document) -> tuple[str, str, str]:
+    metadata = document.data["metadata"]
+    return str(document.data["kind"]), str(metadata.get("namespace", "default")), str(metadata["name"])
+
+
+# ------------------------------------------------------------------ for machines
+
+
+def to_tree(report: Report, places: _Places) -> dict[str, Any]:
+    """Return a report as plain data, with the keys in lowerCamelCase."""
+    findings = sorted(report.findings, key=lambda finding: places.of(finding.place))
+    return {
+        "policyHash": report.subject.policies.hash,
+        "assumptions": report.subject.assumptions.model_dump(mode="json", by_alias=True),
+        "fleets": [
+            {
+                "name": each.fleet.metadata.name,
+                "policies": list(each.policies),
+                "times": [_figure(figure) for figure in each.times],
+                "costsPerDay": [_figure(figure) for figure in each.costs],
+                "memory": None if each.memory is None else _memory(each.memory),
+            }
+            for each in report.fleets
+        ],
+        "policies": [
+            {"name": each.policy.metadata.name, "times": [_figure(figure) for figure in each.times]}
+            for each in report.policies
+        ],
+        "findings": [_finding(finding, places.of(finding.place)) for finding in findings],
+        "summary": summary(report.findings),
+    }
+
+
+def summary(findings: Sequence[Finding]) -> Mapping[str, int]:
+    """Count findings by severity."""
+    return {
+        f"{severity.value.lower()}s": sum(finding.severity is severity for finding in findings)
+        for severity in reversed(Severity)
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {
+        "name": figure.name,
+        "unit": figure.unit,
+        "total": figure.total,
+        "exact": figure.exact,
+        "never": figure.never or None,
+        "operator": figure.operator.value,
+        "terms": list(_terms(figure.terms)),
+    }
+
+
+def _terms(terms: Sequence[Term]) -> Iterator[dict[str, Any]]:
+    for term in terms:
+        yield {"name": term.name, "value": term.value, "unit": term.unit, "origin": term.origin}
+
+
+def _memory(memory: SeatMemory) -> dict[str, Any]:
+    return {
+        "memoryMiB": memory.memory,
+        "needed": _figure(memory.needed),
+        "residents": [
+            {
+                "policy": room.footprint.name,
+                "pausedMiB": room.footprint.paused,
+                "kvMiB": room.footprint.kv,
+                "kvAloneMiB": room.alone,
+                "kvSharedMiB": room.shared,
+                "share": room.share,
+                "targetInFlight": room.footprint.target,
+                "inFlight": room.in_flight,
+            }
+            for room in memory.rooms
+        ],
+    }
+
+
+def _finding(finding: Finding, position: Position) -> dict[str, Any]:
+    file, line, column = position
+    return {
+        "code": finding.code.value,
+        "severity": finding.severity.value,
+        "kind": finding.place.kind,
+        "namespace": finding.place.namespace,
+        "name": finding.place.name,
+        "file": file,
+        "line": line,
+        "column": column,
+        "path": dotted(finding.place.path),
+        "message": finding.message,
+        "hint": finding.hint,
+        "terms": list(_terms(finding.terms)),
+    }

@@ -1,0 +1,1 @@
+"""Measurements of the policy reader; run by hand, imported by nothing."""

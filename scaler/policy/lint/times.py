@@ -1,0 +1,259 @@
+"""Worst-case times of one policy: from nothing to one resident, from one to many, and back, with every contribution.
+
+They are the worst case of a system in which nothing fails: a promotion that does is given up at its deadline, and the
+next seat is taken.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from scaler.policy.fleet import Fleet, KvWhenPaused
+from scaler.policy.lint.assumptions import (
+    BUCKET_SECONDS,
+    DECISION_SECONDS,
+    KV_SECONDS_PER_GIB,
+    MOST_DEMOTIONS,
+    MOST_PROMOTIONS,
+    SWITCH_DRAIN_SECONDS,
+    WAKE_SECONDS,
+)
+from scaler.policy.lint.delays import fastest, slowest
+from scaler.policy.lint.findings import SECONDS, Figure, Term
+from scaler.policy.lint.lending import lendable
+from scaler.policy.lint.resizing import Resizing, growing, shrinking
+from scaler.policy.lint.subject import Subject, most_serving
+from scaler.policy.scaling_policy import ScalingPolicy
+
+_MIB_PER_GIB: Final = 1024
+_BLIND: Final = "no signal sees its requests"
+_BORROWS: Final = "beyond serving.min preemptible work only borrows seats"
+
+
+def policy_times(subject: Subject, policy: ScalingPolicy) -> tuple[Figure, ...]:
+    """Return the times of one policy."""
+    floor, most = policy.spec.serving.min, _most(subject, policy)
+    least = max(1, floor)
+    figures = [Figure(name="0→1", unit=SECONDS, never=f"serving.min keeps {floor} serving")]
+    if floor == 0:
+        figures = [first_on_spare(subject, policy), _first_on_new(subject, policy)]
+    if most > least:
+        figures.append(_onto_spares(subject, policy, least, most))
+        figures += _onto_neighbours(subject, policy)
+        figures += _onto_new(subject, policy, least, most)
+    if most > floor:
+        paused = _paused(subject, policy, most)
+        figures += [paused, _deleted(subject, policy, paused)]
+    return tuple(figures)
+
+
+def promotion(
+    subject: Subject, policy: ScalingPolicy, fleets: Iterable[Fleet], residents: int = 1
+) -> list[Term]:
+    """Return what stands between a sample and the first token of promoted residents that need no seat to start.
+
+    Args:
+        subject: what is looked at.
+        policy: whose residents.
+        fleets: where they are.
+        residents: how many are promoted; beyond a number at once they wait for each other.
+    """
+    rounds = math.ceil(residents / MOST_PROMOTIONS)
+    seconds = subject.assumptions.promotion_milliseconds / 1000 * rounds
+    origin = "assumption promotionMilliseconds"
+    if rounds > 1:
+        origin += f" × {rounds}, {MOST_PROMOTIONS} at once"
+    terms = [
+        Term(name="tick", value=WAKE_SECONDS, unit=SECONDS, origin="scaler.runtime.mailbox.IDLE_SECONDS"),
+        Term(name="decision", value=DECISION_SECONDS, unit=SECONDS, origin="BENCHMARKS.md, both drills"),
+        Term(name="promotion to first token", value=seconds, unit=SECONDS, origin=origin),
+    ]
+    kv = policy.spec.engine.kv_mib
+    releases = any(f.spec.seat.kv_when_paused is KvWhenPaused.RELEASE and f.spec.seat.gpus for f in fleets)
+    if kv is not None and releases:
+        origin = f"engine.kvMiB {kv} × 0.83 ms per GiB (BENCHMARKS.md, the reference engine)"
+        terms.append(
+            Term(name="KV memory", value=kv / _MIB_PER_GIB * KV_SECONDS_PER_GIB, unit=SECONDS, origin=origin)
+        )
+    return terms
+
+
+def first_on_spare(subject: Subject, policy: ScalingPolicy) -> Figure:
+    """Return 0→1 where a seat is spare: signal + tick + promotion."""
+    name = f"0→1 on a {_standing(policy)}"
+    fleets = [fleet for fleet in subject.fleets_of(policy) if _ready(policy, fleet)]
+    delay = fastest(policy, subject.assumptions, serving=False)
+    if delay is None or not fleets:
+        never = _BLIND if delay is None else _none_ready(policy)
+        return Figure(name=name, unit=SECONDS, never=never)
+    return Figure(name=name, unit=SECONDS, terms=(*delay.terms, *promotion(subject, policy, fleets)))
+
+
+def burst_on_spare(subject: Subject, policy: ScalingPolicy) -> Figure:
+    """Return how long a burst beside serving residents waits for a spare seat's: signal + tick + promotion."""
+    delay = fastest(policy, subject.assumptions, serving=True)
+    if delay is None:
+        return Figure(name="burst on a spare seat", unit=SECONDS, never=_BLIND)
+    fleets = subject.fleets_of(policy)
+    terms = (*delay.terms, *promotion(subject, policy, fleets))
+    return Figure(name="burst on a spare seat", unit=SECONDS, terms=terms)
+
+
+def _first_on_new(subject: Subject, policy: ScalingPolicy) -> Figure:
+    """0→1 where no seat is spare: a seat has to be made on the first fleet, which is where the law wants it."""
+    name = "0→1 on a new seat"
+    delay = fastest(policy, subject.assumptions, serving=False)
+    if delay is None or policy.spec.preemptible:
+        return Figure(name=name, unit=SECONDS, never=_BLIND if delay is None else _BORROWS)
+    home = subject.fleets_of(policy)[0]
+    floors = subject.floor_on(home)
+    grown = growing(subject, Resizing(fleet=home, start=floors, goal=floors + 1))
+    terms = (*delay.terms, *grown.terms, *promotion(subject, policy, [home]))
+    return Figure(name=name, unit=SECONDS, terms=terms, never=grown.never)
+
+
+def _onto_spares(subject: Subject, policy: ScalingPolicy, least: int, most: int) -> Figure:
+    """As far as the spare seats of its fleets reach, when nobody else wants them."""
+    fleets = [fleet for fleet in subject.fleets_of(policy) if _ready(policy, fleet)]
+    reach = min(most, least + sum(_ready(policy, fleet) for fleet in fleets))
+    if reach == least:
+        name = f"{least}→{least + 1} on a {_standing(policy)}"
+        return Figure(name=name, unit=SECONDS, never=_none_ready(policy))
+    name = f"{least}→{reach} on {_standing(policy)}s"
+    delay = fastest(policy, subject.assumptions, serving=True)
+    if delay is None:
+        return Figure(name=name, unit=SECONDS, never=_BLIND)
+    promoting = promotion(subject, policy, fleets, reach - least)
+    return Figure(name=name, unit=SECONDS, terms=(*delay.terms, *promoting))
+
+
+def _onto_neighbours(subject: Subject, policy: ScalingPolicy) -> list[Figure]:
+    """By switching a seat on which a policy of lower priority serves above its floor, when no seat is spare.
+
+    The one that leaves is taken out of rotation, drains within half of the promotion's deadline, and makes room. Where a
+    Service reaches it, requests go on coming until that has settled.
+    """
+    delay = fastest(policy, subject.assumptions, serving=True)
+    if policy.spec.preemptible:
+        return []
+    fleets = [
+        fleet
+        for fleet in subject.fleets_of(policy)
+        if any(other.spec.priority < policy.spec.priority for other in subject.policies_on(fleet))
+    ]
+    if delay is None or not fleets:
+        return []
+    settle = subject.assumptions.settle_milliseconds / 1000
+    leaving = (
+        Term(name="leaving rotation", value=settle, unit=SECONDS, origin="assumption settleMilliseconds"),
+        Term(
+            name="drain, at most",
+            value=SWITCH_DRAIN_SECONDS,
+            unit=SECONDS,
+            origin="scaler.runtime.actuator: half of a promotion's deadline",
+        ),
+    )
+    terms = (*delay.terms, *leaving, *promotion(subject, policy, fleets))
+    return [Figure(name="+1 on a seat of lower priority", unit=SECONDS, terms=terms)]
+
+
+def _onto_new(subject: Subject, policy: ScalingPolicy, least: int, most: int) -> list[Figure]:
+    """To all that can ever serve: the fleets grow side by side, and the slowest of them counts."""
+    if policy.spec.preemptible:
+        return []
+    fleets = subject.fleets_of(policy)
+    grown, remaining = [], most - least - sum(fleet.spec.spare.min for fleet in fleets)
+    for index, fleet in enumerate(fleets):
+        present = subject.floor_on(fleet) + fleet.spec.spare.min
+        if index == 0 and policy.spec.serving.min == 0:
+            present += 1
+        added = min(remaining, fleet.spec.max_seats - present)
+        if added > 0:
+            grown.append(growing(subject, Resizing(fleet=fleet, start=present, goal=present + added)))
+            remaining -= added
+    if not grown:
+        return []
+    name, slow = f"{least}→{most} on new seats", _slowest(grown)
+    delay = fastest(policy, subject.assumptions, serving=True)
+    if delay is None:
+        return [Figure(name=name, unit=SECONDS, never=_BLIND)]
+    terms = (*delay.terms, *slow.terms, *promotion(subject, policy, fleets, most - least))
+    return [Figure(name=name, unit=SECONDS, terms=terms, never=slow.never and f"{slow.name}: {slow.never}")]
+
+
+def _paused(subject: Subject, policy: ScalingPolicy, most: int) -> Figure:
+    """From all serving to the floor, after a burst: the last of them is paused.
+
+    The short window has to run out of the burst, then a whole stable window has to stay below it; then a smaller answer
+    has to hold for `demoteAfterSeconds`, on a bridge for a stable window at least (`scaler.core.modes`, `scaler.core.assess`).
+    """
+    burst, floor = policy.spec.burst, policy.spec.serving.min
+    name = f"{most}→{floor}, paused"
+    delay = slowest(policy, subject.assumptions)
+    if delay is None:
+        return Figure(name=name, unit=SECONDS, never=_BLIND)
+    bridged = len(policy.spec.fleets) > 1 and burst.stable_window_seconds > burst.demote_after_seconds
+    hold = burst.stable_window_seconds if bridged else burst.demote_after_seconds
+    rounds = math.ceil((most - floor) / MOST_DEMOTIONS)
+    origin = "assumption drainSeconds" + (f" × {rounds}, {MOST_DEMOTIONS} at once" if rounds > 1 else "")
+    parts = (
+        (
+            "burst window runs out",
+            burst.window_seconds + BUCKET_SECONDS,
+            "burst.windowSeconds and one bucket of 1 s",
+        ),
+        ("calm for a stable window", burst.stable_window_seconds, "burst.stableWindowSeconds"),
+        (
+            "smaller answer holds",
+            hold,
+            "burst.stableWindowSeconds, on a bridge" if bridged else "burst.demoteAfterSeconds",
+        ),
+        ("tick and decision", WAKE_SECONDS + DECISION_SECONDS, "scaler.runtime.mailbox, BENCHMARKS.md"),
+        ("drain, at most", subject.assumptions.drain_seconds * rounds, origin),
+    )
+    terms = [
+        Term(name=part, value=float(value), unit=SECONDS, origin=source) for part, value, source in parts
+    ]
+    return Figure(name=name, unit=SECONDS, terms=(*delay.terms, *terms))
+
+
+def _deleted(subject: Subject, policy: ScalingPolicy, paused: Figure) -> Figure:
+    """The same until the seats that nobody needs any more are deleted, on the fleet where that takes longest."""
+    name = paused.name.replace("paused", "seats deleted")
+    shrunk = [
+        figure for fleet in subject.fleets_of(policy) if (figure := shrinking(subject, fleet)) is not None
+    ]
+    if not shrunk:
+        return Figure(name=name, unit=SECONDS, never="floors and spares are all of maxSeats")
+    slow = _slowest(shrunk)
+    never = paused.never or (slow.never and f"{slow.name}: {slow.never}")
+    return Figure(name=name, unit=SECONDS, terms=(*paused.terms, *slow.terms), never=never)
+
+
+def _most(subject: Subject, policy: ScalingPolicy) -> int:
+    """Return the residents that can serve at once; of work that borrows, what it owns and what may be lent."""
+    most = most_serving(subject, policy)
+    if not policy.spec.preemptible:
+        return most
+    return min(most, policy.spec.serving.min + sum(lendable(fleet) for fleet in subject.fleets_of(policy)))
+
+
+def _ready(policy: ScalingPolicy, fleet: Fleet) -> int:
+    """Return the seats that stand ready for a policy on a fleet: its spares; for work that only borrows, those it lends."""
+    return lendable(fleet) if policy.spec.preemptible else fleet.spec.spare.min
+
+
+def _standing(policy: ScalingPolicy) -> str:
+    return "lent seat" if policy.spec.preemptible else "spare seat"
+
+
+def _none_ready(policy: ScalingPolicy) -> str:
+    return (
+        "no fleet of it aims at spares beyond spare.min"
+        if policy.spec.preemptible
+        else "spare.min is 0 on all its fleets"
+    )
+
+
+def _slowest(figures: Iterable[Figure]) -> Figure:
+    return max(figures, key=lambda figure: (bool(figure.never), figure.total or 0.0, len(figure.unknown)))

@@ -1,0 +1,152 @@
+"""Policy files that are read again and again: what hasn't changed isn't parsed and checked twice.
+
+Nothing here waits or watches. Whoever does asks for the `signature`, which costs a look at each file and no reading, and
+reads when it is another one.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from scaler.errors import PolicyError, PolicyFault
+from scaler.policy.between import Checked
+from scaler.policy.compile import PolicySet, assemble, check
+from scaler.policy.document import documents_of
+from scaler.policy.files import Found, file_fault, find_files, read_bytes
+
+Signature: TypeAlias = tuple[tuple[str | int, ...], ...]
+"""Per file its path, device, inode, time of the last change in nanoseconds, and size; links are followed. It is another
+one after a plain write, after a rename over a file, as editors save, and after the swap of a ConfigMap's `..data`."""
+
+_ATTEMPTS = 3
+"""How often a set is read that changes meanwhile, before it is taken as it is: the next look will find the change."""
+
+
+class Place(NamedTuple):
+    """Where something stands; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A set that can be used, and where it comes from.
+
+    Attributes:
+        set: the set.
+        files: the files that were read, in order.
+        places: where each document's name stands, by kind and name.
+    """
+
+    set: PolicySet
+    files: Sequence[str]
+    places: Mapping[tuple[str, str], Place]
+
+    def fault(self, kind: str, name: str, message: str, hint: str = "") -> PolicyFault:
+        """Make a fault that points at a document's name: for what is wrong with it here, though not by itself."""
+        file, line, column = self.places[kind, name]
+        return PolicyFault(
+            file=file, line=line, column=column, path="metadata.name", message=message, hint=hint
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What one file holds."""
+
+    digest: bytes
+    checked: Sequence[Checked]
+    faults: Sequence[PolicyFault]
+
+
+class PolicyFiles:
+    """Files and directories that make up one policy set.
+
+    Args:
+        paths: files, and directories whose `*.yaml` and `*.yml` count, as for `load_policies`.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = tuple(paths)
+        self._known: dict[str, _File] = {}
+
+    def signature(self) -> Signature:
+        """Look at all files without reading any; never raises."""
+        return tuple(_signature(found) for found in find_files(self._paths))
+
+    def read(self) -> Reading:
+        """Read what has changed since the last call, and put the whole set together.
+
+        Files are told apart by sha256 of their bytes, so a file that was only touched is not parsed again. If files
+        change while they are read, they are read once more: half of one version and half of another would be a set that
+        nobody wrote.
+
+        Raises:
+            PolicyError: with all faults of all files, or between them.
+        """
+        for _ in range(_ATTEMPTS):
+            found = find_files(self._paths)
+            before = tuple(map(_signature, found))
+            self._known = {_name(each): self._file(each) for each in found}
+            if self.signature() == before:
+                break
+        files = self._known
+        checked = [each for file in files.values() for each in file.checked]
+        faults = [fault for file in files.values() for fault in file.faults]
+        compiled = assemble(checked, faults)
+        return Reading(
+            set=compiled, files=tuple(files), places={_key(each): _place(each) for each in checked}
+        )
+
+    def _file(self, found: Found | PolicyFault) -> _File:
+        if isinstance(found, PolicyFault):
+            return _File(b"", (), (found,))
+        name = str(found.path)
+        try:
+            raw = _read(found)
+            digest = hashlib.sha256(raw).digest()
+            known = self._known.get(name)
+            if known is not None and known.digest == digest:
+                return known
+            documents = documents_of(raw, name)
+        except PolicyError as error:
+            return _File(b"", (), error.faults)
+        checked, faults = list[Checked](), list[PolicyFault]()
+        for document in documents:
+            try:
+                checked.append(Checked(document, check(document)))
+            except PolicyError as error:
+                faults += error.faults
+        return _File(digest, checked, faults)
+
+
+def _read(found: Found) -> bytes:
+    if found.status is not None and not found.regular:
+        hint = "write its content into a file, and name that"
+        raise PolicyError((file_fault(found.path, "is no regular file, and can't be read again", hint),))
+    return read_bytes(found.path)
+
+
+def _name(found: Found | PolicyFault) -> str:
+    return found.file if isinstance(found, PolicyFault) else str(found.path)
+
+
+def _signature(found: Found | PolicyFault) -> tuple[str | int, ...]:
+    if isinstance(found, PolicyFault):
+        return (found.file, found.message)
+    if found.status is None:
+        return (str(found.path),)
+    status = found.status
+    return (str(found.path), status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _key(checked: Checked) -> tuple[str, str]:
+    return checked.item.kind, checked.item.metadata.name
+
+
+def _place(checked: Checked) -> Place:
+    return Place(checked.document.file, *checked.document.position(("metadata", "name")))

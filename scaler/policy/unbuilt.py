@@ -1,0 +1,156 @@
+"""What the formats can say and this version does not act on yet, so that nobody trusts it in vain.
+
+The formats are whole from the start: files that are written today stay right. What the controller doesn't do yet is
+told by `policy validate` and in the controller's log, with its place. An entry goes when its part is built.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scaler.policy.document import Path
+
+EACH: Final = "*"
+"""In a path: every entry of a list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unbuilt:
+    """One thing that is accepted and not acted on.
+
+    Attributes:
+        kind: the format that it belongs to.
+        path: where it is written.
+        when: for which values.
+        instead: what happens, as a sentence goes on after "is not acted on yet".
+    """
+
+    kind: str
+    path: Path
+    when: Callable[[Any], bool]
+    instead: str
+
+
+def _always(_: object) -> bool:
+    return True
+
+
+def _is(*values: object) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+UNBUILT: Final = (
+    Unbuilt(
+        kind="Fleet",
+        path=("spec", "target"),
+        when=_always,
+        instead="there is no connection to Kubernetes, and seats come from `emberpool local` or a list of agents",
+    ),
+    Unbuilt(
+        kind="Fleet",
+        path=("spec", "resizedBy"),
+        when=_is("Keda"),
+        instead="the total is published as a metric only, and KEDA can't ask for it",
+    ),
+    Unbuilt(
+        kind="Fleet",
+        path=("spec", "spare", "mode"),
+        when=_is("Auto"),
+        instead="there are `spare.min` spare seats",
+    ),
+    Unbuilt(
+        kind="Fleet",
+        path=("spec", "spare", "replenish", "maxPerNode"),
+        when=_always,
+        instead="seats that are starting are not counted by node",
+    ),
+    Unbuilt(
+        kind="Fleet",
+        path=("spec", "spare", "parked", "hostMemoryMiB"),
+        when=bool,
+        instead="no resident is parked",
+    ),
+    Unbuilt(
+        kind="Fleet",
+        path=("spec", "selfHealing"),
+        when=_always,
+        instead="a seat whose residents have all failed for two minutes is replaced",
+    ),
+    Unbuilt(
+        kind="Fleet",
+        path=("spec", "gpuHealth"),
+        when=_always,
+        instead="the health of GPUs is not looked at",
+    ),
+    Unbuilt(
+        kind="ScalingPolicy",
+        path=("spec", "preemptible"),
+        when=bool,
+        instead="the policy takes part by its priority like any other",
+    ),
+    Unbuilt(
+        kind="ScalingPolicy",
+        path=("spec", "engine", "type"),
+        when=_is("SGLang", "Generic"),
+        instead="agents can't drive such an engine",
+    ),
+    Unbuilt(
+        kind="ScalingPolicy",
+        path=("spec", "signals", EACH, "type"),
+        when=_is("EngineMetrics", "Prometheus", "RedisList", "RedisStream", "RedisSortedSet"),
+        instead="only what the gateway and agents push is read",
+    ),
+    Unbuilt(
+        kind="Controller",
+        path=("spec", "breaker"),
+        when=_always,
+        instead="no node is excluded",
+    ),
+    Unbuilt(
+        kind="XidTable",
+        path=("spec",),
+        when=_always,
+        instead="the health of GPUs is not looked at",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NotActedOn:
+    """Something in a document that is not acted on.
+
+    Attributes:
+        path: where it stands.
+        message: what happens instead.
+    """
+
+    path: Path
+    message: str
+
+
+def not_acted_on(document: Mapping[str, Any]) -> Iterator[NotActedOn]:
+    """Yield what a valid document says and this version doesn't act on.
+
+    Args:
+        document: what was written, without defaults, in the keys of the file.
+    """
+    for entry in UNBUILT:
+        if entry.kind == document.get("kind"):
+            for path, value in _found(document, entry.path, ()):
+                if entry.when(value):
+                    yield NotActedOn(path, f"is not acted on yet: {entry.instead}")
+
+
+def _found(data: object, path: Path, before: Path) -> Iterator[tuple[Path, object]]:
+    if not path:
+        yield before, data
+        return
+    head, rest = path[0], path[1:]
+    match data:
+        case Mapping() if head in data:
+            yield from _found(data[head], rest, (*before, head))
+        case list() | tuple() if head == EACH:
+            for index, item in enumerate(data):
+                yield from _found(item, rest, (*before, index))
+        case _:
+            pass

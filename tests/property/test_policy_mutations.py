@@ -1,0 +1,234 @@
+"""Whatever becomes of a policy file: a usable set, or faults with places inside the file, within two seconds.
+
+The examples in `policies/` are mutated in two ways: as trees, by dropping, renaming, doubling and replacing keys and
+values, and as bytes. A thousand of each run by default, always the same ones; EMBERPOOL_MUTATIONS=10000 runs as many in
+all. What broke the reader once stands at the end of this file.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaler.errors import PolicyError
+from scaler.policy.compile import PolicySet, compile_set
+from scaler.policy.document import documents_of, parse_documents
+
+LONGEST_SECONDS = 2.0
+EACH = int(os.environ.get("EMBERPOOL_MUTATIONS", "2000")) // 2
+EXAMPLES = [file.read_bytes() for file in sorted((Path(__file__).parents[2] / "policies").glob("*.yaml"))]
+
+many = settings(
+    max_examples=EACH,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def judged(raw: bytes) -> PolicySet | None:
+    """Compile; None when it was refused as it should be: soon, and with places that are in the file."""
+    began = time.process_time()
+    try:
+        return compile_set(documents_of(raw, "f.yaml"))
+    except PolicyError as error:
+        faults = error.faults
+    finally:
+        assert time.process_time() - began < LONGEST_SECONDS
+    lines = re.split(r"\r\n|\r|\n", raw.decode("utf-8-sig", "replace"))
+    if len(lines) > 1 and not lines[-1]:
+        lines.pop()
+    assert faults
+    for fault in faults:
+        assert fault.file == "f.yaml"
+        assert fault.message
+        assert 1 <= fault.line <= len(lines), fault
+        assert 1 <= fault.column <= len(lines[fault.line - 1]) + 1, fault
+        assert str(fault).startswith(f"f.yaml:{fault.line}:{fault.column}: ")
+    return None
+
+
+# ------------------------------------------------------------------ trees
+
+
+class Mapping(list[tuple[str, Any]]):
+    """A mapping that may have a key twice."""
+
+
+def tree(value: Any) -> Any:
+    """Copy plain data, with mappings as lists of pairs."""
+    match value:
+        case dict():
+            return Mapping((key, tree(inner)) for key, inner in value.items())
+        case list():
+            return [tree(inner) for inner in value]
+        case _:
+            return value
+
+
+def places(node: Any) -> Iterator[tuple[list[Any], int]]:
+    """Go through everything that stands in something: its container and its index there."""
+    for index, item in enumerate(node):
+        yield node, index
+        inner = item[1] if isinstance(node, Mapping) else item
+        if isinstance(inner, list):
+            yield from places(inner)
+
+
+def written(node: Any, indent: str = "") -> str:
+    """Write a tree as YAML in block style; scalars as JSON, which YAML reads alike, but for words that stand bare."""
+    match node:
+        case Mapping() if node:
+            return "".join(f"\n{indent}{scalar(key)}:{written(inner, indent + '  ')}" for key, inner in node)
+        case list() if node and not isinstance(node, Mapping):
+            return "".join(f"\n{indent}-{written(inner, indent + '  ')}" for inner in node)
+        case list():
+            return " {}" if isinstance(node, Mapping) else " []"
+        case _:
+            return f" {scalar(node)}"
+
+
+def scalar(value: Any) -> str:
+    bare = isinstance(value, Bare) or (isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w/-]*", value))
+    return str(value) if bare else json.dumps(value)
+
+
+class Bare(str):
+    """Text that is written without quotes, whatever it is read as."""
+
+    __slots__ = ()
+
+
+TREES = [[tree(document.data) for document in parse_documents(raw.decode(), "f.yaml")] for raw in EXAMPLES]
+STRANGE = [
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        2**31,
+        10**17,
+        -(10**17),
+        0.5,
+        -0.0,
+        1e300,
+        "",
+        " ",
+        "x" * 5000,
+        "chat",
+        "Ä",
+        "\u0000",
+    ),
+    *map(
+        Bare,
+        ["on", "1:30", "010", "0x10", "1_000", ".inf", ".nan", "~", "30s", "50%", "2026-01-02", "0o9", "<<"],
+    ),
+    *map(
+        Bare,
+        ["&a 1", "*a", "!!int 3", "! 3", "|", ">", "- a", "? a", "[", "{", "}", "'", '"', "@", "a: b", "#"],
+    ),
+    [],
+    [[]],
+    Mapping(),
+    Mapping([("", None)]),
+    Mapping([("name", "a"), ("name", "a")]),
+    Mapping([("type", "Pushed"), ("name", 3)]),
+    [Mapping([("name", "shared")])] * 3,
+    ["* * * * *", "0 0 30 2 *", "*/0 * * * *"],
+]
+KEYS = ["", "Name", "name", "spec", "min", "max", "target_in_flight", "<<", "a b", "x" * 300, "kind", "type"]
+
+
+@st.composite
+def mutated_trees(draw: st.DrawFn) -> bytes:
+    documents = [tree_copy(each) for each in draw(st.sampled_from(TREES))]
+    for _ in range(draw(st.integers(1, 3))):
+        if not (everywhere := list(places(documents))):
+            break
+        container, index = everywhere[draw(st.integers(0, len(everywhere) - 1))]
+        mutate(draw, container, index)
+    return ("\n---".join(written(each) for each in documents) + "\n").encode("utf-8", "surrogatepass")
+
+
+def tree_copy(node: Any) -> Any:
+    match node:
+        case Mapping():
+            return Mapping((key, tree_copy(inner)) for key, inner in node)
+        case list():
+            return [tree_copy(inner) for inner in node]
+        case _:
+            return node
+
+
+def mutate(draw: st.DrawFn, container: list[Any], index: int) -> None:
+    """Change one thing in a container."""
+    paired = isinstance(container, Mapping)
+    key, value = container[index] if paired else ("", container[index])
+
+    def put(what: Any) -> None:
+        container[index] = (key, what) if paired else what
+
+    match draw(st.sampled_from(["drop", "double", "rename", "replace", "wrap", "move"])):
+        case "drop":
+            del container[index]
+        case "double":
+            container.insert(index, tree_copy(container[index]) if not paired else (key, tree_copy(value)))
+        case "rename" if paired:
+            container[index] = (draw(st.sampled_from(KEYS)), value)
+        case "wrap":
+            put(draw(st.sampled_from([[value], [value, tree_copy(value)], Mapping([("name", value)])])))
+        case "move":
+            container.append(container.pop(index))
+        case _:
+            put(tree_copy(draw(st.sampled_from(STRANGE))))
+
+
+@many
+@given(mutated_trees())
+def test_trees(raw: bytes) -> None:
+    judged(raw)
+
+
+# ------------------------------------------------------------------ bytes
+
+PIECES = [
+    *(bytes([value]) for value in (*range(33), 0x7F, 0x80, 0xC3, 0xED, 0xF4, 0xFF)),
+    *(character.encode() for character in ":-#&*!|>'\"%@`{}[],?~.0\u0085\u00a0\u2028\ufeff\U0001f600"),
+    *(text.encode() for text in (": ", "- ", "---\n", "...\n", "\r\n", "\n\n", "<<: ", "&a ", "*a", "!!int ", "%YAML 1.1\n")),
+    *(text.encode() for text in ("null", "on", "1e999", ".nan", "9" * 30, "kind: Fleet\n", "\\x", "\\ud800", "  ", "\t")),
+]  # fmt: skip
+
+
+@st.composite
+def mutated_bytes(draw: st.DrawFn) -> bytes:
+    raw = draw(st.sampled_from(EXAMPLES))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(raw)))
+        end = min(len(raw), start + draw(st.sampled_from([0, 0, 1, 1, 2, 7, 40])))
+        raw = raw[:start] + draw(st.sampled_from([*PIECES, raw[start:end] * 2, b""])) + raw[end:]
+    return raw
+
+
+@many
+@given(mutated_bytes())
+def test_bytes(raw: bytes) -> None:
+    judged(raw)
+
+
+@pytest.mark.parametrize("raw", EXAMPLES)
+def test_the_examples_themselves_are_usable_so_that_mutations_mean_something(raw: bytes) -> None:
+    assert judged(raw) is not None
+
+
+@pytest.mark.parametrize("each", TREES)
+def test_trees_are_usable_before_they_are_mutated(each: Any) -> None:
+    assert judged(("\n---".join(written(document) for document in each) + "\n").encode()) is not None

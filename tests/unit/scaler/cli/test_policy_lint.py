@@ -1,0 +1,283 @@
+"""`policy lint`: exit codes, what people read, and what machines get."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scaler.cli.app import main
+
+SET = """\
+apiVersion: emberpool.dev/v1alpha1
+kind: Fleet
+metadata: {name: spares}
+spec:
+  maxSeats: 6
+  seat: {memoryMiB: 143771}
+  spare: {min: 2}
+  costPerGpuHour: {cents: 250}
+---
+apiVersion: emberpool.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {name: chat}
+spec:
+  fleets: [{name: spares, targetInFlight: 32}]
+  engine: {type: VLLM, pausedMiB: 16800, kvMiB: 65536, startSeconds: 60}
+  serving: {min: 0, queueDrainSeconds: 1}
+---
+apiVersion: emberpool.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {name: code}
+spec:
+  fleets: [{name: spares, targetInFlight: 16}]
+  engine: {type: VLLM, pausedMiB: 30000}
+  serving: {queueDrainSeconds: 1}
+"""
+
+TABLE = """\
+Fleet spares: at most 6 seats of 1 GPU, 2 spare; residents chat, code
+  TIME                      AT MOST   MADE OF
+  2 of 2 spare seats back   > 60.0s   pod until its containers run unknown + start of chat 60.0s + start of code unknown
+  spares 6→3                5m        scaleDown window 5m
+  COST               A DAY     MADE OF
+  spare seats        120 USD   2 seats × 1 GPU of each × 24 hours × 2.50 USD for a GPU's hour
+  all of maxSeats    360 USD   6 seats × 1 GPU of each × 24 hours × 2.50 USD for a GPU's hour
+  saved by sharing   120 USD   2 seats × 1 further model × 1 GPU of each × 24 hours × 2.50 USD for a GPU's hour
+  GPU MEMORY            OF 143,771 MiB   MADE OF
+  residents of a seat   > 49,676 MiB     chat paused 16,800 MiB + code paused 30,000 MiB + KV of whoever serves unknown + 2 % reserve 2,876 MiB
+  RESIDENT   PAUSED       KV           KV-ALONE      KV-SHARED    SHARE   IN-FLIGHT
+  chat       16,800 MiB   65,536 MiB   124,095 MiB   94,095 MiB   100%    32/32
+  code       30,000 MiB   -            110,895 MiB   94,095 MiB   85%     13/16
+
+Policy chat: on spares
+  TIME                  AT MOST   MADE OF
+  0→1 on a spare seat   0.23s     signal gateway 10ms + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
+  0→1 on a new seat     > 60.2s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
+  1→3 on spare seats    0.23s     signal gateway 10ms + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
+  1→5 on new seats      > 60.2s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
+  5→0, paused           2m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
+  5→0, seats deleted    7m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
+
+Policy code: on spares
+  TIME                 AT MOST   MADE OF
+  0→1                  never     serving.min keeps 1 serving
+  1→3 on spare seats   0.17s     signal gateway 10ms + tick 20ms + decision 1ms + promotion to first token 0.14s
+  1→6 on new seats     > 60.2s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s
+  6→1, paused          2m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
+  6→1, seats deleted   7m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
+
+info: {file}:6:21: spec.seat.memoryMiB: whether 2 residents fit a seat can't be told without engine.kvMiB of code [MemoryUnknown]
+
+hint: set them as measured, and seat.memoryMiB or --seat-memory-mib N
+
+info: {file}:7:16: spec.spare.min: spare seats cost 120 USD a day; all of maxSeats would cost 360 USD [SpareCost]
+
+info: {file}:7:16: spec.spare.min: 2 models share 2 spare seats; as many for each alone would be 4, so sharing saves 120 USD a day [SharingSaves]
+
+hint: they take one model's burst of that size, or several smaller ones, at a time
+
+Assumed: promotionMilliseconds=142, drainSeconds=30 (--assume NAME=VALUE)
+
+1 fleet and 2 policies: 0 errors, 0 warnings, 3 notes
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "set.yaml"
+    path.write_text(SET, encoding="utf-8")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(("policy", "lint", *arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_people_read_each_number_with_what_it_is_made_of(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    assert run(capsys, str(file)) == (0, TABLE.replace("{file}", str(file)), "")
+
+
+def test_wide_says_where_each_part_comes_from(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    _, out, _ = run(capsys, str(file), "-o", "wide")
+    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert [
+        "unknown",
+        "start of code                  unknown: set spec.engine.startSeconds of policy code, as measured",
+    ] in lines
+    assert ["60.0s", "start of chat                  engine.startSeconds"] in lines
+
+
+def test_machines_get_figures_findings_and_their_places(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    code, out, err = run(capsys, str(file), "-o", "json")
+    tree = json.loads(out)
+    assert (code, err) == (0, "")
+    assert set(tree) == {"policyHash", "assumptions", "fleets", "policies", "findings", "summary"}
+    assert tree["assumptions"]["hpaTolerancePercent"] == 10
+    assert tree["summary"] == {"errors": 0, "warnings": 0, "infos": 3}
+    (spares,) = tree["fleets"]
+    assert set(spares) == {"name", "policies", "times", "costsPerDay", "memory"}
+    assert spares["memory"]["residents"][1] == {
+        "policy": "code",
+        "pausedMiB": 30_000,
+        "kvMiB": None,
+        "kvAloneMiB": 110_895,
+        "kvSharedMiB": 94_095,
+        "share": pytest.approx(94_095 / 110_895),
+        "targetInFlight": 16,
+        "inFlight": 13,
+    }
+    zero = tree["policies"][1]["times"][0]
+    assert zero == {
+        "name": "0→1",
+        "unit": "seconds",
+        "total": None,
+        "exact": False,
+        "never": "serving.min keeps 1 serving",
+        "operator": "Sum",
+        "terms": [],
+    }
+    assert tree["findings"][1] == {
+        "code": "SpareCost",
+        "severity": "Info",
+        "kind": "Fleet",
+        "namespace": "default",
+        "name": "spares",
+        "file": str(file),
+        "line": 7,
+        "column": 16,
+        "path": "spec.spare.min",
+        "message": "spare seats cost 120 USD a day; all of maxSeats would cost 360 USD",
+        "hint": "",
+        "terms": [
+            {"name": "seats", "value": 2.0, "unit": "seats", "origin": "spare.min"},
+            {"name": "GPU of each", "value": 1.0, "unit": "GPUs", "origin": "seat.gpus"},
+            {"name": "hours", "value": 24.0, "unit": "hours", "origin": "a day"},
+            {
+                "name": "USD for a GPU's hour",
+                "value": 2.5,
+                "unit": "USD",
+                "origin": "costPerGpuHour.cents / 100",
+            },
+        ],
+    }
+
+
+def test_yaml_holds_the_same(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    _, out, _ = run(capsys, str(file), "-o", "yaml")
+    assert "summary:\n  errors: 0\n  warnings: 0\n  infos: 3\n" in out
+
+
+WARNED = SET.replace("pausedMiB: 30000", "pausedMiB: 90000")
+WRONG = SET.replace("kvMiB: 65536", "kvMiB: 199999")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        pytest.param(SET, [], 0, id="notes"),
+        pytest.param(SET, ["--strict"], 0, id="notes-strict"),
+        pytest.param(WARNED, [], 0, id="warnings"),
+        pytest.param(WARNED, ["--strict"], 1, id="warnings-strict"),
+        pytest.param(WRONG, [], 1, id="errors"),
+        pytest.param(WRONG, ["-o", "json"], 1, id="errors-as-json"),
+        pytest.param(SET.replace("6", "x"), [], 2, id="no-set"),
+    ],
+)
+def test_the_exit_code_says_how_bad_it_is(
+    capsys: pytest.CaptureFixture[str], file: Path, text: str, options: list[str], expected: int
+) -> None:
+    file.write_text(text, encoding="utf-8")
+    assert run(capsys, str(file), *options)[0] == expected
+
+
+def test_assumptions_replace_what_is_unknown(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    _, out, _ = run(
+        capsys, str(file), "--assume", "podStartSeconds=40", "--assume", "promotionMilliseconds=1000"
+    )
+    assert "pod until its containers run 40.0s" in out
+    assert "podStartSeconds=40, promotionMilliseconds=1000, drainSeconds=30" in out
+
+
+def test_a_seat_s_memory_can_be_told(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(SET.replace("  seat: {memoryMiB: 143771}\n", ""), encoding="utf-8")
+    code, out, _ = run(capsys, str(file), "--seat-memory-mib", "40000")
+    assert code == 1
+    assert "OF 40,000 MiB" in out
+    assert f"error: {file}:4:1: spec.seat: the residents of a seat need" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--assume", "podStart"], "--assume podStart is not NAME=VALUE with a whole number"),
+        (
+            ["--assume", "podStartSeconds=x"],
+            "--assume podStartSeconds=x is not NAME=VALUE with a whole number",
+        ),
+        (
+            ["--assume", "podStartSecond=1"],
+            "--assume podStartSecond=1: there is no assumption podStartSecond",
+        ),
+        (
+            ["--assume", "hpaTolerancePercent=101"],
+            "hpaTolerancePercent must be an integer from 0 to 100, is 101",
+        ),
+        (["--seat-memory-mib", "0"], "seatMemoryMiB must be an integer from 1 to 67108864, is 0"),
+        (["--template", "/nowhere.yaml"], "/nowhere.yaml:1:1: no such file"),
+    ],
+)
+def test_wrong_options_are_usage_errors(
+    capsys: pytest.CaptureFixture[str], file: Path, options: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, str(file), *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {message}\n")
+
+
+MANIFEST = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: spares
+spec:
+  template:
+    metadata:
+      labels: {emberpool.dev/fleet: spares}
+      annotations:
+        emberpool.dev/residents: |
+          [{"policy": "chat", "command": ["vllm"], "port": 8001}]
+    spec:
+      containers:
+        - name: engines
+          resources: {limits: {nvidia.com/gpu: 2}}
+"""
+
+
+def test_findings_about_a_manifest_point_into_it(
+    capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "deployment.yaml"
+    manifest.write_text(MANIFEST, encoding="utf-8")
+    code, out, _ = run(capsys, str(file), "--template", str(manifest))
+    assert code == 1
+    assert f"error: {manifest}:13:7: spec.template.spec.containers: the pod asks for 2 GPUs" in out
+    assert (
+        f"warning: {manifest}:10:34: spec.template.metadata.annotations.emberpool.dev/residents: policy code names"
+        in out
+    )
+
+
+def test_an_annotation_that_can_t_be_used_is_an_input_error(
+    capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "deployment.yaml"
+    manifest.write_text(MANIFEST.replace("8001", '"8001"'), encoding="utf-8")
+    code, out, err = run(capsys, str(file), "--template", str(manifest))
+    assert (code, out) == (2, "")
+    assert 'emberpool.dev/residents[0].port: must be an integer from 1 to 65535, is "8001"' in err

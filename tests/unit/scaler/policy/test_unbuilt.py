@@ -1,0 +1,54 @@
+"""What is accepted and not acted on is told, and what is told exists."""
+
+from pathlib import Path
+
+import pytest
+
+from scaler.policy.compile import KINDS, load_policies
+from scaler.policy.document import parse_documents
+from scaler.policy.unbuilt import EACH, UNBUILT, NotActedOn, Unbuilt, not_acted_on
+from scaler.policy.wording import schema_at, schema_of
+
+POLICY = """\
+apiVersion: emberpool.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {name: batch}
+spec:
+  preemptible: true
+  signals:
+    - {name: gateway, type: Pushed}
+    - {name: jobs, type: RedisStream, key: jobs, group: workers}
+"""
+
+
+@pytest.mark.parametrize("entry", UNBUILT, ids=lambda entry: f"{entry.kind}:{entry.path[-1]}")
+def test_every_entry_is_about_a_field_that_there_is(entry: Unbuilt) -> None:
+    path = entry.path[: entry.path.index(EACH)] if EACH in entry.path else entry.path
+    assert schema_at(schema_of(KINDS[entry.kind]), path).get("description") is not None
+
+
+def test_each_value_is_told_at_its_place() -> None:
+    (document,) = parse_documents(POLICY, "f.yaml")
+    assert [found.path for found in not_acted_on(document.data)] == [
+        ("spec", "preemptible"),
+        ("spec", "signals", 1, "type"),
+    ]
+
+
+def test_nothing_is_told_of_what_works() -> None:
+    file = Path(__file__).parents[4] / "policies" / "drills" / "default-policies.yaml"
+    for document in parse_documents(file.read_text("utf-8"), file.name):
+        assert list(not_acted_on(document.data)) == []
+
+
+def test_a_compiled_set_knows_what_it_does_not_act_on(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet\nmetadata: {name: spares}\n"
+        "spec: {maxSeats: 3, spare: {mode: Auto, min: 1}}\n"
+    )
+    (found,) = load_policies([tmp_path]).not_acted_on()
+    assert found == (
+        "Fleet",
+        "spares",
+        NotActedOn(("spec", "spare", "mode"), "is not acted on yet: there are `spare.min` spare seats"),
+    )
