@@ -14,7 +14,6 @@ from scaler.cli.human import plural
 from scaler.cli.local import parse_checkpoints
 from scaler.cli.options import examples, group
 from scaler.cli.output import data, emit, note
-from scaler.drill.scenario import Shape
 from scaler.errors import UserError
 
 app = group("Burst drills: a rehearsed burst with figures and a verdict.")
@@ -28,6 +27,15 @@ class Arms(StrEnum):
     WARM = "warm"
     COLD = "cold"
     BOTH = "both"
+
+
+class Shape(StrEnum):
+    """What `--shape` takes: the scenario's own shapes, whose module is too slow to import for a help text."""
+
+    TINY = "tiny"
+    SMALL = "small"
+    LLAMA_1B = "llama-1b"
+    LLAMA_8B = "llama-8b"
 
 
 class DrillOutput(StrEnum):

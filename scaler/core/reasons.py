@@ -153,8 +153,8 @@ def _quality(assessment: Assessment) -> list[Reason]:
 
 
 def _kept(assessment: Assessment, given: Sequence[int]) -> list[Reason]:
-    """Residents that serve although the stable answer would do without them."""
-    if assessment.sticky:
+    """Residents that serve although the stable answer would do without them; a floor is a reason of its own."""
+    if assessment.sticky or sum(given) <= assessment.floor:
         return []
     left = assessment.answer
     for index, place in enumerate(assessment.places):

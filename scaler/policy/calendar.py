@@ -7,12 +7,15 @@ kept until it may change. A clock that was set back is noticed, and asked again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from scaler.core.model import Floor
 from scaler.policy.fleet import Fleet
 from scaler.policy.scaling_policy import ScalingPolicy
 from scaler.policy.schedules import SeatFloor, ServingFloor, floor_at
 from warmpool.seats import FleetName, PolicyName
+
+_SAME_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Calendar:
             if fleet.spec.schedules
         }
         self._frozen = {
-            FleetName(fleet.metadata.name): fleet.spec.frozen.ends_at.timestamp()
+            FleetName(fleet.metadata.name): (fleet.spec.frozen.ends_at.timestamp(), _Moment())
             for fleet in fleets
             if fleet.spec.frozen is not None
         }
@@ -65,8 +68,28 @@ class Calendar:
         return Clocked(
             serving_floors={name: window.at(wall, now) for name, window in self._serving.items()},
             seat_floors={name: window.at(wall, now) for name, window in self._seats.items()},
-            frozen={name: now + ends - wall for name, ends in self._frozen.items() if wall < ends},
+            frozen={
+                name: moment.told(now + ends - wall)
+                for name, (ends, moment) in self._frozen.items()
+                if wall < ends
+            },
         )
+
+
+class _Moment:
+    """A moment on the law's clock, told the same way until it really moves.
+
+    Two clocks are read at each look, and what they differ by wobbles in the last digits; ticks that are otherwise equal
+    shall look equal in the ledger.
+    """
+
+    def __init__(self) -> None:
+        self._told: float | None = None
+
+    def told(self, moment: float) -> float:
+        if self._told is None or abs(moment - self._told) >= _SAME_SECONDS:
+            self._told = moment
+        return self._told
 
 
 class _Window:
@@ -76,10 +99,15 @@ class _Window:
         self._schedules = schedules
         self._asked = self._changes = 0.0
         self._value, self._schedule = 0, ""
+        self._moment = _Moment()
 
     def at(self, wall: float, now: float) -> Floor:
         if not self._asked <= wall < self._changes:
             said = floor_at(self._schedules, datetime.fromtimestamp(wall, UTC))
             self._value, self._schedule, self._asked = said.value, said.schedule, wall
             self._changes = wall if said.changes_at is None else said.changes_at.timestamp()
-        return Floor(value=self._value, schedule=self._schedule, changes_at=now + self._changes - wall)
+        return Floor(
+            value=self._value,
+            schedule=self._schedule,
+            changes_at=self._moment.told(now + self._changes - wall),
+        )

@@ -178,7 +178,7 @@ def test_watch_waits_for_a_controller_that_restarts() -> None:
     ("typed", "expected"),
     [
         pytest.param("emberpool f", {"fleet"}, id="commands"),
-        pytest.param("emberpool fleet ", {"get", "describe"}, id="sub-commands"),
+        pytest.param("emberpool fleet ", {"get", "describe", "template"}, id="sub-commands"),
         pytest.param("emberpool seat get -o w", {"wide"}, id="values"),
         pytest.param("emberpool local --gateway", {"--gateway-host", "--gateway-port"}, id="options"),
     ],

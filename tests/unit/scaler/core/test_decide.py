@@ -165,3 +165,9 @@ def test_a_policy_that_is_added_later_begins_in_burst_and_a_removed_one_is_forgo
     assert run.decision.policies["b"].mode is Mode.BURST
     assert served(run.decision, "b") == 2
     assert set(run.memory.policies) == {"b"}
+
+
+def test_what_only_the_floor_keeps_is_no_delayed_demotion() -> None:
+    run = Run([policy(serving_min=3)], [fleet(max_seats=5)])
+    run.hold({"a": load(1)}, {"spares": simple({"a": 3}, 1)}, 60.0)
+    assert [reason.code for reason in run.decision.policies["a"].reasons] == [ReasonCode.FLOOR]

@@ -1,0 +1,107 @@
+"""`emberpool policy new` on a terminal: it asks, takes defaults, asks again, and leaves stdout to the file."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaler.policy.compile import load_policies
+
+NEW = [sys.executable, "-m", "scaler", "policy", "new"]
+
+
+class Person:
+    """Somebody at a terminal who reads each question before answering it."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._end, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [*NEW, *arguments],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            cwd=folder,
+            env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def read_to(self, text: str) -> None:
+        """Read until the screen ends with `text`."""
+        while not self.seen.endswith(text):
+            self.seen += os.read(self._end, 4096).decode()
+
+    def answer(self, question: str, line: str) -> None:
+        self.read_to(f"{question}: ")
+        os.write(self._end, line.encode() + b"\n")
+        self.seen += "…"
+
+    def hang_up(self) -> None:
+        os.write(self._end, b"\x04")
+
+    def leave(self) -> tuple[int, str]:
+        """Wait for the end; return exit code and stdout."""
+        out, _ = self.process.communicate(timeout=60)
+        try:
+            while chunk := os.read(self._end, 4096):
+                self.seen += chunk.decode()
+        except OSError:  # the other end is closed: Linux says EIO
+            pass
+        os.close(self._end)
+        return self.process.returncode, out.decode()
+
+
+def test_what_no_flag_says_is_asked_for(tmp_path: Path) -> None:
+    person = Person(tmp_path, "--max-seats", "5")
+    person.answer("NAME", "chat")
+    person.answer("shared-fleet", "")
+    person.answer("engine [VLLM]", "sglang")
+    person.answer("target-in-flight", "16")
+    person.answer("serving-min [1]", "")
+    person.answer("ttft [1]", "0.5")
+    person.answer("gpus [1]", "")
+    person.answer("spare [1]", "2")
+    person.answer("resized-by [Emberpool]", "keda")
+    code, out = person.leave()
+    assert (code, out) == (0, "")
+    assert "max-seats:" not in person.seen
+    assert "as an HPA's minReplicas" in person.seen
+    policies = load_policies([tmp_path / "chat.yaml"])
+    fleet, policy = policies.fleets["chat"].spec, policies.policies["chat"].spec
+    assert (fleet.max_seats, fleet.spare.min, fleet.resized_by) == (5, 2, "Keda")
+    assert (policy.engine.type, policy.objectives.ttft.limit_seconds) == ("SGLang", 0.5)
+
+
+def test_an_answer_that_cannot_be_used_is_asked_for_again(tmp_path: Path) -> None:
+    person = Person(
+        tmp_path, "chat", "--max-seats", "5", "--shared-fleet", "spares", "--engine", "VLLM", "--dry-run"
+    )
+    for answer in ("many", "0", "", "16"):
+        person.answer("target-in-flight", answer)
+    for question in ("serving-min [1]", "ttft [1]", "gpus [1]", "spare [1]", "resized-by [Emberpool]"):
+        person.answer(question, "")
+    code, out = person.leave()
+    assert code == 0
+    assert person.seen.count("must be a whole number from 1 to 100000") == 3
+    assert out.startswith("# yaml-language-server:")
+
+
+def test_yes_asks_nothing(tmp_path: Path) -> None:
+    person = Person(tmp_path, "chat", "--max-seats", "5", "--target-in-flight", "16", "--yes")
+    code, _ = person.leave()
+    assert code == 0
+    assert load_policies([tmp_path / "chat.yaml"]).policies.keys() == {"chat"}
+
+
+@pytest.mark.parametrize("asked", ["NAME", "shared-fleet"])
+def test_who_hangs_up_leaves_nothing_behind(tmp_path: Path, asked: str) -> None:
+    person = Person(tmp_path, *(["chat"] if asked == "shared-fleet" else []))
+    person.read_to(f"{asked}: ")
+    person.hang_up()
+    code, out = person.leave()
+    assert (code, out) == (1, "")
+    assert "Traceback" not in person.seen
+    assert list(tmp_path.iterdir()) == []
