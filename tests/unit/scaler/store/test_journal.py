@@ -1,7 +1,7 @@
 import threading
 from pathlib import Path
 
-from scaler.store.journal import Journal, read
+from scaler.store.journal import Journal, older, read
 
 
 def test_records_come_back_in_order(tmp_path: Path) -> None:
@@ -30,3 +30,14 @@ def test_closing_leaves_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
     Journal(tmp_path / "events.jsonl").close()
     assert threading.active_count() == before
+
+
+def test_a_journal_takes_twice_its_limit_at_most_and_keeps_the_newest(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl", limit_bytes=1000)
+    for number in range(500):
+        journal.append({"number": number})
+    journal.close()
+    kept = [record["number"] for record in read(journal.path)]
+    assert kept == list(range(kept[0], 500))
+    assert len(kept) >= 1000 // 15
+    assert sum(path.stat().st_size for path in (journal.path, older(journal.path))) <= 2100
