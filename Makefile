@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast lint format types contracts generate bench-exposition clean
+.PHONY: help install drill local test test-fast lint format types contracts generate bench-exposition bench-policy clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,10 @@ generate: $(VENV)/.installed ## rewrite what is generated: metrics page, dashboa
 
 bench-exposition: $(VENV)/.installed ## time the metrics page of a large controller
 	$(BIN)/python -m scaler.runtime.bench.exposition $(ARGS)
+
+bench-policy: $(VENV)/.installed ## time reading 500 policies, and what a reload of them delays
+	$(BIN)/python -m scaler.policy.bench.reading
+	$(BIN)/python -m scaler.runtime.bench.reload
 
 clean: ## remove what `make` made
 	rm -rf $(VENV) .emberpool .mypy_cache .ruff_cache .pytest_cache .hypothesis drill-report

@@ -49,6 +49,10 @@ class PolicyFault:
         self.message = message
         self.hint = hint
 
+    def as_json(self) -> dict[str, str | int]:
+        """Write it as JSON says it everywhere: `policy validate -o json`, the controller's API, events."""
+        return {name: getattr(self, name) for name in ("file", "line", "column", "path", "message", "hint")}
+
     def __str__(self) -> str:
         """Render as `file:line:col: path: message`, a blank line, `hint: …`."""
         place = f"{self.file}:{self.line}:{self.column}: "

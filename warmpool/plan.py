@@ -31,12 +31,16 @@ class Wants:
         order: policies by priority, highest first; policies that it lacks come last, by name.
         totals: per fleet, the seats that its workload shall have.
         replicas: per fleet, the seats that its workload is asked for at present; a fleet that is missing isn't resized.
+        frozen: fleets of which no seat is replaced.
+        ended_at_once: policies whose requests on a lent seat are ended when the seat is wanted.
     """
 
     serving: Mapping[FleetName, Mapping[PolicyName, int]]
     order: Sequence[PolicyName] = ()
     totals: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     replicas: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
+    frozen: frozenset[FleetName] = frozenset()
+    ended_at_once: frozenset[PolicyName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +111,17 @@ class Promote(SeatAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch(SeatAction):
-    """Drain the resident of `leaving` and promote the one of `policy` on the same seat."""
+    """Drain the resident of `leaving` and promote the one of `policy` on the same seat.
+
+    Attributes:
+        leaving: who leaves.
+        policy: who comes.
+        at_once: what `leaving` has accepted is ended, with an error that says so, instead of being waited for.
+    """
 
     leaving: PolicyName
     policy: PolicyName
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +198,7 @@ def plan(
     Returns:
         The plan; it never raises for any seats.
     """
-    moment = _Moment(now=now, limits=limits, settled=settled)
+    moment = _Moment(now=now, limits=limits, settled=settled, ended_at_once=wants.ended_at_once)
     stocks = {name: _Stock(name) for name in wants.serving}
     for seat in seats:
         stock = stocks.get(seat.fleet)
@@ -228,6 +239,7 @@ class _Moment:
     now: float
     limits: Limits
     settled: Mapping[SeatName, float] | None
+    ended_at_once: frozenset[PolicyName] = frozenset()
 
     def just_settled(self, seat: Seat) -> bool:
         """Whether the seat is known to have been settled so lately that its report may be older than that."""
@@ -634,6 +646,7 @@ class _Draft:
                         seat=source.seat,
                         leaving=source.leaving,
                         policy=policy,
+                        at_once=source.seat.lent and source.leaving in self.moment.ended_at_once,
                         why=f"{why} and finds no spare seat; {source.leaving} {reason}",
                     )
                 )
@@ -787,7 +800,12 @@ def _assemble(wants: Wants, limits: Limits, rank: Mapping[PolicyName, int], draf
             *(action for draft in drafts for action in draft.releases),
             *promotions[:may_promote],
             *demotions[:may_demote],
-            *(action for draft in drafts for action in draft.replaces),
+            *(
+                action
+                for draft in drafts
+                for action in draft.replaces
+                if draft.stock.fleet not in wants.frozen
+            ),
             *_resizes(wants, {draft.stock.fleet: draft for draft in drafts}),
             *(action for draft in drafts for action in draft.proofs),
         ),

@@ -7,13 +7,21 @@ from typing import Annotated
 import typer
 
 from scaler.cli.options import examples
+from scaler.cli.signal_options import (
+    AGENT_TOKEN,
+    DEFAULT_CHANNEL,
+    Prometheus,
+    Redis,
+    RedisPasswordFile,
+    SignalChannel,
+    signal_options,
+)
 from scaler.errors import UserError
 from scaler.runtime.controller_options import ControllerOptions
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _LARGEST_PORT = 65_535
-_TOKEN = "EMBERPOOL_AGENT_TOKEN"  # noqa: S105 - a variable's name
 
 
 @app.command(
@@ -32,14 +40,14 @@ _TOKEN = "EMBERPOOL_AGENT_TOKEN"  # noqa: S105 - a variable's name
         "        - {name: seat-0, agent: 'http://10.0.0.10:9081', node: gpu-a}",
     )
 )
-def controller(
+def controller(  # noqa: PLR0917 - typer hands every option over by name
     policy: Annotated[
         list[Path],
         typer.Option(
             "--policy",
             "-f",
             metavar="PATH",
-            help="Policy file or directory; repeatable.",
+            help="Policy file or directory; repeatable. It is followed: what changes takes effect while it runs.",
             show_default=False,
         ),
     ],
@@ -53,21 +61,34 @@ def controller(
         Path | None,
         typer.Option(metavar="DIR", help="Where decisions and events are kept (default: nowhere)."),
     ] = None,
+    prometheus: Prometheus = None,
+    redis: Redis = None,
+    redis_password_file: RedisPasswordFile = None,
+    signal_channel: SignalChannel = DEFAULT_CHANNEL,
 ) -> int:
     """Decide for the seats of a list of agents, on VMs, under Slurm, in containers; Kubernetes comes later.
 
     One controller works with a list at a time. It starts and ends no seat: what the list has is what there is. Agents
     report to it, and gateways follow its routes. Its end leaves residents as they are; the next one finds out from the
-    agents what serves. The token that agents want is read from the environment variable EMBERPOOL_AGENT_TOKEN.
+    agents what serves. SIGHUP, and POST /-/reload with the token, have policies read at once; `emberpool policy status`
+    tells which are in force. The token that agents want is read from the environment variable EMBERPOOL_AGENT_TOKEN.
+    Gateways and others who push samples show that one, too, or the one in EMBERPOOL_SIGNAL_TOKEN, which is good for
+    nothing else.
     """
-    token = os.environ.get(_TOKEN, "")
+    token = os.environ.get(AGENT_TOKEN, "")
     if not token:
         raise UserError(
-            f"{_TOKEN} is not set",
+            f"{AGENT_TOKEN} is not set",
             hint="give it the token that the agents were started with; they refuse others",
         )
     options = ControllerOptions(
-        policies=tuple(policy), agents=agents, token=token, host=host, port=port, state_dir=state_dir
+        policies=tuple(policy),
+        agents=agents,
+        token=token,
+        host=host,
+        port=port,
+        state_dir=state_dir,
+        signals=signal_options(prometheus, redis, redis_password_file, signal_channel),
     )
     from scaler.runtime.controller_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 

@@ -1,11 +1,13 @@
 """`emberpool gateway`: the process that requests go through."""
 
+import os
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from scaler.cli.options import examples
+from scaler.cli.signal_options import AGENT_TOKEN, SIGNAL_TOKEN
+from scaler.cli.urls import base_url
 from scaler.errors import UserError
 from scaler.runtime.gateway_options import GatewayOptions
 
@@ -16,7 +18,7 @@ _LARGEST_PORT = 65_535
 
 @app.command(
     epilog=examples(
-        "emberpool gateway --controller http://127.0.0.1:9080",
+        "EMBERPOOL_SIGNAL_TOKEN=… emberpool gateway --controller http://127.0.0.1:9080",
         "emberpool gateway --controller http://controller:9080 --host 0.0.0.0",
     )
 )
@@ -51,10 +53,18 @@ def gateway(
     """Queue requests and pass them to the residents in rotation.
 
     It follows the routes that controllers publish and pushes its load to all of them; while none answers it goes on with
-    the last routes. SIGTERM finishes what it has accepted and takes no more; a second one ends it at once.
+    the last routes. SIGTERM finishes what it has accepted and takes no more; a second one ends it at once. The token that
+    controllers want of those who push is read from the environment variable EMBERPOOL_SIGNAL_TOKEN, or where that is not
+    set from EMBERPOOL_AGENT_TOKEN.
     """
+    token = os.environ.get(SIGNAL_TOKEN) or os.environ.get(AGENT_TOKEN)
+    if not token:
+        raise UserError(
+            f"{SIGNAL_TOKEN} is not set", hint="give it the token that the controllers want of those who push"
+        )
     options = GatewayOptions(
         controllers=tuple(base_url(each) for each in controller),
+        token=token,
         instance=instance,
         host=host,
         port=port,
@@ -64,19 +74,3 @@ def gateway(
     from scaler.runtime.gateway_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 
     return run(options)
-
-
-def base_url(text: str) -> str:
-    """Return a controller's base URL without its last slash.
-
-    Raises:
-        UserError: it isn't one.
-    """
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise UserError(f"{text!r} is no URL of a controller", hint="write it as http://host:9080")
-    return text.rstrip("/")

@@ -9,6 +9,14 @@ from typing import Annotated
 import typer
 
 from scaler.cli.options import Device, examples
+from scaler.cli.signal_options import (
+    DEFAULT_CHANNEL,
+    Prometheus,
+    Redis,
+    RedisPasswordFile,
+    SignalChannel,
+    signal_options,
+)
 from scaler.errors import UserError
 from scaler.runtime.local_options import LocalOptions
 
@@ -47,7 +55,8 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
             "--policy",
             "-f",
             metavar="PATH",
-            help="Policy file or directory; repeatable. Without one, a fleet and a policy per checkpoint are made up.",
+            help="Policy file or directory; repeatable. It is followed: what changes takes effect while it runs, as far"
+            " as its engines can follow. Without one, a fleet and a policy per checkpoint are made up.",
         ),
     ] = None,
     seats: Annotated[
@@ -90,6 +99,10 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
             help="Where decisions, events and logs are kept (default: nowhere, once it has ended).",
         ),
     ] = None,
+    prometheus: Prometheus = None,
+    redis: Redis = None,
+    redis_password_file: RedisPasswordFile = None,
+    signal_channel: SignalChannel = DEFAULT_CHANNEL,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")
     ] = False,
@@ -97,7 +110,8 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
     """Serve models on this machine: one process with controller and gateway, and one agent with engines per seat.
 
     Every model is resident on every seat of its fleets, paused, proven, and serves within milliseconds when requests
-    come. Ctrl-C finishes what is in flight and stops everything.
+    come. Ctrl-C finishes what is in flight and stops everything. Whoever else pushes samples of a policy's load shows the
+    token in the environment variable EMBERPOOL_SIGNAL_TOKEN; where that is not set nobody else can.
     """
     options = LocalOptions(
         checkpoints=parse_checkpoints(checkpoint or ()),
@@ -113,6 +127,7 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
         dry_run=dry_run,
+        signals=signal_options(prometheus, redis, redis_password_file, signal_channel),
     )
     if options.seats is not None and options.policies:
         raise UserError("--seats has no meaning beside --policy", hint="set maxSeats in the Fleet document")

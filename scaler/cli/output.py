@@ -28,6 +28,8 @@ STYLES: Final[Mapping[str, str]] = {
     "Hold": "red",
     "Bad": "red",
     "Suspect": "red",
+    "Stale": "yellow",
+    "Missing": "red",
 }
 """Colours of the words that stand out in tables."""
 

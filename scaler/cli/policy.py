@@ -2,27 +2,33 @@
 
 from rich.text import Text
 
-from scaler.cli import answers, policy_diff, policy_explain, policy_lint, policy_new, policy_schema, show
+from scaler.cli import (
+    answers,
+    policy_diff,
+    policy_explain,
+    policy_lint,
+    policy_new,
+    policy_schema,
+    policy_status,
+    policy_validate,
+    show,
+)
 from scaler.cli.answers import PolicyAnswer
 from scaler.cli.failures import OK
-from scaler.cli.human import NOTHING, duration, listed, number, plural
+from scaler.cli.human import NOTHING, duration, listed, number
 from scaler.cli.options import (
     DEFAULT_SERVER,
     Format,
     OptionalName,
     Output,
-    Paths,
     RequiredName,
     Server,
     Watch,
     examples,
     group,
 )
-from scaler.cli.output import emit, note, pairs, table
+from scaler.cli.output import emit, pairs, table
 from scaler.cli.show import Column, Kind, View
-from scaler.policy.compile import compile_set
-from scaler.policy.document import load_documents
-from scaler.policy.unbuilt import not_acted_on
 
 app = group("Policies: what each model needs.")
 
@@ -58,26 +64,6 @@ POLICIES: Kind[PolicyAnswer] = Kind(
         Column("MODELS", lambda policy, _: ",".join(policy.models) or NOTHING, wide=True),
     ),
 )
-
-
-@app.command(
-    "validate",
-    epilog=examples("emberpool policy validate policies/", "emberpool policy validate fleet.yaml chat.yaml"),
-)
-def validate(paths: Paths) -> int:
-    """Check policy files, each by itself and all of them together.
-
-    Every fault is printed with its file, line and column. Exit code 0: they can be used; 2: they can't. What this
-    version accepts and doesn't act on yet is printed as a warning.
-    """
-    documents = load_documents(paths)
-    loaded = compile_set(documents)
-    for document in documents:
-        for found in not_acted_on(document.data):
-            note(f"warning: {document.fault(found.path, found.message)}")
-    fleets, policies = plural(len(loaded.fleets), "fleet"), plural(len(loaded.policies), "policy")
-    emit(f"ok: {fleets} and {policies} (policy hash {loaded.short_hash})")
-    return OK
 
 
 @app.command(
@@ -130,6 +116,8 @@ def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
     return OK
 
 
+policy_validate.register(app)
+policy_status.register(app)
 policy_schema.register(app)
 policy_lint.register(app)
 policy_diff.register(app)

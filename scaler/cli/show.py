@@ -47,20 +47,29 @@ class Kind(Generic[Parsed]):
         read: reads one object from its JSON.
         columns: of the table.
         source: where objects come from, as an error calls it.
+        owner: the field with the object's owner, if objects are asked for by that and not by their own name.
+        rows: makes the rows of an object that has several.
     """
 
     noun: str
     plural: str
     read: Callable[[Item], Parsed]
-    columns: Sequence[Column[Parsed]]
+    columns: Sequence[Column[Any]]
     source: str = "the controller's answer"
+    owner: str = ""
+    rows: Callable[[Parsed], Sequence[Any]] = lambda item: (item,)
 
     def table(self, items: Sequence[Item], now: float, *, wide: bool) -> Text:
         """Lay out objects as a table."""
         columns = [column for column in self.columns if wide or not column.wide]
-        objects = [parse(self.read, item, self.source) for item in items]
-        rows = [[column.cell(item, now) for column in columns] for item in objects]
-        return table([column.header for column in columns], rows)
+        rows = [row for item in items for row in self.rows(parse(self.read, item, self.source))]
+        cells = [[column.cell(row, now) for column in columns] for row in rows]
+        return table([column.header for column in columns], cells)
+
+    def name_of(self, item: Item) -> str:
+        """Return an object's name, behind its owner's if it has one."""
+        name = f"{item.get('name')}"
+        return f"{item.get(self.owner)}/{name}" if self.owner else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,31 +116,33 @@ def describe(kind: Kind[Any], name: str, server: str) -> tuple[Any, Controller]:
 
 
 def choose(kind: Kind[Any], name: str | None, items: Sequence[Item]) -> Sequence[Item]:
-    """Pick the object of a name, or all.
+    """Pick the object of a name, or those of an owner, or all.
 
     Raises:
         Failed: there is none of that name.
     """
     if name is None:
         return items
-    chosen = [item for item in items if item.get("name") == name]
+    field = kind.owner or "name"
+    chosen = [item for item in items if item.get(field) == name]
     if not chosen:
-        known = ", ".join(str(item.get("name")) for item in items)
+        known = ", ".join(dict.fromkeys(str(item.get(field)) for item in items))
         hint = f"there are: {known}" if known else f"the controller has no {kind.plural}"
-        raise Failed(f"there is no {kind.noun} {name}", hint=hint)
+        of = f"{kind.noun} of {kind.owner}" if kind.owner else kind.noun
+        raise Failed(f"there is no {of} {name}", hint=hint)
     return chosen
 
 
 def rendered(kind: Kind[Any], items: Sequence[Item], output: Output, *, single: bool) -> Text | str:
     """Render objects in one of the formats of `-o`; a single one by itself, several as `items`."""
-    whole: object = items[0] if single and items else {"items": list(items)}
+    whole: object = items[0] if single and items and not kind.owner else {"items": list(items)}
     match output:
         case Output.JSON:
             return as_json(whole)
         case Output.YAML:
             return as_yaml(whole)
         case Output.NAME:
-            return "\n".join(f"{kind.noun}/{item.get('name')}" for item in items)
+            return "\n".join(f"{kind.noun}/{kind.name_of(item)}" for item in items)
         case _:
             return kind.table(items, time.time(), wide=output is Output.WIDE)
 

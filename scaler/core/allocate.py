@@ -8,6 +8,8 @@ Seats are handed out in rounds, each in order of priority:
    burst's answer, the demote window), then seats that replace lost ones of an answer that may not fall (`answer`)
 4. what the short window would like outside burst (`overflow`), from seats that nobody has any use for: with a spare
    seat idle nobody waits for the mean to rise
+5. what those who borrow want beyond their floor, from what is left above the spares that people asked for; rounds 1, 3
+   and 4 are not for them
 
 So a policy that needs seats gets, in this order and without a word about it: its own, those it can recall, spare and
 lent ones, those that an equal keeps only out of caution, and those of lower classes above their floor. Which of them is
@@ -44,6 +46,7 @@ class Applicant:
         places: its fleets, in order.
         most: residents that may serve, all fleets together.
         floor: residents that serve at least.
+        borrows: beyond its floor it only borrows.
         holding: it is in Hold.
         need: capacity that demand calls for now.
         answer: capacity that may not fall (in burst, and while signals are stale or missing).
@@ -61,6 +64,7 @@ class Applicant:
     places: Sequence[Place]
     most: int
     floor: int
+    borrows: bool
     holding: bool
     need: float
     answer: float
@@ -135,9 +139,10 @@ def allocate(applicants: Sequence[Applicant]) -> None:
     """
     for applicant in applicants:
         applicant.given = [0] * len(applicant.places)
-    ordered = sorted((a for a in applicants if a.places), key=_by_priority)
+    everyone = sorted((a for a in applicants if a.places), key=_by_priority)
+    ordered = [a for a in everyone if not a.borrows]
     _round(_seats_ask(a, COUNT_MAX, [place.own for place in a.places]) for a in ordered if a.holding)
-    _round_by_class(ordered, lambda a: _seats_ask(a, a.floor, _reaches(a)) if a.floor > a.seats else None)
+    _round_by_class(everyone, lambda a: _seats_ask(a, a.floor, _reaches(a)) if a.floor > a.seats else None)
     for _priority, members in groupby(ordered, key=lambda a: a.priority):
         rivals = list(members)
         _round(_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity)
@@ -146,6 +151,24 @@ def allocate(applicants: Sequence[Applicant]) -> None:
     _round_by_class(
         ordered, lambda a: _capacity_ask(a, a.overflow, _idles(a)) if a.overflow > a.capacity else None
     )
+    _lend([a for a in everyone if a.borrows])
+
+
+def _lend(borrowers: Sequence[Applicant]) -> None:
+    """Lend what nobody else has any use for, and keep the spares that people asked for."""
+    pools = {id(place.pool): place.pool for a in borrowers for place in a.places}
+    withheld = [(pool, min(pool.left, pool.unlent)) for pool in pools.values()]
+    for pool, seats in withheld:
+        pool.left -= seats
+    _round_by_class(borrowers, _borrowing_ask)
+    _round_by_class(borrowers, lambda a: _seats_ask(a, COUNT_MAX, a.keep))
+    for pool, seats in withheld:
+        pool.left += seats
+
+
+def _borrowing_ask(applicant: Applicant) -> "_Ask | None":
+    wish = max(applicant.need, applicant.answer, applicant.overflow)
+    return _capacity_ask(applicant, wish, _idles(applicant)) if wish > applicant.capacity else None
 
 
 def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:

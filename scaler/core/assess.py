@@ -173,6 +173,7 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         places=assessment.places,
         most=assessment.most,
         floor=assessment.floor,
+        borrows=assessment.spec.preemptible,
         holding=assessment.holding,
         need=assessment.need,
         answer=assessment.answer if assessment.sticky and not assessment.holding else 0.0,

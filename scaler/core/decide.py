@@ -30,8 +30,9 @@ from scaler.core.model import (
     Quality,
     Snapshot,
 )
-from scaler.core.placement import Place, Pool, count, floored, homes, place_of, pool_of, wishes
+from scaler.core.placement import Place, Pool, beyond, count, floored, homes, place_of, pool_of, wishes
 from scaler.core.reasons import reasons_for
+from scaler.core.rises import NO_RISES
 from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
 from warmpool.seats import FleetName
 
@@ -96,6 +97,7 @@ def decide(
         at=at,
         policies=MappingProxyType({outcome.decision.policy: outcome.memory for outcome in outcomes}),
         fleets=MappingProxyType(remembered),
+        learned=MappingProxyType({n: rises for n, rises in memory.learned.items() if n not in remembered}),
     )
 
 
@@ -153,6 +155,7 @@ def _assess(
 def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
     """Turn what a policy was given into its decision: what it wants beyond that, and why."""
     places, given = assessment.places, asker.given
+    lent = beyond(given, assessment.floor) if assessment.spec.preemptible else [0] * len(places)
     needed = assessment.answer
     if asker.overflow > needed and asker.capacity > assessment.terms.stable:
         needed = max(needed, min(asker.overflow, asker.capacity))
@@ -166,19 +169,23 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
         capacity=assessment.capacity,
         wanted=MappingProxyType(dict(zip(fleets, wanted, strict=True))),
         serving=MappingProxyType(dict(zip(fleets, given, strict=True))),
+        lent=MappingProxyType({fleet: seats for fleet, seats in zip(fleets, lent, strict=True) if seats}),
         reasons=reasons_for(assessment, given, wanted, needed),
     )
     floors = floored(places, [0] * len(places), assessment.floor)
+    owned = [seats - borrowed for seats, borrowed in zip(wanted, lent, strict=True)]
     return _Outcome(
         decision=decision,
         memory=_next_memory(assessment, decision, asker, now),
-        wants=list(zip(fleets, wanted, floors, strict=True)),
+        wants=list(zip(fleets, owned, floors, strict=True)),
     )
 
 
 def _wanted(assessment: Assessment, given: Sequence[int]) -> list[int]:
     """Return the residents wanted per place: what was given, what belongs there, what is short; floors last."""
     places, most = assessment.places, assessment.most
+    if assessment.spec.preemptible:
+        return floored(places, given, assessment.floor)
     if assessment.holding:
         past = assessment.memory.wanted
         wanted = [max(seats, past.get(p.pool.name, 0)) for seats, p in zip(given, places, strict=True)]
@@ -195,7 +202,7 @@ def _next_memory(
 ) -> PolicyMemory:
     past = assessment.memory
     fresh = assessment.demand.quality is Quality.FRESH
-    hungry = asker.seats == 0 and (asker.need > 0.0 or asker.floor > 0)
+    hungry = asker.seats == 0 and ((asker.need > 0.0 and not asker.borrows) or asker.floor > 0)
     starving = now if past.starving_since is None else past.starving_since
     fed_now = asker.seats > 0 and asker.held == 0
     return PolicyMemory(
@@ -219,6 +226,8 @@ def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | No
     """Return per fleet the demand of all its policies together, in its seats; None where a part of it is unknown."""
     demands: dict[FleetName, float | None] = {}
     for assessment in assessments:
+        if assessment.spec.preemptible:
+            continue  # nobody keeps a spare for work that can wait
         fresh = assessment.demand.quality is Quality.FRESH
         for place in assessment.places:
             name, before = place.pool.name, demands.get(place.pool.name, 0.0)
@@ -253,7 +262,7 @@ def _totals(
     for name in sorted(views):
         past = memory.fleets.get(name)
         if past is None:
-            past = first_memory(views[name])
+            past = first_memory(views[name], memory.learned.get(name, NO_RISES))
         ask = Ask(
             serving=count(wants.get(name, 0)),
             floors=count(floors.get(name, 0)),

@@ -220,6 +220,13 @@ def _preempted(facts: Facts) -> str:
     )
 
 
+def _lent(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('lent'), 'spare seat')} borrowed beside {_number(facts.get('owned'))} of its own: capacity for "
+        f"{_requests(facts.get('capacity'))} of the {_number(facts.get('needed'))} it could use, until somebody wants them"
+    )
+
+
 def _seats_at_max(facts: Facts) -> str:
     return f"{_plural(facts.get('wanted'), 'seat')} wanted, and the fleet may have {_number(facts.get('maxSeats'))} (maxSeats)"
 
@@ -310,6 +317,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.BRIDGED: _bridged,
         ReasonCode.SPARES_EXHAUSTED: _spares_exhausted,
         ReasonCode.PREEMPTED: _preempted,
+        ReasonCode.LENT: _lent,
         ReasonCode.SEATS_AT_MAX: _seats_at_max,
         ReasonCode.BUDGET_EXHAUSTED: _budget_exhausted,
         ReasonCode.SPARES_LEARNED: _spares_learned,

@@ -140,17 +140,20 @@ class Memory:
         at: time of the last decision; time never goes back behind it.
         policies: per policy.
         fleets: per fleet.
+        learned: how fast demand rose before a restart, per fleet that hasn't been seen since.
     """
 
     at: float
     policies: Mapping[PolicyName, PolicyMemory] = field(default_factory=lambda: MappingProxyType({}))
     fleets: Mapping[FleetName, FleetMemory] = field(default_factory=lambda: MappingProxyType({}))
+    learned: Mapping[FleetName, Rises] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
-    def initial(cls, now: float) -> Self:
+    def initial(cls, now: float, learned: Mapping[FleetName, Rises] | None = None) -> Self:
         """Return the memory of a law that has just started.
 
         Args:
             now: monotonic seconds.
+            learned: how fast demand rose before a restart, per fleet, in the time of the clock that runs now.
         """
-        return cls(at=now if math.isfinite(now) else 0.0)
+        return cls(at=now if math.isfinite(now) else 0.0, learned=learned or MappingProxyType({}))

@@ -65,6 +65,8 @@ class PolicySpec:
         name: the policy's name.
         fleets: where it may serve, in order; the first is its own, later ones are the bridge.
         priority: higher goes first when spares are short.
+        preemptible: it owns the residents of its floor; beyond that it borrows spare seats until they are wanted.
+        ended_at_once: its requests on a borrowed seat that is wanted are ended instead of being waited for.
         serving_min: residents that always serve (the floor).
         serving_max: residents that serve at most.
         ttft_objective: seconds within which the first token should be there.
@@ -79,6 +81,8 @@ class PolicySpec:
     name: PolicyName
     fleets: tuple[FleetShare, ...]
     priority: int = 0
+    preemptible: bool = False
+    ended_at_once: bool = False
     serving_min: int = 0
     serving_max: int = 1_000_000
     ttft_objective: float = 1.0
@@ -393,6 +397,7 @@ class ReasonCode(StrEnum):
     BRIDGED = "Bridged"
     SPARES_EXHAUSTED = "SparesExhausted"
     PREEMPTED = "Preempted"
+    LENT = "Lent"
     SEATS_AT_MAX = "SeatsAtMax"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     SPARES_LEARNED = "SparesLearned"
@@ -432,6 +437,7 @@ class PolicyDecision:
         capacity: capacity of usable serving plus promoting residents.
         wanted: per fleet, the residents that should serve there, whether or not seats exist for them.
         serving: per fleet, the residents that shall serve there now: what existing seats can give.
+        lent: per fleet, how many of those only borrow their seat; such a seat still counts as spare.
         reasons: why, the ruling term first.
     """
 
@@ -442,6 +448,7 @@ class PolicyDecision:
     capacity: float
     wanted: Mapping[FleetName, int]
     serving: Mapping[FleetName, int]
+    lent: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     reasons: tuple[Reason, ...] = ()
 
 

@@ -40,6 +40,7 @@ class Pool:
         max_seats: seats that it may have.
         usable: seats that can serve: serving, draining, spare, lent.
         left: those of them that are not handed out yet.
+        unlent: seats that are never lent: the spares that people asked for.
         displaced: those handed out that another policy has to leave first.
     """
 
@@ -47,6 +48,7 @@ class Pool:
     max_seats: int
     usable: int
     left: int
+    unlent: int = 0
     displaced: int = 0
 
 
@@ -57,7 +59,10 @@ def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None) -> 
         if view is None
         else count(view.serving) + count(view.draining) + count(view.spare) + count(view.lent)
     )
-    return Pool(name=name, max_seats=0 if spec is None else count(spec.max_seats), usable=usable, left=usable)
+    if spec is None:
+        return Pool(name=name, max_seats=0, usable=usable, left=usable)
+    unlent = count(spec.spare_target)
+    return Pool(name=name, max_seats=count(spec.max_seats), usable=usable, left=usable, unlent=unlent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,15 @@ def along(places: Sequence[Place], limits: Sequence[int], capacity: float, most:
 def homes(places: Sequence[Place], stable: float, most: int) -> list[int]:
     """Return where the stable answer belongs, whether or not these seats exist yet."""
     return along(places, [place.pool.max_seats for place in places], stable, most)
+
+
+def beyond(given: Sequence[int], floor: int) -> list[int]:
+    """Return how many of the seats per place lie beyond a floor, which the earliest of them make up."""
+    owned, rest = [], floor
+    for seats in given:
+        owned.append(min(seats, max(0, rest)))
+        rest -= seats
+    return [seats - own for seats, own in zip(given, owned, strict=True)]
 
 
 def wishes(places: Sequence[Place], base: Sequence[int], answer: float, most: int) -> list[int]:

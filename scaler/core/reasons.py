@@ -7,7 +7,7 @@ from types import MappingProxyType
 from scaler.core.assess import Assessment
 from scaler.core.demand import Demand
 from scaler.core.model import Mode, Quality, Reason, ReasonCode
-from scaler.core.placement import count, seats_for
+from scaler.core.placement import beyond, count, seats_for
 
 
 def because(code: ReasonCode, until: float | None = None, /, **facts: float | str) -> Reason:
@@ -29,7 +29,10 @@ def reasons_for(
     """
     reasons = [_ruling(assessment, sum(wanted), needed), *_mode(assessment), *_quality(assessment)]
     reasons += _kept(assessment, given)
-    reasons += _supply(assessment, given, wanted, needed)
+    if assessment.spec.preemptible:
+        reasons += _lent(assessment, given, needed)
+    else:
+        reasons += _supply(assessment, given, wanted, needed)
     once: dict[ReasonCode, Reason] = {}
     for reason in reasons:
         once.setdefault(reason.code, reason)
@@ -179,6 +182,15 @@ def _kept(assessment: Assessment, given: Sequence[int]) -> list[Reason]:
             because(ReasonCode.DEMOTE_DELAYED, asked.falls_at(window), **facts, demoteAfterSeconds=window)
         ]
     return []
+
+
+def _lent(assessment: Assessment, given: Sequence[int], needed: float) -> list[Reason]:
+    """What it borrows, or that there is nothing to borrow."""
+    lent = sum(beyond(given, assessment.floor))
+    capacity = float(sum(seats * place.target for seats, place in zip(given, assessment.places, strict=True)))
+    if not lent and capacity >= needed:
+        return []
+    return [because(ReasonCode.LENT, lent=lent, owned=sum(given) - lent, needed=needed, capacity=capacity)]
 
 
 def _supply(

@@ -137,6 +137,7 @@ def _policy_to_json(policy: PolicyDecision, now: float) -> dict[str, Any]:
         "capacity": policy.capacity,
         "wanted": dict(policy.wanted),
         "serving": dict(policy.serving),
+        "lent": dict(policy.lent),
         "reasons": [reason_to_json(reason, now) for reason in policy.reasons],
     }
 

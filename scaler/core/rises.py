@@ -125,6 +125,9 @@ class Rises:
         return Rises(since=None if self.since is None else self.since + seconds, days=days)
 
 
+NO_RISES: Final = Rises()
+
+
 def _noted(days: tuple[Day, ...], rise: float, now: float) -> tuple[Day, ...]:
     number, seats = math.floor(now / DAY_SECONDS), _bin(rise)
     today = days[-1] if days and days[-1].number == number else Day(number, (), ())

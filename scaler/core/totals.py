@@ -81,10 +81,15 @@ def seats_of(view: FleetView) -> int:
     return sum(count(part) for part in parts)
 
 
-def first_memory(view: FleetView) -> FleetMemory:
-    """Return what is remembered of a fleet on first sight: that it should have what it has, or was asked to have."""
+def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
+    """Return what is remembered of a fleet on first sight: that it should have what it has, or was asked to have.
+
+    Args:
+        view: what it is found with.
+        rises: what was learned of it before a restart.
+    """
     found = max(seats_of(view), count(view.replicas))
-    return FleetMemory(view=view, total=found, filled=seats_of(view) > 0, totals=Maxima())
+    return FleetMemory(view=view, total=found, filled=seats_of(view) > 0, totals=Maxima(), rises=rises)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ class Gateway:
         self._observer = observer
         self._dispatcher = Dispatcher(self.routes, changed=self._note)
         self._metrics = GatewayMetrics(registry, self._all_stats)
-        self._pusher = SamplePusher(settings.instance, settings.controllers, self._all_stats, self._metrics)
+        self._pusher = SamplePusher(settings, self._dispatcher, self._metrics)
         self._intake = Intake(settings)
         self._session: aiohttp.ClientSession | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -450,6 +450,7 @@ _REFUSALS: Mapping[Refusal, tuple[str, Outcome]] = {
     Refusal.TOO_MANY: ("The queue for this model is full; try again.", Outcome.REFUSED),
     Refusal.TOO_LARGE: ("The queue for this model is full; try again.", Outcome.REFUSED),
     Refusal.TOO_OLD: ("No capacity became free in time; try again.", Outcome.EXPIRED),
+    Refusal.GONE: ("This model is no longer served here.", Outcome.REFUSED),
     Refusal.CLOSING: ("This gateway is shutting down; try again.", Outcome.CLOSED),
 }
 

@@ -24,6 +24,8 @@ class Refusal(StrEnum):
     """The bodies of what waits are as large as they may be."""
     TOO_OLD = "TooOld"
     """It has waited as long as it may."""
+    GONE = "Gone"
+    """Its policy is no longer in the table, so nobody will ever answer it."""
     CLOSING = "Closing"
     """The gateway ends, and the time to finish is over."""
 
@@ -272,7 +274,8 @@ class Dispatcher:
         refusal = None
         lease = None if self._blocked(lane, ticket) else self._grant(lane, ticket, now)
         if lease is None:
-            refusal = lane.queue.offer(ticket, lane.limits)
+            known = ticket.policy in self._routes.policies
+            refusal = lane.queue.offer(ticket, lane.limits) if known else Refusal.GONE
         self._changed(ticket.policy)
         return lease if lease is not None else refusal
 
@@ -304,6 +307,8 @@ class Dispatcher:
             expired = lane.queue.expire(lane.limits, now)
             for ticket in expired:
                 ticket.refused(Refusal.TOO_OLD)
+            if policy not in self._routes.policies:
+                self._refuse_all(lane, Refusal.GONE)
             self._dispatch(policy, now)
             if before != len(lane.queue):
                 self._changed(policy)
@@ -312,11 +317,7 @@ class Dispatcher:
     def close(self) -> None:
         """Refuse everything that waits."""
         for policy, lane in tuple(self._lanes.items()):
-            waiting = tuple(lane.queue)
-            for ticket in waiting:
-                lane.queue.remove(ticket)
-                ticket.refused(Refusal.CLOSING)
-            if waiting:
+            if self._refuse_all(lane, Refusal.CLOSING):
                 self._changed(policy)
             self._forget(policy)
 
@@ -328,6 +329,15 @@ class Dispatcher:
             lane = self._lanes[policy] = _Lane()
             lane.limits = self._routes.limits(policy) or lane.limits
         return lane
+
+    @staticmethod
+    def _refuse_all(lane: _Lane, why: Refusal) -> bool:
+        """Refuse everything that waits; return whether anything did."""
+        waiting = tuple(lane.queue)
+        for ticket in waiting:
+            lane.queue.remove(ticket)
+            ticket.refused(why)
+        return bool(waiting)
 
     def _forget(self, policy: PolicyName) -> None:
         lane = self._lanes[policy]

@@ -1,8 +1,9 @@
 """Samples for controllers: built when something material changes, pushed at once, never in anybody's way.
 
-A burst reaches the controller with the first request that waits. What changes faster than samples may leave is
-merged, the last state always leaves, and each controller has room for one sample only: a newer one replaces it (with
-the higher of both peaks), so that a dead controller costs nothing.
+A burst reaches the controller with the first request that waits. A sample names the policies that changed and those whose
+turn it is, and a few at most, so that a gateway of a thousand policies sends no more than it must. What changes faster
+than samples may leave is merged, the last state always leaves, and of each policy one state waits for a controller: a
+newer one replaces it (with the higher of both peaks), so that a dead controller costs nothing.
 """
 
 import asyncio
@@ -10,20 +11,23 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import aiohttp
 import structlog
 
 from scaler.gateway.observe import GatewayMetrics
-from scaler.gateway.queue import PolicyStats
+from scaler.gateway.queue import Dispatcher, PolicyStats
+from scaler.gateway.settings import GatewaySettings
 from warmpool.seats import PolicyName
 
 HEARTBEAT_SECONDS = 1.0
-"""A sample leaves at least this often."""
+"""Each policy is named at least this often."""
 WAITING_HEARTBEAT_SECONDS = 0.25
-"""And this often while anything waits, for its age grows without any change."""
+"""And this often while anything of it waits, for its age grows without any change."""
+MOST_POLICIES = 128
+"""Policies that one sample names at most: some 30 KB, which a controller reads in about a millisecond."""
 SMALLEST_GAP_SECONDS = 0.01
 """Samples to one controller leave at most this often."""
 PUSH_SECONDS = 1.0
@@ -32,6 +36,8 @@ LONGEST_PAUSE_SECONDS = 1.0
 """Pause after repeated failures at most."""
 MATERIAL_SHARE = 0.1
 """A change of demand by this share of the last sample's (by one request at least) is material."""
+
+_LONGEST_REASON = 300
 
 log = structlog.get_logger(__name__)
 
@@ -64,77 +70,104 @@ class PolicySample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What there is to say of some policies at one moment.
+
+    Attributes:
+        at: Unix time of the first change that it reports, or of its making when there was none.
+        policies: per policy; those that changed come first.
+    """
+
+    at: float
+    policies: Mapping[PolicyName, PolicySample]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All policies of one gateway at one moment.
+    """A state as it is pushed to one controller.
 
     Attributes:
         instance: the gateway.
         sequence: grows with each sample, across restarts too.
-        at: Unix time of the change that it reports, or of its making when there was none.
-        policies: per policy.
+        state: what it says.
     """
 
     instance: str
     sequence: int
-    at: float
-    policies: Mapping[PolicyName, PolicySample]
-
-    def over(self, older: "Sample | None") -> "Sample":
-        """Return this sample with the peaks of one that it replaces."""
-        if older is None:
-            return self
-        policies = dict(self.policies)
-        for name, policy in policies.items():
-            before = older.policies.get(name)
-            if before is not None and before.peak > policy.peak:
-                policies[name] = dataclasses.replace(policy, peak=before.peak)
-        return dataclasses.replace(self, policies=policies)
+    state: State
 
     def to_json(self) -> bytes:
         """Return the body of a push."""
-        policies = {name: policy.to_json() for name, policy in self.policies.items()}
         sample = {
             "instance": self.instance,
+            "kind": "Gateway",
             "sequence": self.sequence,
-            "at": self.at,
-            "policies": policies,
+            "at": self.state.at,
+            "policies": {name: policy.to_json() for name, policy in self.state.policies.items()},
         }
         return json.dumps(sample, separators=(",", ":")).encode()
 
 
-class SampleBuilder:
-    """Knows what the last sample said, and so what is worth another. PURE: time is an argument (Unix)."""
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the last state said of a policy, and when."""
 
-    def __init__(self, instance: str, started_at: float) -> None:
-        """Begin a series; `started_at` puts its sequence above that of an earlier process of the same name."""
-        self._instance = instance
-        self._sequence = int(started_at * 1000)
-        self._said: dict[PolicyName, tuple[int, int]] = {}
+    at: float
+    queued: int
+    demand: int
+
+    def due(self, now: float) -> float:
+        """Return in how many seconds it is to be said again; 0 after the clock was set back."""
+        age = now - self.at
+        return (WAITING_HEARTBEAT_SECONDS if self.queued else HEARTBEAT_SECONDS) - age if age >= 0.0 else 0.0
+
+
+_NEVER = _Said(at=0.0, queued=0, demand=0)
+
+
+class StateBuilder:
+    """Knows what was said last, and so what is worth saying. PURE: time is an argument (Unix)."""
+
+    def __init__(self) -> None:
+        self._said: dict[PolicyName, _Said] = {}
         self._peaks: dict[PolicyName, int] = {}
-        self._changed_at: float | None = None
+        self._changed: dict[PolicyName, float] = {}
 
     def note(self, policy: PolicyName, queued: int, in_flight: int, now: float) -> bool:
         """Take a change of a policy's numbers, and return whether it is worth a sample."""
         demand = queued + in_flight
         if demand > self._peaks.get(policy, 0):
             self._peaks[policy] = demand
-        said_queued, said_demand = self._said.get(policy, (0, 0))
-        material = (queued > 0) != (said_queued > 0) or abs(demand - said_demand) >= max(
-            1.0, MATERIAL_SHARE * said_demand
+        said = self._said.get(policy, _NEVER)
+        material = (queued > 0) != (said.queued > 0) or abs(demand - said.demand) >= max(
+            1.0, MATERIAL_SHARE * said.demand
         )
-        if material and self._changed_at is None:
-            self._changed_at = now
+        if material:
+            self._changed.setdefault(policy, now)
         return material
 
-    def build(self, stats: Mapping[PolicyName, PolicyStats], now: float) -> Sample:
-        """Make the next sample."""
-        self._sequence += 1
+    def due(self, policies: Collection[PolicyName], now: float) -> list[PolicyName]:
+        """Return what the next state should say of all that there is: what changed, then what wasn't said for longest."""
+        for gone in self._said.keys() - policies:
+            del self._said[gone]
+        for gone in self._changed.keys() - policies:
+            del self._changed[gone]
+        waiting = [
+            name
+            for name in policies
+            if name not in self._changed and self._said.get(name, _NEVER).due(now) <= 0.0
+        ]
+        waiting.sort(key=lambda name: self._said.get(name, _NEVER).at)
+        return [*self._changed, *waiting][:MOST_POLICIES]
+
+    def build(self, stats: Mapping[PolicyName, PolicyStats], now: float) -> State:
+        """Make the next state, of the policies that are due."""
         policies = {
             name: PolicySample(
                 queued=policy.queued,
                 in_flight=policy.in_flight,
                 oldest_wait_seconds=policy.oldest_wait_seconds,
-                peak=max(self._peaks.get(name, 0), policy.demand),
+                peak=max(self._peaks.pop(name, 0), policy.demand),
                 arrived=policy.arrived,
                 completed=policy.completed,
                 refused=policy.refused,
@@ -142,55 +175,89 @@ class SampleBuilder:
             )
             for name, policy in stats.items()
         }
-        at = self._changed_at if self._changed_at is not None else now
-        self._said = {name: (policy.queued, policy.demand) for name, policy in stats.items()}
-        self._peaks = {}
-        self._changed_at = None
-        return Sample(instance=self._instance, sequence=self._sequence, at=at, policies=policies)
+        changes = [at for name in stats if (at := self._changed.pop(name, None)) is not None]
+        self._said |= {name: _Said(now, policy.queued, policy.demand) for name, policy in stats.items()}
+        return State(at=min(changes, default=now), policies=policies)
+
+    def rest(self, now: float) -> float:
+        """Return after how many seconds something is due, if nothing changes meanwhile."""
+        if self._changed:
+            return 0.0
+        soonest = min((said.due(now) for said in self._said.values()), default=HEARTBEAT_SECONDS)
+        return min(HEARTBEAT_SECONDS, max(0.0, soonest))
 
 
 class Outbox:
-    """Room for one sample to one controller; a newer one takes its place."""
+    """Room for one state of each policy, on its way to one controller."""
 
-    def __init__(self, controller: str) -> None:
+    def __init__(self, controller: str, instance: str, started_at: float) -> None:
+        """Begin a series; `started_at` puts its sequence above that of an earlier process of the same name."""
         self.controller = controller
-        self._waiting: Sample | None = None
+        self._instance = instance
+        self._sequence = int(started_at * 1000)
+        self._at = 0.0
+        self._waiting: dict[PolicyName, PolicySample] | None = None
         self._filled = asyncio.Event()
 
-    def put(self, sample: Sample) -> None:
-        """Put a new sample in, over the one that waits."""
-        self._waiting = sample.over(self._waiting)
+    def put(self, state: State) -> None:
+        """Put a new state in, over what waits."""
+        waiting = self._waiting or {}
+        self._at, self._waiting = state.at, waiting | _above(state.policies, waiting)
         self._filled.set()
 
-    def put_back(self, sample: Sample) -> None:
-        """Put a sample back that could not be delivered, under a newer one."""
-        self._waiting = self._waiting.over(sample) if self._waiting is not None else sample
+    def put_back(self, state: State) -> None:
+        """Put a state back that could not be delivered, under what is newer."""
+        waiting = self._waiting or {}
+        self._at = self._at if self._waiting else state.at
+        self._waiting = {**state.policies, **_above(waiting, state.policies)}
         self._filled.set()
 
     async def take(self) -> Sample:
-        """Wait for a sample and take it out."""
+        """Wait for a state and take it out, or as much of it as a sample holds."""
         while self._waiting is None:
             self._filled.clear()
             await self._filled.wait()
-        sample, self._waiting = self._waiting, None
-        return sample
+        names = list(self._waiting)[:MOST_POLICIES]
+        policies = {name: self._waiting.pop(name) for name in names}
+        if not self._waiting:
+            self._waiting = None
+        self._sequence += 1
+        state = State(at=self._at, policies=policies)
+        return Sample(instance=self._instance, sequence=self._sequence, state=state)
+
+
+def _above(
+    newer: Mapping[PolicyName, PolicySample], older: Mapping[PolicyName, PolicySample]
+) -> dict[PolicyName, PolicySample]:
+    """Return what is newer with the peaks of what it replaces."""
+    return {
+        name: dataclasses.replace(policy, peak=older[name].peak)
+        if name in older and older[name].peak > policy.peak
+        else policy
+        for name, policy in newer.items()
+    }
 
 
 class SamplePusher:
-    """Pushes one gateway's samples to all controllers while `run` runs."""
+    """Pushes one gateway's samples to all controllers while `run` runs.
 
-    def __init__(
-        self,
-        instance: str,
-        controllers: tuple[str, ...],
-        read: Callable[[], Mapping[PolicyName, PolicyStats]],
-        metrics: GatewayMetrics,
-    ) -> None:
-        """Make a pusher; `read` gives every policy's numbers at the moment of a sample."""
-        self._builder = SampleBuilder(instance, time.time())
-        self._read = read
+    Args:
+        settings: the gateway's: who it is, which controllers there are, and what to show them.
+        dispatcher: whose numbers they are.
+        metrics: counts samples.
+    """
+
+    def __init__(self, settings: GatewaySettings, dispatcher: Dispatcher, metrics: GatewayMetrics) -> None:
+        self._builder = StateBuilder()
+        self._dispatcher = dispatcher
         self._metrics = metrics
-        self._outboxes = tuple(Outbox(controller.rstrip("/")) for controller in controllers)
+        self._headers = {"Content-Type": "application/json"}
+        if settings.token:
+            self._headers["Authorization"] = f"Bearer {settings.token}"
+        began = time.time()
+        self._outboxes = tuple(
+            Outbox(controller.rstrip("/"), settings.instance, began) for controller in settings.controllers
+        )
         self._wake = asyncio.Event()
 
     def note(self, policy: PolicyName, queued: int, in_flight: int) -> None:
@@ -209,16 +276,19 @@ class SamplePusher:
 
     async def _make(self) -> None:
         while True:
-            stats = self._read()
-            sample = self._builder.build(stats, time.time())
+            state = self._state()
             for outbox in self._outboxes:
-                outbox.put(sample)
+                outbox.put(state)
             await asyncio.sleep(SMALLEST_GAP_SECONDS)
-            waiting = any(policy.queued for policy in stats.values())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WAITING_HEARTBEAT_SECONDS if waiting else HEARTBEAT_SECONDS):
+                async with asyncio.timeout(self._builder.rest(time.time())):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _state(self) -> State:
+        now, monotonic = time.time(), time.monotonic()
+        names = self._builder.due(self._dispatcher.policies(), now)
+        return self._builder.build({name: self._dispatcher.stats(name, monotonic) for name in names}, now)
 
     async def _deliver(self, session: aiohttp.ClientSession, outbox: Outbox) -> None:
         failures = 0
@@ -233,21 +303,28 @@ class SamplePusher:
                 continue
             if not failures:
                 log.warning("controller takes no samples", controller=outbox.controller, problem=problem)
-            outbox.put_back(sample)
+            outbox.put_back(sample.state)
             failures += 1
             await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, SMALLEST_GAP_SECONDS * 2 ** min(failures, 10)))
 
-    @staticmethod
-    async def _push(session: aiohttp.ClientSession, controller: str, sample: Sample) -> str | None:
+    async def _push(self, session: aiohttp.ClientSession, controller: str, sample: Sample) -> str | None:
         """Push one sample and return what went wrong, or None."""
         try:
             async with session.post(
                 f"{controller}/v1/signals",
                 data=sample.to_json(),
-                headers={"Content-Type": "application/json"},
+                headers=self._headers,
                 timeout=aiohttp.ClientTimeout(total=PUSH_SECONDS),
             ) as response:
-                await response.read()
-                return None if response.ok else f"status {response.status}"
+                body = await response.read()
+                return None if response.ok else f"status {response.status}: {_said_why(body)}"
         except (aiohttp.ClientError, OSError) as error:
             return str(error) or type(error).__name__
+
+
+def _said_why(body: bytes) -> str:
+    """Return what a controller says of a sample that it refuses."""
+    try:
+        return str(json.loads(body)["error"]["message"])[:_LONGEST_REASON]
+    except (ValueError, TypeError, KeyError):
+        return "no reason given"

@@ -1,6 +1,6 @@
 """What can be set about a gateway."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MIB = 1024 * 1024
 
@@ -12,6 +12,7 @@ class GatewaySettings:
     Attributes:
         instance: its name in samples; unique among the live gateways.
         controllers: base URLs to which samples are pushed.
+        token: bearer token that controllers want of those who push.
         deadline_seconds: time from a request received whole to its first content, queueing and retries included.
         connect_seconds: time for a connection to an endpoint.
         stream_idle_seconds: silence of an engine in the middle of an answer that counts as a break.
@@ -30,6 +31,7 @@ class GatewaySettings:
 
     instance: str = "gateway"
     controllers: tuple[str, ...] = ()
+    token: str = field(default="", repr=False)
     deadline_seconds: float = 120.0
     connect_seconds: float = 1.0
     stream_idle_seconds: float = 300.0

@@ -28,7 +28,7 @@ from scaler.policy.fleet import (
     ScaleUp,
     SpareMode,
 )
-from scaler.policy.scaling_policy import ScalingPolicy
+from scaler.policy.scaling_policy import OnReclaim, ScalingPolicy
 from scaler.policy.settings import Controller
 from scaler.policy.source import model_for, validate
 from scaler.policy.unbuilt import NotActedOn, not_acted_on
@@ -222,6 +222,8 @@ def policy_spec(policy: ScalingPolicy) -> core.PolicySpec:
             for share in spec.fleets
         ),
         priority=spec.priority,
+        preemptible=spec.preemptible,
+        ended_at_once=spec.preemptible and spec.on_reclaim is OnReclaim.ABORT,
         serving_min=spec.serving.min,
         ttft_objective=spec.objectives.ttft.limit_seconds,
         late_share=(100 - spec.objectives.ttft.percent) / 100,

@@ -54,12 +54,6 @@ UNBUILT: Final = (
     ),
     Unbuilt(
         kind="Fleet",
-        path=("spec", "spare", "mode"),
-        when=_is("Auto"),
-        instead="there are `spare.min` spare seats",
-    ),
-    Unbuilt(
-        kind="Fleet",
         path=("spec", "spare", "replenish", "maxPerNode"),
         when=_always,
         instead="seats that are starting are not counted by node",
@@ -84,21 +78,9 @@ UNBUILT: Final = (
     ),
     Unbuilt(
         kind="ScalingPolicy",
-        path=("spec", "preemptible"),
-        when=bool,
-        instead="the policy takes part by its priority like any other",
-    ),
-    Unbuilt(
-        kind="ScalingPolicy",
         path=("spec", "engine", "type"),
         when=_is("SGLang", "Generic"),
         instead="agents can't drive such an engine",
-    ),
-    Unbuilt(
-        kind="ScalingPolicy",
-        path=("spec", "signals", EACH, "type"),
-        when=_is("EngineMetrics", "Prometheus", "RedisList", "RedisStream", "RedisSortedSet"),
-        instead="only what the gateway and agents push is read",
     ),
     Unbuilt(
         kind="Controller",

@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 _FAILURES_BEFORE_REPLACE = 3
 """Promotions in a row that may fail on a seat before it is replaced."""
+_AT_ONCE_SECONDS = 0.05
+"""What requests on a lent seat that is wanted back have to end by themselves, where their policy says Abort."""
 _REST_SECONDS = 2.0
 """How long a seat rests after a failed promotion, doubled with each further one."""
 
@@ -125,11 +127,11 @@ class Actuator:
             case Resize(fleet=fleet, total=total):
                 self._spawn(self._resize(fleet, total))
             case Recall(seat=seat, policy=policy):
-                self._begin(seat, Operation.RECALL, lambda: self._promote(seat, policy, None, triggers))
+                self._begin(seat, Operation.RECALL, lambda: self._promote(seat, policy, triggers))
             case Promote(seat=seat, policy=policy):
-                self._begin(seat, Operation.PROMOTE, lambda: self._promote(seat, policy, None, triggers))
-            case Switch(seat=seat, leaving=leaving, policy=policy):
-                self._begin(seat, Operation.SWITCH, lambda: self._promote(seat, policy, leaving, triggers))
+                self._begin(seat, Operation.PROMOTE, lambda: self._promote(seat, policy, triggers))
+            case Switch(seat=seat, policy=policy):
+                self._begin(seat, Operation.SWITCH, lambda: self._promote(seat, policy, triggers, action))
             case Demote(seat=seat, policy=policy):
                 self._begin(seat, Operation.DEMOTE, lambda: self._demote(seat, policy))
             case Release(seat=seat, policy=policy):
@@ -142,7 +144,12 @@ class Actuator:
     def _begin(
         self, seat: Seat, operation: Operation, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
-        """Run one operation on a seat unless another runs there; only a recall may overtake a demotion."""
+        """Run one operation on a seat unless another runs there; only a recall may overtake a demotion.
+
+        Before `run` and after it nothing begins: the next tick looks again.
+        """
+        if self._tasks is None:
+            return
         running = self._busy.get(seat.name)
         if running is not None and not (
             operation is Operation.RECALL and running.operation is Operation.DEMOTE
@@ -192,10 +199,12 @@ class Actuator:
         self,
         seat: Seat,
         policy: PolicyName,
-        leaving: PolicyName | None,
         triggers: Mapping[PolicyName, Trigger],
+        switch: Switch | None = None,
     ) -> None:
-        operation = Operation.SWITCH if leaving else self._busy[seat.name].operation
+        operation = self._busy[seat.name].operation
+        leaving = None if switch is None else switch.leaving
+        drain = _AT_ONCE_SECONDS if switch is not None and switch.at_once else self._deadlines.promote / 2
         claim = self._claim(
             Errand(operation=operation, policy=policy, leaving=leaving), self._deadlines.promote
         )
@@ -209,7 +218,7 @@ class Actuator:
             trigger=triggers.get(policy) or Trigger(sample=now, decision=now),
         )
         try:
-            await self._carry_out(seat, claim, record)
+            await self._carry_out(seat, claim, record, drain)
         except Conflict:
             raise  # somebody else was faster; nothing was begun
         except (WarmpoolError, ClusterError) as error:
@@ -220,14 +229,14 @@ class Actuator:
         self._rests.pop(seat.name, None)
         self._ports.events.promotion(record)
 
-    async def _carry_out(self, seat: Seat, claim: Claim, record: PromotionRecord) -> None:
+    async def _carry_out(self, seat: Seat, claim: Claim, record: PromotionRecord, drain: float) -> None:
         clock, cluster, agents = self._ports.clock, self._ports.cluster, self._ports.agents
         claimed = await cluster.claim(seat, claim)
         record.claimed = clock.wall()
         serving: PolicyName | None = None
         try:
             if claim.leaving is not None:
-                await agents.drain(claimed, claim, claim.leaving, deadline=self._deadlines.promote / 2)
+                await agents.drain(claimed, claim, claim.leaving, deadline=drain)
                 await agents.pause(claimed, claim, claim.leaving, deadline=self._deadlines.pause)
             left = max(0.5, claim.deadline - clock.wall())
             done = await agents.resume(claimed, claim, claim.policy, deadline=left)

@@ -1,4 +1,4 @@
-"""The controller's HTTP: samples and reports in, everything that an operator asks out.
+"""The controller's HTTP: agents' reports in, everything that an operator asks out. Signals have their own: `signal_api`.
 
 Answers come from the last tick and the cluster's cache; no handler waits for anything but its own request body.
 """
@@ -14,33 +14,28 @@ from prometheus_client import CollectorRegistry
 
 from scaler.core.explain import explain
 from scaler.core.model import PolicyDecision, Reason
-from scaler.errors import SampleRejected
 from scaler.runtime.controller import Controller, Tick
 from scaler.runtime.metrics import Page
 from scaler.version import VERSION
 from warmpool.errors import BadOrder
-from warmpool.seats import FleetName, PolicyName, SeatValue, seat_value
+from warmpool.seats import FleetName, SeatValue, seat_value
 from warmpool.states import ResidentState
 from warmpool.wire import seat_to_json
 
 _BODY_LIMIT_BYTES = 256 * 1024
-"""Samples and reports are a few kilobytes."""
+"""Reports are a few kilobytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intake:
-    """Where what comes in goes.
+    """Where what agents tell goes.
 
     Attributes:
-        sample: takes a pushed sample's body; raises SampleRejected.
         report: takes an agent's report; raises BadOrder.
-        models: model names of each policy.
         token: bearer token that agents must show; a report can take a seat out of rotation, so not everybody may make one.
     """
 
-    sample: Callable[[bytes], None]
     report: Callable[[Mapping[str, Any]], None]
-    models: Mapping[PolicyName, tuple[str, ...]]
     token: str
 
 
@@ -49,7 +44,7 @@ class Api:
 
     Args:
         controller: whose last tick is shown.
-        intake: where samples and reports go.
+        intake: where reports go.
         registry: what `/metrics` shows.
     """
 
@@ -66,7 +61,6 @@ class Api:
                 web.get("/livez", self._live),
                 web.get("/readyz", self._ready),
                 web.get("/metrics", self._page.handle),
-                web.post("/v1/signals", self._signals),
                 web.post("/v1/agents", self._agents),
                 web.get("/v1/status", self._status),
                 web.get("/v1/fleets", self._fleets),
@@ -85,22 +79,10 @@ class Api:
             return web.Response(status=503, text="no decision yet\n")
         return web.Response(text="ok\n")
 
-    async def _signals(self, request: web.Request) -> web.Response:
-        try:
-            self._intake.sample(await request.read())
-        except SampleRejected as error:
-            self._controller.metrics.sampled(accepted=False)
-            return _refused("SampleRejected", str(error))
-        self._controller.metrics.sampled(accepted=True)
-        return web.Response(status=204)
-
     async def _agents(self, request: web.Request) -> web.Response:
-        shown = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(shown.encode(), f"Bearer {self._intake.token}".encode()):
+        if not authorized(request, self._intake.token):
             self._controller.metrics.reported(accepted=False)
-            return web.json_response(
-                {"error": {"code": "Unauthorized", "message": "wrong token"}}, status=401
-            )
+            return unauthorized()
         try:
             body = json.loads(await request.read())
             if not isinstance(body, dict):
@@ -156,7 +138,7 @@ class Api:
         load = tick.snapshot.loads[decided.policy]
         return {
             "name": decided.policy,
-            "models": list(self._intake.models.get(decided.policy, ())),
+            "models": list(self._controller.table.models.get(decided.policy, ())),
             "mode": str(decided.mode),
             "demand": decided.demand,
             "needed": decided.needed,
@@ -195,16 +177,29 @@ def waiting_for(controller: Controller) -> list[str]:
         view = tick.snapshot.fleets[fleet.name]
         if view.spare < min(fleet.spare_target, fleet.max_seats - view.serving):
             missing.append(f"fleet {fleet.name}: {view.spare} of {fleet.spare_target} spare seats are warm")
+    policies = {policy.name for policy in controller.table.policies}
     for seat in tick.seats:
-        if seat_value(seat) in {SeatValue.STARTING, SeatValue.SPARE}:
+        if seat.fleet in tick.snapshot.fleets and seat_value(seat) in {SeatValue.STARTING, SeatValue.SPARE}:
             if not seat.residents:
                 missing.append(f"seat {seat.name}: agent starting")
             missing += [
                 f"seat {seat.name}: {resident.policy} {resident.state}"
                 for resident in seat.residents
-                if resident.state not in {ResidentState.PAUSED, ResidentState.PARKED}
+                if resident.policy in policies
+                and resident.state not in {ResidentState.PAUSED, ResidentState.PARKED}
             ]
     return missing
+
+
+def authorized(request: web.Request, *tokens: str) -> bool:
+    """Whether a request shows one of the bearer tokens that whoever changes something must show."""
+    shown = request.headers.get("Authorization", "").encode()
+    return any(token and hmac.compare_digest(shown, f"Bearer {token}".encode()) for token in tokens)
+
+
+def unauthorized() -> web.Response:
+    """Answer a request that shows another token, or none."""
+    return web.json_response({"error": {"code": "Unauthorized", "message": "wrong token"}}, status=401)
 
 
 def _reasons(reasons: tuple[Reason, ...]) -> list[dict[str, Any]]:

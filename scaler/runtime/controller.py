@@ -7,29 +7,32 @@ timers. Publishing comes after the actions have begun, so that no promotion wait
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import structlog
 
 from scaler.cluster.port import Cluster
 from scaler.core.decide import decide
+from scaler.core.ledger import Entry, Ledger
 from scaler.core.memory import Memory
 from scaler.core.model import Decision, FleetSpec, Load, PolicySpec, Snapshot
-from scaler.core.replay import decision_to_json, snapshot_to_json
+from scaler.core.rises import NO_RISES, Rises
+from scaler.policy.calendar import Calendar
 from scaler.runtime.actuator import Actuator
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog, Trigger
+from scaler.runtime.lending import Lending
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.observer import observe
+from scaler.runtime.start_times import StartTimes
+from scaler.store.histories import History
 from warmpool.plan import Limits, Plan, Wants, plan
 from warmpool.seats import FleetName, PolicyName, Seat
 
 log = structlog.get_logger(__name__)
 
-_LEDGER_INTERVAL_SECONDS = 1.0
-"""A decision equal to the last one is written this often, so that the ledger shows that the loop lives."""
 _RECENT_DECISIONS = 500
 """Ledger records kept in memory for those who ask the controller: minutes of a busy one."""
 _LONGEST_SLEEP_SECONDS = 1.0
@@ -51,12 +54,25 @@ class Signals(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTable:
-    """The compiled policies in force."""
+    """The compiled policies in force.
+
+    Attributes:
+        policies: what the models need.
+        fleets: what there is.
+        hash: which set of files they come from, as people see it.
+        models: names in requests that belong to each policy.
+        calendar: what the clock says of them.
+        seat_budget: seats that all fleets together may have; None for no such limit.
+        gpu_budget: GPUs that all fleets together may have; None for no such limit.
+    """
 
     policies: Sequence[PolicySpec]
     fleets: Sequence[FleetSpec]
     hash: str
+    models: Mapping[PolicyName, tuple[str, ...]] = field(default_factory=dict)
+    calendar: Calendar = field(default_factory=Calendar)
     seat_budget: int | None = None
+    gpu_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,21 +109,31 @@ class Controller:
         wiring: everything that does I/O.
         mailbox: what wakes it.
         limits: caps of the planner.
+        learned: what fleets had learned before a restart, in the time of this wiring's clock.
     """
 
     def __init__(
-        self, table: PolicyTable, wiring: Wiring, mailbox: Mailbox, limits: Limits | None = None
+        self,
+        table: PolicyTable,
+        wiring: Wiring,
+        mailbox: Mailbox,
+        limits: Limits | None = None,
+        learned: Mapping[FleetName, History] | None = None,
     ) -> None:
-        self._table = table
+        learned = learned or {}
+        self._table = self._coming = table
         self._wiring = wiring
         self._mailbox = mailbox
         self._limits = limits or Limits()
-        self._memory = Memory.initial(wiring.clock.monotonic())
-        self._ledger_at = 0.0
-        self._ledger_shape: object = None
+        rises = {name: history.rises for name, history in learned.items()}
+        self._memory = Memory.initial(wiring.clock.monotonic(), rises)
+        self._starts = StartTimes({name: history.starts for name, history in learned.items()})
+        self._ledger = Ledger()
+        self._lending = Lending()
         self.last: Tick | None = None
         self.recent: deque[Mapping[str, Any]] = deque(maxlen=_RECENT_DECISIONS)
         wiring.events.watch(wiring.metrics)
+        wiring.metrics.loaded(wiring.clock.wall())
 
     @property
     def metrics(self) -> ControllerMetrics:
@@ -116,8 +142,31 @@ class Controller:
 
     @property
     def table(self) -> PolicyTable:
-        """The policies in force."""
+        """The policies that the last tick decided for."""
         return self._table
+
+    @property
+    def coming(self) -> PolicyTable:
+        """The policies that the next tick will decide for: the same unless others have just been adopted."""
+        return self._coming
+
+    def adopt(self, table: PolicyTable) -> None:
+        """Put other policies in force from the next tick on, and ask for that tick.
+
+        What the law remembers of those that stay is kept, by name; of those that go it is dropped. Seats that serve a
+        policy that goes are left as they are.
+        """
+        self._coming = table
+        self._mailbox.wake("policies", urgent=True)
+
+    @property
+    def learned(self) -> Mapping[FleetName, History]:
+        """What fleets have learned and must outlive a restart."""
+        measured, memory = self._starts.measured, self._memory
+        names = memory.fleets.keys() | memory.learned.keys() | measured.keys()
+        return {
+            name: History(rises=_rises(memory, name), starts=tuple(measured.get(name, ()))) for name in names
+        }
 
     async def run(self) -> None:
         """Tick until cancelled. What an action or an adapter raises is handled there; a fault of the core ends the loop."""
@@ -147,8 +196,9 @@ class Controller:
         if not wiring.cluster.synced:
             return
         began, wall = wiring.clock.monotonic(), wiring.clock.wall()
-        table = self._table
-        seats = wiring.cluster.seats()
+        table = self._table = self._coming
+        clocked = table.calendar.at(wall, began)
+        seats = self._lending.mark(table.policies, clocked.serving_floors, wiring.cluster.seats())
         snapshot = observe(
             table.policies,
             table.fleets,
@@ -157,8 +207,21 @@ class Controller:
             lambda policy: wiring.signals.load(policy, began),
         )
         wiring.signals.seen()
-        snapshot = replace(snapshot, seat_budget=table.seat_budget)
-        decision, self._memory = decide(table.policies, table.fleets, snapshot, self._memory, began)
+        self._starts.look(seats, wall)
+        snapshot = replace(
+            snapshot,
+            fleets={
+                name: replace(view, start_seconds=self._starts.seconds(name))
+                for name, view in snapshot.fleets.items()
+            },
+            serving_floors=clocked.serving_floors,
+            seat_floors=clocked.seat_floors,
+            frozen=clocked.frozen,
+            seat_budget=table.seat_budget,
+            gpu_budget=table.gpu_budget,
+        )
+        before = self._memory
+        decision, self._memory = decide(table.policies, table.fleets, snapshot, before, began)
         planned = plan(
             self._wants(decision, snapshot),
             wiring.actuator.candidates(seats),
@@ -179,10 +242,13 @@ class Controller:
             seats=seats,
         )
         wiring.metrics.ticked(self.last, table, wiring.clock.monotonic() - began)
-        self._publish(self.last)
+        self._publish(self.last, table, before)
 
     def _wants(self, decision: Decision, snapshot: Snapshot) -> Wants:
         enforced = {fleet.name for fleet in self._table.fleets if not fleet.observe}
+        resized = {
+            fleet.name for fleet in self._table.fleets if fleet.resized and fleet.name not in snapshot.frozen
+        } & enforced
         serving: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
         for policy in decision.policies.values():
             for fleet, count in policy.serving.items():
@@ -192,8 +258,10 @@ class Controller:
         return Wants(
             serving=serving,
             order=[policy.name for policy in order],
-            totals={name: decision.fleets[name].total for name in enforced},
-            replicas={name: snapshot.fleets[name].replicas for name in enforced},
+            totals={name: decision.fleets[name].total for name in resized},
+            replicas={name: snapshot.fleets[name].replicas for name in resized},
+            frozen=frozenset(snapshot.frozen),
+            ended_at_once=frozenset(policy.name for policy in self._table.policies if policy.ended_at_once),
         )
 
     def _triggers(self, wall: float) -> Mapping[PolicyName, Trigger]:
@@ -203,29 +271,32 @@ class Controller:
             triggers[policy.name] = Trigger(sample=wall if observed is None else observed, decision=wall)
         return triggers
 
-    def _publish(self, tick: Tick) -> None:
+    def _publish(self, tick: Tick, table: PolicyTable, before: Memory) -> None:
         events = self._wiring.events
         events.seats(tick.seats)
         for name, policy in tick.decision.policies.items():
             load = tick.snapshot.loads[name]
             events.load(policy, load.queued.value, load.in_flight.value, load.oldest_wait.value)
-        shape = _shape(tick.decision)
-        if shape != self._ledger_shape or tick.at - self._ledger_at >= _LEDGER_INTERVAL_SECONDS:
-            self._ledger_shape, self._ledger_at = shape, tick.at
-            record = self._record(tick)
-            self.recent.append(record)
-            self._wiring.ledger(record)
+        line = self._ledger.line(
+            Entry(
+                number=tick.number,
+                at=tick.at,
+                causes=tick.causes,
+                rules=table,
+                before=before,
+                snapshot=tick.snapshot,
+                decision=tick.decision,
+                actions=[action.why for action in tick.plan.actions],
+            )
+        )
+        if "decision" in line:
+            self.recent.append({key: value for key, value in line.items() if key != "start"})
+        self._wiring.ledger(line)
 
-    def _record(self, tick: Tick) -> Mapping[str, Any]:
-        return {
-            "at": tick.at,
-            "number": tick.number,
-            "causes": dict(tick.causes),
-            "policyHash": self._table.hash,
-            "inputs": snapshot_to_json(tick.snapshot),
-            "decision": decision_to_json(tick.decision),
-            "actions": [action.why for action in tick.plan.actions],
-        }
+
+def _rises(memory: Memory, fleet: FleetName) -> Rises:
+    known = memory.fleets.get(fleet)
+    return memory.learned.get(fleet, NO_RISES) if known is None else known.rises
 
 
 async def heartbeat(controller: Controller, longest: float) -> None:
@@ -237,14 +308,3 @@ async def heartbeat(controller: Controller, longest: float) -> None:
         if number == seen:
             raise RuntimeError(f"the decision loop has not ticked for {longest:.0f} s")
         seen = number
-
-
-def _shape(decision: Decision) -> object:
-    """Return what makes two decisions the same for the ledger: the answers and the kinds of reasons, not the numbers."""
-    return (
-        tuple(
-            (p.policy, p.mode, tuple(sorted(p.serving.items())), tuple(reason.code for reason in p.reasons))
-            for p in decision.policies.values()
-        ),
-        tuple((f.fleet, f.serving, f.spare, f.total) for f in decision.fleets.values()),
-    )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scaler.runtime.signal_options import SignalOptions
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerOptions:
@@ -15,6 +17,7 @@ class ControllerOptions:
         host: address that its API listens on.
         port: the API's port; 0 takes a free one.
         state_dir: where decisions and events are kept; None: nowhere.
+        signals: where signals come from.
     """
 
     policies: tuple[Path, ...]
@@ -23,3 +26,4 @@ class ControllerOptions:
     host: str = "127.0.0.1"
     port: int = 9080
     state_dir: Path | None = None
+    signals: SignalOptions = field(default_factory=SignalOptions)

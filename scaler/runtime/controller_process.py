@@ -8,9 +8,9 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,25 +24,36 @@ from scaler.cluster.http_agents import HttpAgents
 from scaler.cluster.static.asking import StateReader
 from scaler.cluster.static.cluster import StaticCluster
 from scaler.cluster.static.listing import AgentList, load_agents
-from scaler.errors import LeadershipLost, SampleRejected, UserError
-from scaler.policy.compile import PolicySet, load_policies
+from scaler.errors import LeadershipLost, PolicyError, SampleRejected, UserError
+from scaler.gateway.routes import PolicyRoutes
+from scaler.policy.compile import PolicySet
+from scaler.policy.reading import PolicyFiles, Reading
 from scaler.runtime import first_tokens, logs
 from scaler.runtime.actuator import Actuator, Ports
-from scaler.runtime.api import Api, Intake
+from scaler.runtime.api import Api, Intake, authorized, unauthorized
 from scaler.runtime.clock import Clock, SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
 from scaler.runtime.controller_options import ControllerOptions
 from scaler.runtime.events import EventLog
+from scaler.runtime.hang_up import reload_on_hang_up
+from scaler.runtime.learning import Learned, Learning
 from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
+from scaler.runtime.listed_policies import ListedPolicies, sizes, table, unlisted_fleets
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
-from scaler.runtime.pushed_signals import PushedSignals
+from scaler.runtime.policy_process import PolicyReader
+from scaler.runtime.reload import Reloader, Told
+from scaler.runtime.reload_api import ReloadApi
 from scaler.runtime.route_publisher import RoutePublisher
 from scaler.runtime.routing import routes
+from scaler.runtime.signal_api import SignalApi
+from scaler.runtime.signal_factories import factories, listeners
+from scaler.runtime.signal_options import SignalOptions
+from scaler.runtime.signals import PolicySignals, SignalsFollow
 from scaler.runtime.sockets import listen, url_of
 from scaler.store.journal import Journal
 from warmpool.claim import Term
-from warmpool.seats import FleetName, PolicyName
+from warmpool.seats import PolicyName, Seat
 
 log = structlog.get_logger(__name__)
 
@@ -69,12 +80,13 @@ def run(options: ControllerOptions) -> int:
 
 
 async def _main(options: ControllerOptions) -> int:
-    policies, listed = load_policies(options.policies), load_agents(options.agents)
+    policies, listed = PolicyFiles(options.policies).read(), load_agents(options.agents)
     _check_fleets(policies, listed)
     async with AsyncExitStack() as stack:
         stop = stop_on_signals(stack)
+        signals = _Signals(stop=stop, reload=reload_on_hang_up(stack, stop))
         try:
-            await _serve(options, policies, listed, stop)
+            await _serve(options, policies.set, listed, signals)
         except* Stopped:
             pass
         except* (UserError, LeadershipLost) as group:
@@ -82,41 +94,27 @@ async def _main(options: ControllerOptions) -> int:
     return 0
 
 
-def _check_fleets(policies: PolicySet, listed: AgentList) -> None:
-    """Refuse fleets that only one of policies and list knows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signals:
+    """What signals ask for."""
+
+    stop: asyncio.Event
+    reload: asyncio.Event
+
+
+def _check_fleets(policies: Reading, listed: AgentList) -> None:
+    """Refuse fleets without seats; a list may have seats of fleets that no policy file has, and they are left as they are.
 
     Raises:
-        UserError: there is one.
+        PolicyError: there is one.
     """
-    names = {FleetName(fleet.name) for fleet in listed.spec.fleets}
-    for name in sorted(names - policies.fleets.keys()):
-        raise UserError(
-            f"the list of agents has a fleet {name}, and no policy file has",
-            hint=f"write a Fleet document called {name}, or mend the name in the list",
+    known = sizes(listed)
+    if faults := unlisted_fleets(policies, known):
+        raise PolicyError(tuple(faults))
+    for name in sorted(known.keys() - policies.set.fleets.keys()):
+        log.warning(
+            "the list of agents has a fleet that no policy file has; its seats are left alone", fleet=name
         )
-    for name in sorted(policies.fleets.keys() - names):
-        raise UserError(
-            f"fleet {name} has no seat in the list of agents",
-            hint=f"list its agents under `- name: {name}`, or take the Fleet out of the policies",
-        )
-
-
-def _table(policies: PolicySet, listed: AgentList) -> PolicyTable:
-    """Return the policies with each fleet no larger than its list: the law must not count on seats that can't come."""
-    sizes = {FleetName(fleet.name): len(fleet.seats) for fleet in listed.spec.fleets}
-    fleets = []
-    for name, spec in policies.fleet_specs.items():
-        if spec.max_seats != sizes[name]:
-            log.warning(
-                "maxSeats differs from the list of agents",
-                fleet=name,
-                maxSeats=spec.max_seats,
-                listed=sizes[name],
-            )
-        fleets.append(replace(spec, max_seats=min(spec.max_seats, sizes[name])))
-    return PolicyTable(
-        policies=tuple(policies.policy_specs.values()), fleets=tuple(fleets), hash=policies.short_hash
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +122,22 @@ class _Given:
     """What the loop works from.
 
     Attributes:
-        table: the policies in force.
-        models: model names of each policy.
+        policies: the policies in force.
+        table: what the loop makes of them.
+        signals: where signals come from.
         ledger: takes decisions.
         metrics: counts ticks.
+        learning: keeps what fleets learn.
+        learned: what they had learned before.
     """
 
+    policies: PolicySet
     table: PolicyTable
-    models: Mapping[PolicyName, tuple[str, ...]]
+    signals: SignalOptions
     ledger: Record
     metrics: ControllerMetrics
+    learning: Learning
+    learned: Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,52 +145,70 @@ class _Parts:
     """What runs together."""
 
     cluster: StaticCluster
-    signals: PushedSignals
+    signals: PolicySignals
     actuator: Actuator
     controller: Controller
+    learning: Learning
     publisher: RoutePublisher
     term: Term
 
+    def adopt(self, table: PolicyTable) -> None:
+        """Put other policies in force, here and at the gateways."""
+        self.controller.adopt(table)
+        self.publisher.refresh()
+
 
 async def _serve(
-    options: ControllerOptions, policies: PolicySet, listed: AgentList, stop: asyncio.Event
+    options: ControllerOptions, policies: PolicySet, listed: AgentList, signals: _Signals
 ) -> None:
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(listen(options.host, options.port, "--port"))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         cluster = StaticCluster(listed, StateReader(session, options.token))
-        await or_stop(stop, cluster.discover())
+        await or_stop(signals.stop, cluster.discover())
         term = _term(cluster.highest_epoch)
         registry, clock = CollectorRegistry(), SystemClock()
         agents = HttpAgents(session, options.token)
         events = EventLog(_record(stack, options.state_dir, "events.jsonl"), clock)
         ports = Ports(cluster=cluster, agents=agents, clock=clock, events=events)
+        learning = Learning(options.state_dir, clock)
         given = _Given(
-            table=_table(policies, listed),
-            models={name: policy.models for name, policy in policies.policies.items()},
+            policies=policies,
+            table=table(policies, sizes(listed)),
+            signals=options.signals,
             ledger=_record(stack, options.state_dir, "decisions.jsonl"),
             metrics=ControllerMetrics(registry),
+            learning=learning,
+            learned=await learning.read(),
         )
         parts = _wire(given, ports, cluster, term)
-        intake = Intake(
-            sample=parts.signals.ingest, report=cluster.report, models=given.models, token=options.token
-        )
-        app = Api(parts.controller, intake, registry).application()
+        tokens = (options.token, options.signals.token)
+        reader = PolicyReader(options.policies)
+        stack.push_async_callback(reader.close)
+        told = Told(metrics=given.metrics, events=events, clock=clock)
+        force = SignalsFollow(ListedPolicies(listed, parts.adopt), parts.signals)
+        reloader = Reloader(reader, force, policies, told)
+        app = Api(
+            parts.controller, Intake(report=cluster.report, token=options.token), registry
+        ).application()
+        app.add_routes(ReloadApi(parts.controller, reloader, options.token).routes())
+        app.add_routes(SignalApi(parts.signals, tokens).routes())
         app.add_routes(
             [
                 web.get("/v1/routes", parts.publisher.stream),
-                web.post("/v1/first-tokens", partial(_first_tokens, parts.actuator, clock)),
+                web.post("/v1/first-tokens", partial(_first_tokens, parts.actuator, clock, tokens)),
             ]
         )
         await stack.enter_async_context(_listening(app, listener, parts.publisher))
         log.info("controller listens", url=url_of(listener), term=term.epoch, policies=policies.short_hash)
-        await _run_until(stop, parts)
+        await _run_until(options.signals, signals, parts, reloader)
 
 
 def _wire(given: _Given, ports: Ports, cluster: StaticCluster, term: Term) -> _Parts:
     mailbox = Mailbox()
-    signals = PushedSignals(mailbox, ports.clock)
-    ports.queued = lambda policy: int(signals.load(policy, 0.0).queued.value)
+    read = factories(cluster, given.signals)
+    signals = PolicySignals(given.policies, mailbox, ports.clock, given.metrics, read)
+    ports.queued = signals.queued
     actuator = Actuator(ports, term, partial(mailbox.wake, urgent=True))
     wiring = Wiring(
         cluster=cluster,
@@ -197,14 +219,18 @@ def _wire(given: _Given, ports: Ports, cluster: StaticCluster, term: Term) -> _P
         metrics=given.metrics,
         ledger=given.ledger,
     )
-    table_of = partial(routes, given.table.policies, given.models)
-    publisher = RoutePublisher(cluster, table_of, signals.gateways, term.epoch)
+    controller = Controller(given.table, wiring, mailbox, learned=given.learned)
+
+    def table_of(seats: Sequence[Seat]) -> Mapping[PolicyName, PolicyRoutes]:
+        return routes(controller.coming.policies, controller.coming.models, seats)
+
     return _Parts(
         cluster=cluster,
         signals=signals,
         actuator=actuator,
-        controller=Controller(given.table, wiring, mailbox),
-        publisher=publisher,
+        controller=controller,
+        learning=given.learning,
+        publisher=RoutePublisher(cluster, table_of, signals.gateways, term.epoch),
         term=term,
     )
 
@@ -220,7 +246,7 @@ def _term(seen: int) -> Term:
     )
 
 
-async def _run_until(stop: asyncio.Event, parts: _Parts) -> None:
+async def _run_until(options: SignalOptions, signals: _Signals, parts: _Parts, reloader: Reloader) -> None:
     async with asyncio.TaskGroup() as tasks:
         deciding = [
             tasks.create_task(parts.controller.run()),
@@ -232,10 +258,15 @@ async def _run_until(stop: asyncio.Event, parts: _Parts) -> None:
                 parts.cluster.run(),
                 parts.actuator.run(),
                 parts.publisher.run(),
+                parts.learning.keep(lambda: parts.controller.learned),
+                parts.signals.run(),
+                *(each.run() for each in listeners(parts.signals, options)),
                 _watch_term(parts.cluster, parts.term.epoch),
+                reloader.run(),
+                reloader.follow(signals.reload),
             )
         ]
-        await stop.wait()
+        await signals.stop.wait()
         log.info("controller ends; residents stay as they are")
         for task in deciding:
             task.cancel()
@@ -284,7 +315,11 @@ async def _listening(
         await runner.cleanup()
 
 
-async def _first_tokens(actuator: Actuator, clock: Clock, request: web.Request) -> web.Response:
+async def _first_tokens(
+    actuator: Actuator, clock: Clock, tokens_shown: Sequence[str], request: web.Request
+) -> web.Response:
+    if not authorized(request, *tokens_shown):
+        return unauthorized()
     try:
         tokens = first_tokens.parse(await request.read(), clock.wall())
     except SampleRejected as error:

@@ -1,6 +1,6 @@
 """What `emberpool gateway` can be told; plain values, so that the command line needs none of the runtime for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,6 +9,7 @@ class GatewayOptions:
 
     Attributes:
         controllers: base URLs of all controllers.
+        token: bearer token that controllers want of those who push.
         instance: its id among the live gateways; empty: host name and process id.
         host: address that the OpenAI-compatible endpoint listens on.
         port: its port; 0 takes a free one.
@@ -17,6 +18,7 @@ class GatewayOptions:
     """
 
     controllers: tuple[str, ...]
+    token: str = field(repr=False)
     instance: str = ""
     host: str = "127.0.0.1"
     port: int = 8000

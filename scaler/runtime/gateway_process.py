@@ -80,7 +80,7 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
     dropped = counter(catalogue.FIRST_TOKENS_DROPPED, registry)
     streams = gauge(catalogue.ROUTES_CONNECTED, registry)
     tokens = FirstTokenReporter(instance, options.controllers, dropped.inc)
-    settings = GatewaySettings(instance=instance, controllers=options.controllers)
+    settings = GatewaySettings(instance=instance, controllers=options.controllers, token=options.token)
     gateway = Gateway(settings, tokens, registry)
     followed = _Followed(gateway, instance, tokens)
     follower = RouteFollower(
@@ -88,7 +88,8 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
         followed.take,
         lambda controller, connected: streams.labels(controller).set(connected),
     )
-    session = await stack.enter_async_context(aiohttp.ClientSession())
+    shown = {"Authorization": f"Bearer {options.token}"}  # to controllers only: engines have another session
+    session = await stack.enter_async_context(aiohttp.ClientSession(headers=shown))
     operated = await stack.enter_async_context(_operators(options, gateway, registry))
     url = await _entered(stack, gateway, options)
     log.info("gateway listens", url=url, metrics=operated, instance=instance)

@@ -10,7 +10,6 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,21 +29,32 @@ from scaler.gateway.observe import Outcome
 from scaler.gateway.proxy import Gateway
 from scaler.gateway.routes import Endpoint
 from scaler.gateway.settings import GatewaySettings
+from scaler.policy.compile import PolicySet
 from scaler.runtime import logs
 from scaler.runtime.actuator import Actuator, Ports
 from scaler.runtime.api import Api, Intake, waiting_for
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
 from scaler.runtime.events import EventLog
+from scaler.runtime.hang_up import reload_on_hang_up
+from scaler.runtime.learning import Learning
 from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
 from scaler.runtime.local_options import LocalOptions
 from scaler.runtime.local_plan import LocalPlan, describe, make_plan, templates
+from scaler.runtime.local_policies import LocalPolicies, table
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
+from scaler.runtime.policy_process import PolicyReader
 from scaler.runtime.proofs import expectations
-from scaler.runtime.pushed_signals import PushedSignals
+from scaler.runtime.reload import Force, Reloader, Told
+from scaler.runtime.reload_api import ReloadApi
 from scaler.runtime.routing import routes
+from scaler.runtime.signal_api import SignalApi
+from scaler.runtime.signal_factories import factories, listeners
+from scaler.runtime.signals import PolicySignals, SignalsFollow
 from scaler.runtime.sockets import listen, port_taken
+from scaler.signals.pushed_redis import RedisSamples
+from scaler.state_directory import state_directory
 from scaler.store.journal import Journal
 from warmpool.claim import Term
 from warmpool.lifeline import follow_parent
@@ -74,18 +84,25 @@ async def _main(options: LocalOptions) -> int:
         sys.stdout.write(describe(plan) + "\n")
         return 0
     async with AsyncExitStack() as stack:
-        directory = options.state_dir or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="emberpool-"))
-        )
+        directory = options.state_dir or stack.enter_context(state_directory("local", _say))
         await asyncio.to_thread((directory / "logs").mkdir, parents=True, exist_ok=True)
         stop = stop_on_signals(stack)
+        signals = _Signals(stop=stop, reload=reload_on_hang_up(stack, stop))
         try:
-            await _serve(options, plan, directory, stop)
+            await _serve(options, plan, directory, signals)
         except* Stopped:
             pass
         except* UserError as group:
             raise first_error(group) from None
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signals:
+    """What signals ask for."""
+
+    stop: asyncio.Event
+    reload: asyncio.Event
 
 
 # ------------------------------------------------------------------ one machine
@@ -98,17 +115,21 @@ class _Machine:
     cluster: LocalCluster
     actuator: Actuator
     controller: Controller
+    learning: Learning
     gateway: Gateway
+    signals: PolicySignals
+    listeners: Sequence[RedisSamples]
+    reloader: Reloader | None
     gateway_url: str
     controller_url: str
 
 
-async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, stop: asyncio.Event) -> None:
+async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, signals: _Signals) -> None:
     _say(describe(plan))
     devices = {policy: plan.device(policy) for policy in plan.directories}
     with listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
         _check_free(options.gateway_host, options.gateway_port)
-        proofs = await or_stop(stop, expectations(plan.directories, directory, devices))
+        proofs = await or_stop(signals.stop, expectations(plan.directories, directory, devices))
         token = secrets.token_urlsafe(24)
         seats = templates(options, plan, proofs, token)
         controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -117,7 +138,7 @@ async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, stop: 
             options, plan, directory, cluster, _Door(listener, controller_url, token)
         ) as machine:
             await asyncio.to_thread(_write_state, directory, machine)
-            await _run_until(stop, machine)
+            await _run_until(signals, machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +156,8 @@ async def _machine(
 ) -> AsyncIterator[_Machine]:
     """Wire controller, gateway and API together; on leaving everything has ended, the seats' processes included."""
     clock, mailbox, registry = SystemClock(), Mailbox(), CollectorRegistry()
-    signals = PushedSignals(mailbox, clock)
-    models = {name: tuple(policy.spec.models or (name,)) for name, policy in plan.set.policies.items()}
+    metrics = ControllerMetrics(registry)
+    signals = PolicySignals(plan.set, mailbox, clock, metrics, factories(cluster, options.signals))
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         events = EventLog(_journal(stack, directory / "events.jsonl").append, clock)
@@ -150,41 +171,59 @@ async def _machine(
             actuator=actuator,
             events=events,
             clock=clock,
-            metrics=ControllerMetrics(registry),
+            metrics=metrics,
             ledger=_journal(stack, directory / "decisions.jsonl").append,
         )
-        table = PolicyTable(
-            policies=tuple(plan.set.policy_specs.values()),
-            fleets=tuple(plan.set.fleet_specs.values()),
-            hash=plan.set.short_hash,
-            seat_budget=options.seat_budget,
+        learning = Learning(directory, clock)
+        begun = table(plan.set, plan.set, options.seat_budget)
+        controller = Controller(begun, wiring, mailbox, learned=await learning.read())
+        settings = GatewaySettings(
+            instance=f"gateway-{os.getpid()}", controllers=(door.url,), token=door.token
         )
-        controller = Controller(table, wiring, mailbox)
-        settings = GatewaySettings(instance=f"gateway-{os.getpid()}", controllers=(door.url,))
         gateway = Gateway(settings, _FirstTokens(actuator), registry)
         ports.queued = lambda policy: gateway.stats(policy).queued
-        await _serve_api(
-            stack,
-            Api(
-                controller,
-                Intake(sample=signals.ingest, report=cluster.report, models=models, token=door.token),
-                registry,
-            ),
-            door,
-        )
+
+        def reroute() -> None:
+            coming = controller.coming
+            gateway.routes.replace(routes(coming.policies, coming.models, cluster.seats()))
+
+        def adopt(coming: PolicyTable) -> None:
+            controller.adopt(coming)
+            reroute()
+
+        force = SignalsFollow(LocalPolicies(plan.set, options.seat_budget, adopt), signals)
+        told = Told(metrics=metrics, events=events, clock=clock)
+        reloader = _reloader(stack, options.policies, force, plan.set, told)
+        app = Api(controller, Intake(report=cluster.report, token=door.token), registry).application()
+        app.add_routes(ReloadApi(controller, reloader, door.token).routes())
+        app.add_routes(SignalApi(signals, (door.token, options.signals.token)).routes())
+        await _serve_api(stack, app, door)
         gateway_url = await _serve_gateway(stack, gateway, options)
-        stack.callback(
-            cluster.subscribe(lambda: gateway.routes.replace(routes(table.policies, models, cluster.seats())))
-        )
-        gateway.routes.replace(routes(table.policies, models, cluster.seats()))
+        stack.callback(cluster.subscribe(reroute))
+        reroute()
         yield _Machine(
             cluster=cluster,
             actuator=actuator,
             controller=controller,
+            learning=learning,
             gateway=gateway,
+            signals=signals,
+            listeners=listeners(signals, options.signals),
+            reloader=reloader,
             gateway_url=gateway_url,
             controller_url=door.url,
         )
+
+
+def _reloader(
+    stack: AsyncExitStack, paths: Sequence[Path], force: Force, begun: PolicySet, told: Told
+) -> Reloader | None:
+    """Return what reloads the policy files; None where the policies were made up."""
+    if not paths:
+        return None
+    reader = PolicyReader(paths)
+    stack.push_async_callback(reader.close)
+    return Reloader(reader, force, begun, told)
 
 
 def _journal(stack: AsyncExitStack, path: Path) -> Journal:
@@ -193,8 +232,8 @@ def _journal(stack: AsyncExitStack, path: Path) -> Journal:
     return journal
 
 
-async def _serve_api(stack: AsyncExitStack, api: Api, door: _Door) -> None:
-    runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=1.0)
+async def _serve_api(stack: AsyncExitStack, app: web.Application, door: _Door) -> None:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     await web.SockSite(runner, door.listener).start()
@@ -207,7 +246,8 @@ async def _serve_gateway(stack: AsyncExitStack, gateway: Gateway, options: Local
         raise port_taken(options.gateway_host, options.gateway_port, "--gateway-port", error) from error
 
 
-async def _run_until(stop: asyncio.Event, machine: _Machine) -> None:
+async def _run_until(signals: _Signals, machine: _Machine) -> None:
+    stop = signals.stop
     async with asyncio.TaskGroup() as tasks:
         parts = [
             tasks.create_task(part)
@@ -216,8 +256,12 @@ async def _run_until(stop: asyncio.Event, machine: _Machine) -> None:
                 machine.actuator.run(),
                 machine.controller.run(),
                 heartbeat(machine.controller, _HEARTBEAT_SECONDS),
+                machine.learning.keep(lambda: machine.controller.learned),
                 _announce(machine),
                 _watch_failures(machine.cluster),
+                _reload(machine.reloader, signals.reload),
+                machine.signals.run(),
+                *(each.run() for each in machine.listeners),
             )
         ]
         await stop.wait()
@@ -229,6 +273,18 @@ async def _run_until(stop: asyncio.Event, machine: _Machine) -> None:
             part.cancel()
         await asyncio.wait(parts)  # the cluster's own end stops every seat
         impatience.cancel()
+
+
+async def _reload(reloader: Reloader | None, asked: asyncio.Event) -> None:
+    """Reload the policy files, or say at each SIGHUP that there are none."""
+    if reloader is None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            _say("SIGHUP: nothing to reload, for no --policy was given")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(reloader.run())
+        tasks.create_task(reloader.follow(asked))
 
 
 async def _kill_on_second_signal(stop: asyncio.Event, cluster: LocalCluster) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scaler.runtime.signal_options import SignalOptions
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
@@ -23,6 +25,7 @@ class LocalOptions:
         max_num_seqs: sequences per engine; None: the fleet's targetInFlight of each policy.
         max_model_len: tokens per sequence; None: the engine's default.
         dry_run: print what would run, and start nothing.
+        signals: where signals come from.
     """
 
     checkpoints: Mapping[str, Path]
@@ -38,4 +41,5 @@ class LocalOptions:
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     dry_run: bool = False
+    signals: SignalOptions = field(default_factory=SignalOptions)
     environment: Mapping[str, str] = field(default_factory=dict)

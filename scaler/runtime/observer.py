@@ -55,7 +55,8 @@ def _named(policies: Iterable[PolicySpec], fleet: FleetName) -> Sequence[PolicyN
 
 
 def _view(seats: Sequence[Seat], replicas: int, policies: Sequence[PolicyName]) -> FleetView:
-    values = [seat_value(seat) for seat in seats]
+    named = frozenset(policies)
+    values = [_value(seat, named) for seat in seats]
     return FleetView(
         serving=values.count(SeatValue.SERVING) + values.count(SeatValue.PROMOTING),
         draining=values.count(SeatValue.DRAINING),
@@ -67,6 +68,18 @@ def _view(seats: Sequence[Seat], replicas: int, policies: Sequence[PolicyName]) 
         replicas=replicas,
         supply=_supplies(seats, values, policies),
     )
+
+
+def _value(seat: Seat, policies: frozenset[PolicyName]) -> SeatValue:
+    """Return what a seat is worth to these policies.
+
+    One that serves a policy which is no longer in force is left as it is, and takes a replica without serving anybody:
+    counted as serving it would belong to no policy's want, and spare seats would be deleted in its place.
+    """
+    value = seat_value(seat)
+    if value is SeatValue.SERVING and policies.isdisjoint(seat.serving):
+        return SeatValue.HELD
+    return value
 
 
 def _supplies(

@@ -72,6 +72,10 @@ class RoutePublisher:
         finally:
             unsubscribe()
 
+    def refresh(self) -> None:
+        """Compute the table anew: something else than the cluster has changed."""
+        self._dirty.set()
+
     def close(self) -> None:
         """End all streams; readers keep the last table."""
         self._closing = True

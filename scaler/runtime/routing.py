@@ -18,26 +18,18 @@ def routes(
         models: model names by policy name.
         seats: all seats.
     """
-    table = {}
-    for policy in policies:
-        slots = {share.fleet: share.target_in_flight for share in policy.fleets}
-        endpoints = []
-        for seat in seats:
-            resident = seat.resident(policy.name)
-            if (
-                seat.fleet in slots
-                and serves(seat, policy.name)
-                and resident is not None
-                and resident.address
-            ):
-                endpoints.append(
-                    Endpoint(
-                        seat=seat.name,
-                        uid=seat.uid,
-                        policy=policy.name,
-                        url=resident.address,
-                        slots=slots[seat.fleet],
-                    )
+    slots = {
+        policy.name: {share.fleet: share.target_in_flight for share in policy.fleets} for policy in policies
+    }
+    endpoints: dict[PolicyName, list[Endpoint]] = {name: [] for name in slots}
+    for seat in seats:
+        for name in seat.serving:
+            room = slots.get(name, {}).get(seat.fleet)
+            resident = seat.resident(name)
+            if room and resident is not None and resident.address and serves(seat, name):
+                endpoints[name].append(
+                    Endpoint(seat=seat.name, uid=seat.uid, policy=name, url=resident.address, slots=room)
                 )
-        table[policy.name] = PolicyRoutes(models=models[policy.name], endpoints=tuple(endpoints))
-    return table
+    return {
+        name: PolicyRoutes(models=models[name], endpoints=tuple(found)) for name, found in endpoints.items()
+    }

@@ -1,27 +1,32 @@
-"""Samples that gateways push: checked, kept per instance, aged, and added up.
+"""Samples that others push: checked, kept per instance, aged, and added up.
 
-Each gateway pushes its own share of every policy's load, and a share expires with its gateway. Absent is not zero: a
-policy that no live gateway reports is Missing, and a sum that a silent gateway is part of is Stale. PURE: no I/O; time
-is an argument, in seconds of Unix time, for that is what samples carry.
+Each instance (a gateway, or whoever tells of a queue) pushes its own share of policies' load, and a share expires with
+it. Absent is not zero: a part that no live share speaks of is Missing, and a sum that a silent instance is part of is
+Stale. docs/pushing-signals.md describes the format. PURE: no I/O; time is an argument, in seconds of Unix time, for that
+is what samples carry.
 """
 
-import json
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from scaler.core.model import MISSING, Load, Quality, Reading
 from scaler.errors import SampleRejected
+from scaler.signals.port import rises
+from scaler.signals.sample import Kind, Numbers, Sample, parse
 from warmpool.seats import PolicyName
 
-_NAME_LENGTH = 253
-"""Longest name of an instance or policy: that of a Kubernetes object."""
-_LARGEST = 2.0**53
-"""Numbers above this are no counts: JSON's numbers are exact to here."""
 _POINT_SECONDS = 0.05
 """Totals are kept this finely; samples may come a hundred times a second."""
+_SWEEP_SECONDS = 0.5
+"""What has expired is looked for this often; nothing that has expired counts meanwhile."""
+
+
+class TooOften(SampleRejected):
+    """An instance pushes more often than anyone needs; the sample changed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,66 +34,62 @@ class PushedLimits:
     """What is believed of pushed samples, and for how long.
 
     Attributes:
-        fresh_seconds: up to this age a share is Fresh; gateways push each second at least.
-        expiry_seconds: above this age a share is gone.
+        fresh_intervals: intervals up to which a share is Fresh.
+        expiry_intervals: intervals above which it is gone.
         future_seconds: how far a sample's time may lie ahead (clocks differ).
         rate_seconds: span over which rates are taken; a shorter one serves until it is there.
         shortest_rate_seconds: span below which no rate is given.
-        max_bytes: size of a sample.
-        max_instances: gateways at once.
+        max_gateways: gateways at once.
+        max_queues: other instances at once.
+        max_queues_of_policy: other instances that speak of one policy, so that one which takes a new name for each sample
+            keeps out nobody but its own kind.
+        samples_per_second: of one instance; gateways push 100 times a second at most.
+        samples_at_once: of one instance, after a pause.
     """
 
-    fresh_seconds: float = 1.5
-    expiry_seconds: float = 2.5
+    fresh_intervals: float = 1.5
+    expiry_intervals: float = 2.5
     future_seconds: float = 1.0
     rate_seconds: float = 3.0
     shortest_rate_seconds: float = 0.2
-    max_bytes: int = 64 * 1024
-    max_instances: int = 1024
+    max_gateways: int = 1024
+    max_queues: int = 4096
+    max_queues_of_policy: int = 64
+    samples_per_second: float = 200.0
+    samples_at_once: float = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Numbers:
-    """What one sample says of one policy."""
+class Taken:
+    """What became of a sample.
 
-    queued: float
-    in_flight: float
-    oldest_wait: float
-    peak: float
-    arrived: float
-    completed: float
+    Attributes:
+        policies: those whose load it says.
+        ignored: those that it names and nobody knows.
+        risen: more requests or work, by enough for a burst.
+    """
 
-    @property
-    def demand(self) -> float:
-        return self.queued + self.in_flight
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    instance: str
-    sequence: int
-    at: float
-    policies: Mapping[PolicyName, _Numbers]
+    policies: tuple[PolicyName, ...]
+    ignored: tuple[PolicyName, ...] = ()
+    risen: bool = False
 
 
 class _Totals:
-    """One gateway's totals of one policy over the last seconds, as if its counters had never been reset."""
+    """One instance's totals of one policy over the last seconds, as if its counters had never been reset."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float, float]] = deque()
         self._arrived = 0.0
         self._completed = 0.0
-        self._last: _Numbers | None = None
+        self._last: tuple[float, float] | None = None
 
-    def add(self, at: float, numbers: _Numbers, keep_seconds: float) -> None:
-        last = self._last
-        if last is not None:
+    def add(self, at: float, arrived: float, completed: float, keep_seconds: float) -> None:
+        if self._last is not None:
             # a counter that fell began again at zero: what it shows is what has come since
-            self._arrived += numbers.arrived - (last.arrived if numbers.arrived >= last.arrived else 0.0)
-            self._completed += numbers.completed - (
-                last.completed if numbers.completed >= last.completed else 0.0
-            )
-        self._last = numbers
+            before, done = self._last
+            self._arrived += arrived - (before if arrived >= before else 0.0)
+            self._completed += completed - (done if completed >= done else 0.0)
+        self._last = arrived, completed
         if len(self._points) > 1 and at - self._points[-2][0] < _POINT_SECONDS:
             self._points.pop()
         self._points.append((at, self._arrived, self._completed))
@@ -105,15 +106,50 @@ class _Totals:
 
 
 @dataclass(slots=True)
-class _Instance:
-    """One gateway."""
+class _Share:
+    """What one instance says of one policy."""
 
-    sample: _Sample
-    totals: dict[PolicyName, _Totals] = field(default_factory=dict)
+    instance: "_Instance"
+    at: float
+    numbers: Numbers
+    totals: _Totals | None = None
+
+    def age(self, now: float) -> float:
+        return max(0.0, now - self.at)
+
+    def live(self, now: float) -> bool:
+        return now - self.at <= self.instance.expiry
+
+    def fresh(self, now: float) -> bool:
+        return now - self.at <= self.instance.fresh
+
+
+@dataclass(slots=True)
+class _Instance:
+    """One pusher.
+
+    Attributes:
+        allowance: samples that it may push now; it grows with time.
+    """
+
+    name: str
+    kind: Kind
+    allowance: float
+    sequence: int = -1
+    at: float = -math.inf
+    seen_at: float = -math.inf
+    fresh: float = 0.0
+    expiry: float = 0.0
+
+    def live(self, now: float) -> bool:
+        return now - self.at <= self.expiry
 
 
 class PushedSamples:
-    """All gateways' shares of all policies' load.
+    """All instances' shares of all policies' load.
+
+    A sample changes the policies that it names. What an instance said of others holds until it expires, so that a large
+    gateway can say what changed at once and the rest in turn.
 
     Attributes:
         accepted: samples taken.
@@ -121,42 +157,47 @@ class PushedSamples:
     """
 
     def __init__(self, limits: PushedLimits | None = None) -> None:
-        """Make an empty store with the given or the usual limits."""
+        """Make an empty store with the given or the usual limits, which takes samples of any policy."""
         self._limits = limits if limits is not None else PushedLimits()
         self._instances: dict[str, _Instance] = {}
+        self._shares: dict[PolicyName, dict[str, _Share]] = {}
         self._peaks: dict[PolicyName, float] = {}
+        self._known: Collection[PolicyName] | None = None
+        self._swept_at = -math.inf
         self.accepted = 0
         self.rejected = 0
 
-    def ingest(self, body: bytes | Mapping[str, object], now: float) -> list[PolicyName]:
+    def follow(self, policies: Collection[PolicyName]) -> None:
+        """Take samples of these policies only, and forget what was said of others."""
+        self._known = frozenset(policies)
+        for policy in self._shares.keys() - self._known:
+            del self._shares[policy]
+        self._peaks = {policy: peak for policy, peak in self._peaks.items() if policy in self._known}
+
+    def ingest(self, body: bytes | Mapping[str, object], now: float) -> Taken:
         """Take one sample.
 
         Args:
             body: a push's body, or the JSON object that it held.
             now: Unix time.
 
-        Returns:
-            The policies that it speaks of, those of the instance's last sample that it no longer names included.
-
         Raises:
-            SampleRejected: it is malformed, of the future, too old to count, or not newer than the last one of its
-                instance. It was counted and changed nothing.
+            SampleRejected: it is malformed, of the future, too old to count, not newer than the last one of its instance,
+                or one too many. It was counted and changed nothing.
         """
         try:
-            sample = _parse(body, self._limits.max_bytes)
+            sample = parse(body)
             self._check_time(sample, now)
-            self._expire(now)
-            touched = self._store(sample)
+            self._sweep(now)
+            instance = self._admit(sample, now)
         except SampleRejected:
             self.rejected += 1
             raise
         self.accepted += 1
-        for policy in sample.policies:
-            self._raise_peak(policy, sample, now)
-        return touched
+        return self._store(sample, instance, now)
 
     def load(self, policy: PolicyName, now: float) -> Load:
-        """Return what live gateways say of `policy`, added up.
+        """Return what live instances say of `policy`, added up.
 
         The peak is the highest demand that any sample reported since `take_peaks`, the present one included.
 
@@ -164,33 +205,46 @@ class PushedSamples:
             policy: which policy.
             now: Unix time.
         """
-        shares = list(self._shares(policy, now))
+        shares = [share for share in self._shares.get(policy, {}).values() if share.live(now)]
         if not shares:
             return Load()
-        age = max(0.0, now - min(at for at, _ in shares))
-        quality = Quality.FRESH if age <= self._limits.fresh_seconds else Quality.STALE
-
-        def reading(value: float) -> Reading:
-            return Reading(value=value, age=age, quality=quality)
-
-        demand = sum(numbers.demand for _, numbers in shares)
-        arrivals, completions = self._rates(policy, now, age, quality)
+        said = [share.numbers for share in shares]
+        ages = _Ages([share.age(now) for share in shares], [share.fresh(now) for share in shares])
+        queued = ages.reading([numbers.queued for numbers in said], sum)
+        in_flight = ages.reading([numbers.in_flight for numbers in said], sum)
+        arrivals, completions = self._rates(shares, now)
         return Load(
-            queued=reading(sum(numbers.queued for _, numbers in shares)),
-            in_flight=reading(sum(numbers.in_flight for _, numbers in shares)),
-            oldest_wait=reading(max(numbers.oldest_wait for _, numbers in shares)),
-            peak=reading(max(demand, self._peaks.get(policy, 0.0))),
+            queued=queued,
+            in_flight=in_flight,
+            oldest_wait=ages.reading([numbers.oldest_wait for numbers in said], max),
+            peak=_peak(queued, in_flight, self._peaks.get(policy, 0.0)),
             arrivals=arrivals,
             completions=completions,
+            backlog=ages.reading([numbers.backlog for numbers in said], sum),
+            backlog_age=ages.reading([numbers.backlog_age for numbers in said], max),
         )
 
     def policies(self, now: float) -> set[PolicyName]:
-        """Return the policies that live gateways report."""
-        return {name for instance in self._live(now) for name in instance.sample.policies}
+        """Return the policies that live shares speak of."""
+        return {
+            name for name, shares in self._shares.items() if any(each.live(now) for each in shares.values())
+        }
 
-    def instances(self, now: float) -> list[str]:
+    def shares(self, policy: PolicyName, now: float) -> list[tuple[str, Kind, float]]:
+        """Return who speaks of `policy`: instance, kind, and age of what it said in seconds."""
+        return [
+            (name, share.instance.kind, share.age(now))
+            for name, share in self._shares.get(policy, {}).items()
+            if share.live(now)
+        ]
+
+    def gateways(self, now: float) -> list[str]:
         """Return the live gateways."""
-        return [instance.sample.instance for instance in self._live(now)]
+        return [
+            name
+            for name, instance in self._instances.items()
+            if instance.kind is Kind.GATEWAY and instance.live(now)
+        ]
 
     def take_peaks(self) -> Mapping[PolicyName, float]:
         """Return the peaks since the last call, and begin anew; call it after a snapshot's loads."""
@@ -198,76 +252,155 @@ class PushedSamples:
         return MappingProxyType(peaks)
 
     def sampled_at(self, policy: PolicyName, now: float) -> float | None:
-        """Return the Unix time of the newest live sample that speaks of `policy`, or None."""
-        return max((at for at, _ in self._shares(policy, now)), default=None)
+        """Return the Unix time of the newest live share of `policy`, or None."""
+        shares = self._shares.get(policy, {}).values()
+        return max((share.at for share in shares if share.live(now)), default=None)
 
-    # -------------------------------------------------------------- how
+    # -------------------------------------------------------------- whether to take it
 
-    def _check_time(self, sample: _Sample, now: float) -> None:
+    def _check_time(self, sample: Sample, now: float) -> None:
         ahead = sample.at - now
         if ahead > self._limits.future_seconds:
             message = f"sample of {sample.instance}: its time lies {ahead:.1f} s ahead; check both clocks"
             raise SampleRejected(message)
-        if -ahead > self._limits.expiry_seconds:
+        if -ahead > self._limits.expiry_intervals * sample.interval:
             message = (
                 f"sample of {sample.instance}: it is {-ahead:.1f} s old; check the network and both clocks"
             )
             raise SampleRejected(message)
 
-    def _expire(self, now: float) -> None:
-        for name, instance in list(self._instances.items()):
-            if now - instance.sample.at > self._limits.expiry_seconds:
-                del self._instances[name]
+    def _admit(self, sample: Sample, now: float) -> _Instance:
+        """Return the instance that may push this sample; a new one isn't known yet.
 
-    def _store(self, sample: _Sample) -> list[PolicyName]:
+        Raises:
+            SampleRejected: it may not.
+        """
         instance = self._instances.get(sample.instance)
+        if instance is not None and not instance.live(now) and sample.kind is not instance.kind:
+            instance = None
         if instance is None:
-            if len(self._instances) >= self._limits.max_instances:
-                message = f"sample of {sample.instance}: {len(self._instances)} instances report already"
-                raise SampleRejected(message)
-            instance = self._instances[sample.instance] = _Instance(sample=sample)
-        elif sample.sequence <= instance.sample.sequence or sample.at < instance.sample.at:
+            self._check_room(sample, now)
+            return _Instance(sample.instance, sample.kind, self._limits.samples_at_once - 1.0, seen_at=now)
+        if sample.kind is not instance.kind:
+            message = f"sample of {sample.instance}: it is a {sample.kind} now and was a {instance.kind}; is the name unique?"
+            raise SampleRejected(message)
+        self._charge(instance, now)
+        if sample.sequence <= instance.sequence or sample.at < instance.at:
             message = (
                 f"sample of {sample.instance}: sequence {sample.sequence} at {sample.at} is not after "
-                f"{instance.sample.sequence} at {instance.sample.at}; is the instance's name unique?"
+                f"{instance.sequence} at {instance.at}; is the instance's name unique?"
             )
             raise SampleRejected(message)
-        touched = list(dict.fromkeys([*sample.policies, *instance.sample.policies]))
-        instance.sample = sample
-        instance.totals = {name: instance.totals.get(name) or _Totals() for name in sample.policies}
-        for name, numbers in sample.policies.items():
-            instance.totals[name].add(sample.at, numbers, self._limits.rate_seconds)
-        return touched
+        if sample.kind is Kind.QUEUE:
+            self._check_crowd(sample, now)
+        return instance
 
-    def _raise_peak(self, policy: PolicyName, sample: _Sample, now: float) -> None:
+    def _charge(self, instance: _Instance, now: float) -> None:
+        earned = max(0.0, now - instance.seen_at) * self._limits.samples_per_second
+        instance.allowance = min(self._limits.samples_at_once, instance.allowance + earned)
+        instance.seen_at = now
+        if instance.allowance < 1.0:
+            message = f"sample of {instance.name}: at most {self._limits.samples_per_second:g} are taken in a second"
+            raise TooOften(message)
+        instance.allowance -= 1.0
+
+    def _check_room(self, sample: Sample, now: float) -> None:
+        most = self._limits.max_gateways if sample.kind is Kind.GATEWAY else self._limits.max_queues
+        if sum(each.kind is sample.kind for each in self._instances.values()) >= most:
+            self._swept_at = -math.inf
+            self._sweep(now)
+            if (there := sum(each.kind is sample.kind for each in self._instances.values())) >= most:
+                message = f"sample of {sample.instance}: {there} instances report already"
+                raise SampleRejected(message)
+        if sample.kind is Kind.QUEUE:
+            self._check_crowd(sample, now)
+
+    def _check_crowd(self, sample: Sample, now: float) -> None:
+        for policy in sample.policies:
+            others = [
+                share
+                for name, share in self._shares.get(policy, {}).items()
+                if name != sample.instance and share.instance.kind is Kind.QUEUE and share.live(now)
+            ]
+            if len(others) >= self._limits.max_queues_of_policy:
+                message = (
+                    f"sample of {sample.instance}: {len(others)} instances report policy {policy} already; "
+                    "an instance keeps its name"
+                )
+                raise SampleRejected(message)
+
+    def _sweep(self, now: float) -> None:
+        """Forget what has expired."""
+        if 0.0 <= now - self._swept_at < _SWEEP_SECONDS:
+            return
+        self._swept_at = now
+        for policy, shares in list(self._shares.items()):
+            for name in [name for name, share in shares.items() if not share.live(now)]:
+                del shares[name]
+            if not shares:
+                del self._shares[policy]
+        for name in [name for name, instance in self._instances.items() if not instance.live(now)]:
+            del self._instances[name]
+
+    # -------------------------------------------------------------- taking it
+
+    def _store(self, sample: Sample, instance: _Instance, now: float) -> Taken:
+        known = self._known
+        named = tuple(name for name in sample.policies if known is None or name in known)
+        if named or sample.kind is Kind.GATEWAY:
+            self._instances[instance.name] = instance
+            instance.sequence, instance.at = sample.sequence, sample.at
+            instance.fresh = self._limits.fresh_intervals * sample.interval
+            instance.expiry = self._limits.expiry_intervals * sample.interval
+        risen = False
+        for name in named:
+            risen = self._put(name, instance, sample) or risen
+            self._raise_peak(name, sample, now)
+        ignored = tuple(name for name in sample.policies if name not in named) if known is not None else ()
+        return Taken(policies=named, ignored=ignored, risen=risen)
+
+    def _put(self, policy: PolicyName, instance: _Instance, sample: Sample) -> bool:
+        """Put one policy's numbers in their place, and return whether they have risen."""
+        numbers = sample.policies[policy]
+        shares = self._shares.setdefault(policy, {})
+        share = shares.get(instance.name)
+        if share is None or share.instance is not instance:
+            share = shares[instance.name] = _Share(instance, sample.at, _NOTHING)
+        risen = rises(share.numbers.demand or 0.0, max(numbers.peak or 0.0, numbers.demand or 0.0))
+        risen = risen or rises(share.numbers.backlog or 0.0, numbers.backlog or 0.0)
+        share.at, share.numbers = sample.at, numbers
+        self._count(share)
+        return risen
+
+    def _count(self, share: _Share) -> None:
+        numbers = share.numbers
+        if numbers.arrived is None or numbers.completed is None:
+            share.totals = None
+            return
+        if share.totals is None:
+            share.totals = _Totals()
+        share.totals.add(share.at, numbers.arrived, numbers.completed, self._limits.rate_seconds)
+
+    def _raise_peak(self, policy: PolicyName, sample: Sample, now: float) -> None:
+        numbers = sample.policies[policy]
+        mine = max(numbers.peak or 0.0, numbers.demand or 0.0)
         others = sum(
-            instance.sample.policies[policy].demand
-            for instance in self._live(now)
-            if instance.sample is not sample and policy in instance.sample.policies
+            share.numbers.demand or 0.0
+            for name, share in self._shares[policy].items()
+            if name != sample.instance and share.live(now)
         )
-        peak = sample.policies[policy].peak + others
-        self._peaks[policy] = max(self._peaks.get(policy, 0.0), peak)
+        self._peaks[policy] = max(self._peaks.get(policy, 0.0), mine + others)
 
-    def _live(self, now: float) -> Iterator[_Instance]:
-        for instance in self._instances.values():
-            if now - instance.sample.at <= self._limits.expiry_seconds:
-                yield instance
-
-    def _shares(self, policy: PolicyName, now: float) -> Iterator[tuple[float, _Numbers]]:
-        for instance in self._live(now):
-            numbers = instance.sample.policies.get(policy)
-            if numbers is not None:
-                yield instance.sample.at, numbers
-
-    def _rates(self, policy: PolicyName, now: float, age: float, quality: Quality) -> tuple[Reading, Reading]:
-        """Add up what is known; a gateway that is too new to have a rate makes the sum Stale, never lower by right."""
-        totals = [instance.totals[policy] for instance in self._live(now) if policy in instance.totals]
-        rates = [total.rates(self._limits.shortest_rate_seconds) for total in totals]
+    def _rates(self, shares: Iterable[_Share], now: float) -> tuple[Reading, Reading]:
+        """Add up what is known; an instance that is too new to have a rate makes the sum Stale, never lower by right."""
+        counting = [(share, share.totals) for share in shares if share.totals is not None]
+        rates = [totals.rates(self._limits.shortest_rate_seconds) for _, totals in counting]
         known = [rate for rate in rates if rate is not None]
         if not known:
             return MISSING, MISSING
-        if len(known) < len(rates):
-            quality = Quality.STALE
+        fresh = len(known) == len(rates) and all(share.fresh(now) for share, _ in counting)
+        age = max(share.age(now) for share, _ in counting)
+        quality = Quality.FRESH if fresh else Quality.STALE
         arrivals, completions = (sum(column) for column in zip(*known, strict=True))
         return (
             Reading(value=arrivals, age=age, quality=quality),
@@ -275,81 +408,48 @@ class PushedSamples:
         )
 
 
-# ------------------------------------------------------------------ parsing
+_NOTHING: Final = Numbers(*[None] * len(Numbers._fields))
 
 
-def _parse(body: bytes | Mapping[str, object], max_bytes: int) -> _Sample:
-    if isinstance(body, bytes):
-        if len(body) > max_bytes:
-            message = f"sample of {len(body)} bytes: at most {max_bytes} are taken"
-            raise SampleRejected(message)
-        body = _object(_decode(body), "sample")
-    instance = _name(body.get("instance"), "instance")
-    sequence = body.get("sequence")
-    if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence <= _LARGEST:
-        message = f"sample of {instance}: sequence must be a whole number ≥ 0, got {_shown(sequence)}"
-        raise SampleRejected(message)
-    policies = _object(body.get("policies"), "policies")
-    return _Sample(
-        instance=instance,
-        sequence=sequence,
-        at=_number(body, "at", "sample"),
-        policies={
-            PolicyName(_name(name, "a policy's name")): _numbers(_object(numbers, f"policies.{name}"), name)
-            for name, numbers in policies.items()
-        },
+class _Ages:
+    """How old several shares are, for readings that are made of them.
+
+    Args:
+        ages: seconds, per share.
+        fresh: whether each is fresh.
+    """
+
+    def __init__(self, ages: Sequence[float], fresh: Sequence[bool]) -> None:
+        self._ages = ages
+        self._fresh = fresh
+        self._oldest = max(ages)
+        self._quality = Quality.FRESH if all(fresh) else Quality.STALE
+
+    def reading(self, values: Sequence[float | None], combine: Callable[[Iterable[float]], float]) -> Reading:
+        """Combine what the shares say of one part: as old as the oldest that speaks of it, and Stale if any is late."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return MISSING
+        if len(known) == len(values):
+            return Reading(value=float(combine(known)), age=self._oldest, quality=self._quality)
+        places = [place for place, value in enumerate(values) if value is not None]
+        fresh = all(self._fresh[place] for place in places)
+        return Reading(
+            value=float(combine(known)),
+            age=max(self._ages[place] for place in places),
+            quality=Quality.FRESH if fresh else Quality.STALE,
+        )
+
+
+def _peak(queued: Reading, in_flight: Reading, reported: float) -> Reading:
+    """Return the highest demand since the last look: the present one, or what was reported."""
+    known = [reading for reading in (queued, in_flight) if reading.known]
+    if not known:
+        return MISSING
+    return Reading(
+        value=float(max(sum(reading.value for reading in known), reported)),
+        age=max(reading.age for reading in known),
+        quality=Quality.FRESH
+        if all(reading.quality is Quality.FRESH for reading in known)
+        else Quality.STALE,
     )
-
-
-def _decode(body: bytes) -> object:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        message = f"sample is not JSON: {error}"
-        raise SampleRejected(message) from None
-
-
-def _numbers(policy: Mapping[str, object], name: str) -> _Numbers:
-    where = f"policies.{name}"
-    for checked in ("refused", "failed"):
-        _number(policy, checked, where)
-    return _Numbers(
-        queued=_number(policy, "queued", where),
-        in_flight=_number(policy, "inFlight", where),
-        oldest_wait=_number(policy, "oldestWaitSeconds", where),
-        peak=_number(policy, "peak", where),
-        arrived=_number(policy, "arrived", where),
-        completed=_number(policy, "completed", where),
-    )
-
-
-def _number(fields: Mapping[str, object], key: str, where: str) -> float:
-    """Return a finite number ≥ 0; the comparison is false for NaN."""
-    value = fields.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
-        message = f"{where}.{key} must be a finite number ≥ 0, got {_shown(value)}"
-        raise SampleRejected(message)
-    return float(value)
-
-
-def _object(value: object, where: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        message = f"{where} must be an object, got {_shown(value)}"
-        raise SampleRejected(message)
-    return value
-
-
-def _name(value: object, where: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _NAME_LENGTH:
-        message = f"{where} must be a string of 1 to {_NAME_LENGTH} characters, got {_shown(value)}"
-        raise SampleRejected(message)
-    return value
-
-
-def _shown(value: object) -> str:
-    """Show a value for an error; a huge integer can't be shown at all."""
-    if isinstance(value, int) and abs(value) > _LARGEST:
-        return "a number beyond 2⁵³"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return "nothing" if value is None else repr(value)[:80]

@@ -82,7 +82,10 @@ class Here:
 
     @classmethod
     def of(cls, directory: Path, processes: Processes) -> "Here":
-        file = substituted(load(), {"EMBERPOOL_AGENT_TOKEN": "secret", "GRAFANA_ADMIN_PASSWORD": "secret"})
+        given = dict.fromkeys(
+            ("EMBERPOOL_AGENT_TOKEN", "EMBERPOOL_SIGNAL_TOKEN", "GRAFANA_ADMIN_PASSWORD"), "secret"
+        )
+        file = substituted(load(), given)
         seats = [(name, 9081) for name in file["services"] if name.startswith("seat-")]
         places = [*PORT_OPTIONS, *seats]
         return cls(

@@ -87,6 +87,7 @@ def policies(
         name=st.sampled_from(NAMES),
         fleets=shares.map(tuple),
         priority=st.integers(0, 1),
+        preemptible=st.booleans(),
         serving_min=number,
         serving_max=number,
         ttft_objective=seconds,

@@ -192,3 +192,25 @@ async def test_a_claim_of_an_earlier_term_is_resolved() -> None:
         on.actuator.adopt(on.cluster.seats())
         await asyncio.sleep(1)
         assert (on.seat().claim, on.seat().serving) == (None, frozenset())
+
+
+async def test_an_action_before_the_actuator_runs_blocks_nothing() -> None:
+    clock = LoopClock()
+    cluster = MemoryCluster({FLEET: [CHAT]}, clock.wall)
+    agents = MemoryAgents(cluster.engines)
+    ports = Ports(cluster=cluster, agents=agents, clock=clock, events=EventLog(lambda _: None, clock))
+    actuator = Actuator(ports, Term(holder="test", epoch=1), lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(cluster.run())]
+        await cluster.resize(FLEET, 1)
+        await asyncio.sleep(30)
+        (seat,) = cluster.seats()
+        promote = Promote(seat=seat, policy=CHAT, **WHY)
+        actuator.start([promote], {})  # a first tick may come before the actuator's own task has begun
+        running.append(tasks.create_task(actuator.run()))
+        await asyncio.sleep(1)
+        actuator.start([promote], {})
+        await asyncio.sleep(1)
+        assert cluster.seats()[0].serving == {CHAT}
+        for task in running:
+            task.cancel()

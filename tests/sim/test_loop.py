@@ -1,10 +1,17 @@
 """The whole controller in virtual time: bursts, switches, floors, silence, and engines that die."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
-from scaler.core.model import Burst, FleetShare, FleetSpec, PolicySpec
+from scaler.core.model import Burst, FleetShare, FleetSpec, Pace, PolicySpec
+from scaler.policy.base import API_VERSION, Metadata
+from scaler.policy.calendar import Calendar
+from scaler.policy.fleet import Fleet, Frozen
+from scaler.policy.fleet import FleetSpec as PolicyFleetSpec
+from scaler.policy.schedules import SeatFloor
+from tests.fakes.loop_clock import LoopClock
 from tests.fakes.memory_cluster import Timing
 from tests.sim.world import World, world
 from warmpool.errors import EngineLost
@@ -28,7 +35,7 @@ def policy(name: PolicyName, **changes: object) -> PolicySpec:
 
 
 def fleet(**changes: object) -> FleetSpec:
-    facts: dict[str, object] = {"max_seats": 3, "spare_target": 1, "scale_down_window": 10.0, **changes}
+    facts: dict[str, object] = {"max_seats": 3, "spare_target": 1, "scale_down": Pace(window=10.0), **changes}
     return FleetSpec(name=FLEET, **facts)  # type: ignore[arg-type]
 
 
@@ -177,3 +184,58 @@ async def test_every_tick_that_changed_something_is_in_the_ledger() -> None:
         numbers = [record["number"] for record in on.ledger]
         assert numbers == sorted(set(numbers))  # type: ignore[type-var]
         assert all(record["policyHash"] == "sim" for record in on.ledger)
+
+
+async def test_a_frozen_fleet_is_not_resized_and_thaws_by_itself() -> None:
+    until = datetime.fromtimestamp(LoopClock().wall() + 60.0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    frozen = Fleet(
+        api_version=API_VERSION,
+        kind="Fleet",
+        metadata=Metadata(name=FLEET),
+        spec=PolicyFleetSpec(max_seats=3, frozen=Frozen(until=until, reason="maintenance")),
+    )
+    async with world([policy(CHAT)], [fleet()], calendar=Calendar([frozen])) as on:
+        await asyncio.sleep(50)
+        assert on.cluster.seats() == ()
+        await on.until(lambda: on.serving("chat") == 1 and len(on.cluster.seats()) == 2, 60)
+
+
+async def test_a_fleet_that_somebody_else_resizes_is_published_and_not_written() -> None:
+    async with world([policy(CHAT)], [fleet(resized=False)]) as on:
+        await asyncio.sleep(30)
+        assert on.controller.last is not None
+        assert on.controller.last.decision.fleets[FLEET].total == 2
+        assert len(on.cluster.seats()) == 0
+
+
+def three_seats() -> Calendar:
+    """A fleet that has three seats whatever is asked for."""
+    always = SeatFloor(name="always", start="0 0 1 1 *", end="59 23 31 12 *", min_seats=3)
+    kept = Fleet(
+        api_version=API_VERSION,
+        kind="Fleet",
+        metadata=Metadata(name=FLEET),
+        spec=PolicyFleetSpec(max_seats=3, schedules=(always,)),
+    )
+    return Calendar([kept])
+
+
+async def test_batch_work_borrows_spare_seats_and_gives_them_back_for_a_burst() -> None:
+    batch = policy(CODE, preemptible=True, ended_at_once=True, serving_min=0)
+    async with world([policy(CHAT), batch], [fleet(spare_target=0)], calendar=three_seats()) as on:
+        await on.until(lambda: on.serving("chat") == 1 and len(on.cluster.seats()) == 3, 60)
+        await on.constant("chat", 2.5, SERVICE, 20)
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(on.constant("code", 12.0, 4.0, 40))
+            await on.constant("chat", 2.5, SERVICE, 15)
+            assert on.serving("code") == 2, "both spare seats are lent"
+            last = on.controller.last
+            assert last is not None
+            assert last.snapshot.fleets[FLEET].lent == 2
+            assert last.decision.fleets[FLEET].serving == 1
+            began = asyncio.get_running_loop().time()
+            await on.constant("chat", 11.0, SERVICE, 10)
+            assert on.serving("chat") == 3
+            assert late(on, "chat", began) == []
+            work.cancel()
+        assert len(on.cluster.seats()) == 3

@@ -6,6 +6,7 @@ service time. Nothing here decides anything.
 
 import asyncio
 import itertools
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 
 from scaler.core.model import FleetSpec, Load, PolicySpec, Quality, Reading
+from scaler.policy.calendar import Calendar
 from scaler.runtime.actuator import Actuator, Ports
 from scaler.runtime.controller import Controller, PolicyTable, Wiring
 from scaler.runtime.events import EventLog
@@ -54,6 +56,7 @@ class Traffic:
         self._finished: dict[PolicyName, list[float]] = {p: [] for p in slots}
         self._tasks: asyncio.TaskGroup | None = None
         self.silent: set[PolicyName] = set()
+        self.garbled: set[PolicyName] = set()
         self._observed: dict[PolicyName, float] = {}
 
     def _now(self) -> float:
@@ -119,6 +122,8 @@ class Traffic:
     def load(self, policy: PolicyName, now: float) -> Load:
         if policy in self.silent:
             return Load()
+        if policy in self.garbled:
+            return Load(queued=_fresh(math.nan), in_flight=_fresh(math.inf), engines=_fresh(-1.0))
         queue = self._queues[policy]
         queued = float(len(queue))
         held = float(sum(n for (_, p), n in self._cluster.engines.in_flight.items() if p == policy))
@@ -181,6 +186,7 @@ async def world(
     *,
     timing: Timing | None = None,
     budget: int | None = None,
+    calendar: Calendar | None = None,
 ) -> AsyncIterator[World]:
     """Run a controller over a simulated machine."""
     clock, mailbox = LoopClock(), Mailbox()
@@ -210,7 +216,13 @@ async def world(
         metrics=ControllerMetrics(CollectorRegistry()),
         ledger=ledger.append,
     )
-    table = PolicyTable(policies=policies, fleets=fleets, hash="sim", seat_budget=budget)
+    table = PolicyTable(
+        policies=policies,
+        fleets=fleets,
+        hash="sim",
+        calendar=calendar or Calendar(),
+        seat_budget=budget,
+    )
     controller = Controller(table, wiring, mailbox)
     async with asyncio.TaskGroup() as tasks:
         running = [

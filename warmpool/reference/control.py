@@ -34,7 +34,6 @@ class Control:
                 web.post("/release_kv_cache_memory", self.release_kv),
                 web.post("/wake_up", self.wake_up),
                 web.get("/is_sleeping", self.is_sleeping),
-                web.get("/metrics", self.metrics),
                 web.get("/version", self.version),
                 web.get("/guard", self.guard),
                 web.post("/guard/open", self.open_guard),
@@ -103,11 +102,6 @@ class Control:
     async def _state(self) -> tuple[SchedulerState, bool]:
         async with asyncio.timeout(ORDER_SECONDS):
             return await asyncio.wrap_future(self._service.engine.state())
-
-    async def metrics(self, _request: web.Request) -> web.Response:
-        """GET /metrics."""
-        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=self._service.metrics.text(), headers=headers)
 
     async def version(self, _request: web.Request) -> web.Response:
         """GET /version."""

@@ -1,5 +1,6 @@
 """vLLM's metrics under vLLM's names, for what this engine really measures. What vLLM has beyond that is left out, not faked."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -62,7 +63,7 @@ class Metrics:
     """One engine's metrics on a registry of their own. One thread only: the event loop's."""
 
     def __init__(self, model: str, max_model_len: int) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = CollectorRegistry(auto_describe=True)  # the process's own metrics have names only so
         self._labels = {"engine": "0", "model_name": model}
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
@@ -170,6 +171,10 @@ class Metrics:
         """A request ended whose client had gone before."""
         self._success.labels(**self._labels, finished_reason=str(reason)).inc()
 
-    def text(self) -> bytes:
-        """The page that GET /metrics shows, in Prometheus' text format."""
-        return generate_latest(self._registry)
+    def text(self, names: Collection[str] = ()) -> bytes:
+        """The page that GET /metrics shows, in Prometheus' text format.
+
+        Args:
+            names: of the samples that are wanted; none: all. A few of them cost a fifth of the time.
+        """
+        return generate_latest(self._registry.restricted_registry(names) if names else self._registry)

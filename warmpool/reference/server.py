@@ -30,6 +30,7 @@ WRITE_SECONDS = 60.0
 
 _PASSAGE = web.RequestKey("passage", Passage)
 _ALLOWED = ("/v1/", "/health")
+_METRICS = "/metrics"
 
 
 class Service:
@@ -79,6 +80,11 @@ class Service:
         return web.json_response(
             model_list(self.options.models, root, self.model.max_model_len, self.created)
         )
+
+    async def metrics_page(self, request: web.Request) -> web.Response:
+        """GET /metrics: the whole page, or with `?name[]=…` the samples of these names alone, as prometheus-client has it."""
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=self.metrics.text(request.query.getall("name[]", [])), headers=headers)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
@@ -211,10 +217,14 @@ def guard(gate: Gate) -> Middleware:
 
     Other paths than the allowed ones don't exist. With the gate closed every answer is 503 and the connection is closed, so
     that a kept-alive client connects anew, and elsewhere. Requests under /v1/ are in flight until their response has ended.
+    The metrics page passes whatever the gate, and is never in flight: it only tells, and whoever counts an engine's requests
+    must not wait for it to serve, nor be drained.
     """
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path == _METRICS:
+            return await handler(request)
         if not request.path.startswith(_ALLOWED[0]) and request.path != _ALLOWED[1]:
             raise web.HTTPNotFound
         if request.path == _ALLOWED[1] and gate.is_open:
@@ -233,6 +243,7 @@ def guard(gate: Gate) -> Middleware:
 def add_openai_routes(app: web.Application, service: Service) -> None:
     """The routes that both listeners have."""
     app.router.add_get("/health", service.health)
+    app.router.add_get(_METRICS, service.metrics_page)
     app.router.add_get("/v1/models", service.models)
     app.router.add_post("/v1/completions", service.completions)
     app.router.add_post("/v1/chat/completions", service.chat_completions)

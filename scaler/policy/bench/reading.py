@@ -133,7 +133,7 @@ def _validate(directory: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "scaler", "policy", "validate", str(directory)],
         check=True,
-        stdout=subprocess.PIPE,
+        capture_output=True,
     )
 
 

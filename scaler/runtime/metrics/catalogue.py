@@ -11,16 +11,27 @@ from warmpool.states import ResidentState
 
 POLICY = Label("policy", "the policies in force")
 FLEET = Label("fleet", "the fleets in force")
+SIGNAL = Label("signal", "the signals of the policies in force; each policy has 20 at most")
 
-CAUSES = ("start", "sample", "cluster", "action ended", "deadline", "other")
+CAUSES = ("start", "sample", "cluster", "action ended", "policies", "deadline", "other")
 """What may wake the loop; a cause that isn't listed counts as `other`."""
 PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
 PROMOTION_OUTCOMES = ("Promoted", "Failed")
 STAGES = ("decision", "claimed", "resumed", "canary", "rotation", "first_token")
 """Stages of a promotion, in order; each lasts from the end of the one before it, the first from the sample."""
 DEMOTION_OUTCOMES = ("Demoted", "Recalled", "Released", "Failed")
-SOURCES = ("gateway", "engines")
+SOURCES = ("gateway", "engines", "backlog", "late_share")
+"""What a policy's load is made of, as the law sees it: several signals may say the same part."""
 INTAKE_OUTCOMES = ("Accepted", "Rejected")
+SAMPLE_WAYS = ("Http", "Redis")
+SAMPLE_OUTCOMES = ("Accepted", "Rejected", "TooLarge", "TooOften", "Unauthorized")
+"""What became of a pushed sample; Rejected is malformed, of another time, or not after the last one."""
+READING_OUTCOMES = ("Read", "Failed", "Spoilt")
+"""What came of reading a signal; Spoilt counts numbers that were none (NaN, negative), which changed nothing."""
+READ_TYPES = ("EngineMetrics", "Prometheus", "RedisList", "RedisStream", "RedisSortedSet")
+"""Types of signals that the controller reads itself."""
+RELOAD_OUTCOMES = ("Loaded", "Unchanged", "Rejected", "Failed")
+"""How an attempt to reload the policies ends; see `scaler.runtime.reload.Outcome`."""
 SUPPLIES = ("Serving", "Promoting", "Draining", "Promotable", "Switchable")
 COUNTED_VALUES = tuple(value for value in SeatValue if value is not SeatValue.PROMOTING)
 """Values of seats in the cost of warmth, where a promoting seat counts as serving, as in a fleet's total."""
@@ -92,13 +103,59 @@ AGENT_REPORTS = _counter(
     listed("outcome", INTAKE_OUTCOMES, "taken or not"),
 )
 
+# ------------------------------------------------------------------ policies
+
+RELOAD_SUCCESS = _gauge(
+    "policy_reload_success",
+    "1 if the policies in force are those in the files, 0 since an attempt to reload them that failed.",
+    "boolean",
+)
+LAST_RELOAD = _gauge(
+    "policy_last_reload_timestamp_seconds",
+    "Unix time at which the files were last read and could be used; at first that of the start.",
+    "seconds",
+)
+RELOADS = _counter(
+    "policy_reloads",
+    "Attempts to reload the policies, by how they ended.",
+    "attempts",
+    listed("outcome", RELOAD_OUTCOMES, "how it ended"),
+)
+
 # ------------------------------------------------------------------ signals
 
 SIGNAL_SAMPLES = _counter(
     "signal_samples",
-    "Samples pushed by gateways, by whether they were taken.",
+    "Samples that gateways and others pushed, by the way they came and by whether they were taken.",
     "samples",
-    listed("outcome", INTAKE_OUTCOMES, "taken or not"),
+    listed("way", SAMPLE_WAYS, "ways to push"),
+    listed("outcome", SAMPLE_OUTCOMES, "taken, or why not"),
+)
+SIGNAL_CHANNEL = _gauge(
+    "signal_channel_connected",
+    "1 while samples over Redis are listened to; absent without --redis.",
+    "boolean",
+)
+SIGNAL_READINGS = _counter(
+    "signal_readings",
+    "Readings of a signal by how they ended, and numbers in them that were none. Signals that are pushed aren't read.",
+    "readings",
+    POLICY,
+    SIGNAL,
+    listed("outcome", READING_OUTCOMES, "how it ended"),
+)
+SIGNAL_LAST_READING = _gauge(
+    "signal_last_reading_timestamp_seconds",
+    "Unix time at which a signal's newest number was true; 0 before the first.",
+    "seconds",
+    POLICY,
+    SIGNAL,
+)
+SOURCE_RESTARTS = _counter(
+    "signal_source_restarts",
+    "Sources of signals that crashed and began anew: each is a fault of this program.",
+    "restarts",
+    listed("type", READ_TYPES, "types of signals that are read"),
 )
 _SOURCE = listed("source", SOURCES, "where readings come from")
 SIGNAL_AGE = _gauge(
@@ -110,7 +167,7 @@ SIGNAL_AGE = _gauge(
 )
 SIGNAL_QUALITY = _gauge(
     "signal_quality",
-    "1 for how far a source's reading can be believed. The engines are shown from their first reading on.",
+    "1 for how far a source's reading can be believed. All but the gateway are shown from their first reading on.",
     "boolean",
     POLICY,
     _SOURCE,

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from scaler.runtime.metrics import catalogue, last_tick
 from scaler.runtime.metrics.last_tick import LastTick, Seen
+from scaler.runtime.metrics.signals import SignalMetrics
 from scaler.runtime.metrics.tallies import Count, Distribution, HeldTime
 from scaler.version import VERSION
 from warmpool.metric_families import counter, empty, gauge, histogram
@@ -32,6 +33,9 @@ class ControllerMetrics:
 
     Args:
         registry: where the families are registered.
+
+    Attributes:
+        signals: what is counted of each signal.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -46,10 +50,18 @@ class ControllerMetrics:
         for cause in catalogue.CAUSES:
             self._wakeups.labels(cause)
         for outcome in catalogue.INTAKE_OUTCOMES:
-            self._samples.labels(outcome)
             self._reports.labels(outcome)
+        for way in catalogue.SAMPLE_WAYS:
+            for outcome in catalogue.SAMPLE_OUTCOMES:
+                self._samples.labels(way, outcome)
+        self._reload_success = gauge(catalogue.RELOAD_SUCCESS, registry)
+        self._last_reload_at = gauge(catalogue.LAST_RELOAD, registry)
+        self._reloads = counter(catalogue.RELOADS, registry)
+        for outcome in catalogue.RELOAD_OUTCOMES:
+            self._reloads.labels(outcome)
         self._owned = _Owned()
         registry.register(self._owned)
+        self.signals = SignalMetrics(registry)
 
     # -------------------------------------------------------------- told by the controller
 
@@ -65,11 +77,24 @@ class ControllerMetrics:
         """Note whether this process leads."""
         self._leader.set(leading)
 
+    def loaded(self, at: float) -> None:
+        """Note that the policies in force are those that were asked for, at Unix time `at`."""
+        self._reload_success.set(1)
+        self._last_reload_at.set(at)
+
+    def reloaded(self, outcome: str, at: float) -> None:
+        """Count an attempt to reload the policies; `outcome` is one of the catalogue's."""
+        self._reloads.labels(outcome).inc()
+        if outcome in {"Loaded", "Unchanged"}:
+            self.loaded(at)
+        else:
+            self._reload_success.set(0)
+
     # -------------------------------------------------------------- told by the API
 
-    def sampled(self, *, accepted: bool) -> None:
-        """Count a pushed sample."""
-        self._samples.labels("Accepted" if accepted else "Rejected").inc()
+    def sampled(self, way: str, outcome: str) -> None:
+        """Count a pushed sample; way and outcome are two of the catalogue's."""
+        self._samples.labels(way, outcome).inc()
 
     def reported(self, *, accepted: bool) -> None:
         """Count an agent's report."""

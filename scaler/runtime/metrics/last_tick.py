@@ -103,8 +103,8 @@ _supply = attrgetter(*(name.lower() for name in catalogue.SUPPLIES))
 class LastTick:
     """Rows of the last tick.
 
-    Remembers which policies' engines have ever been read, for a source that a policy hasn't got is not a source that
-    went missing.
+    Remembers which sources of a policy have ever been read, for one that a policy hasn't got is not one that went
+    missing.
 
     Attributes:
         census: the seats as they were last counted, which reading the metrics does.
@@ -112,7 +112,7 @@ class LastTick:
 
     def __init__(self) -> None:
         self.census = Census()
-        self._measured: set[PolicyName] = set()
+        self._measured: set[tuple[PolicyName, str]] = set()
 
     def metrics(self, seen: Seen) -> Iterator[RowMetric | GroupMetric]:
         """Return every gauge of a tick."""
@@ -127,13 +127,19 @@ class LastTick:
         yield GroupMetric(catalogue.RESIDENTS, _residents(seen, census), work=census.take(seats))
 
     def _readings(self, seen: Seen) -> Iterator[tuple[PolicyName, str, Reading]]:
-        self._measured &= seen.tick.snapshot.loads.keys()
-        for policy, load in seen.tick.snapshot.loads.items():
+        loads = seen.tick.snapshot.loads
+        self._measured = {known for known in self._measured if known[0] in loads}
+        for policy, load in loads.items():
             yield policy, "gateway", load.queued
-            if load.engines.known:
-                self._measured.add(policy)
-            if policy in self._measured:
-                yield policy, "engines", load.engines
+            for source, reading in (
+                ("engines", load.engines),
+                ("backlog", load.backlog),
+                ("late_share", load.late_share),
+            ):
+                if reading.known:
+                    self._measured.add((policy, source))
+                if (policy, source) in self._measured:
+                    yield policy, source, reading
 
     def _ages(self, seen: Seen) -> Rows:
         for policy, source, reading in self._readings(seen):

@@ -111,6 +111,12 @@ class Processes:
         async with asyncio.timeout(seconds):
             return await self._running[name].wait()
 
+    def signal(self, name: str, number: int) -> None:
+        self._running[name].send_signal(number)
+
+    def children(self, name: str) -> list[psutil.Process]:
+        return psutil.Process(self._running[name].pid).children()
+
     def log(self, name: str) -> str:
         return (self._directory / f"{name}.log").read_text(encoding="utf-8")
 

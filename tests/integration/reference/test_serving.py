@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from scaler.signals.engine_page import read_page
+
 CHUNK_KEYS = ["id", "object", "created", "model", "choices"]
 CHOICE_KEYS = [
     *("index", "text", "logprobs", "finish_reason", "stop_reason", "prompt_token_ids", "token_ids")
@@ -90,13 +92,34 @@ async def test_the_model_list_has_vllms_keys(client: Any) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "path", ["/metrics", "/pause", "/guard/open", "/emberpool/startup", "/v2/x", "/healthz"]
-)
+@pytest.mark.parametrize("path", ["/pause", "/guard/open", "/emberpool/startup", "/v2/x", "/healthz"])
 async def test_the_public_listener_has_no_other_paths(client: Any, path: str) -> None:
     for method in ("GET", "POST"):
         async with client.session.request(method, client.served.public + path) as response:
             assert response.status == 404
+
+
+@pytest.mark.parametrize("order", ["/guard/open", "/guard/close"])
+async def test_the_metrics_page_is_public_whatever_the_gate_and_never_in_flight(
+    client: Any, order: str
+) -> None:
+    await client.order(order)
+    async with client.session.get(client.served.public + "/metrics") as response:
+        page = read_page(await response.read())
+    assert (response.status, page.dialect.name, page.requests) == (200, "vLLM (vllm:)", 0)
+    assert page.first_tokens is not None
+    assert (await client.get("/guard"))["inFlight"] == 0
+
+
+async def test_a_part_of_the_metrics_page_says_what_the_whole_page_does(client: Any) -> None:
+    url = client.served.public + "/metrics"
+    async with client.session.get(url) as response:
+        whole = await response.read()
+    names = {"name[]": [name.decode() for name in read_page(whole).dialect.names]}
+    async with client.session.get(url, params=names) as response:
+        part = await response.read()
+    assert read_page(part) == read_page(whole)
+    assert len(part) < len(whole) / 3
 
 
 async def test_over_the_limit_requests_wait(client: Any, tools: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from warmpool.plan import Action, Limits, Plan, Resize, SeatAction, Wants, plan
+from warmpool.plan import Action, Limits, Plan, Resize, SeatAction, Switch, Wants, plan
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import ResidentState as S
 
@@ -709,3 +709,18 @@ def test_the_order_of_kinds() -> None:
 
 def test_nothing_wanted_and_nothing_there_is_an_empty_plan() -> None:
     assert plan(Wants(serving={}), [], Limits(), NOW) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("lent", "policies", "at_once"),
+    [(True, {B}, True), (False, {B}, False), (True, set(), False)],
+    ids=["lent and Abort", "its own", "lent and Wait"],
+)
+def test_work_on_a_lent_seat_is_ended_at_once_where_its_policy_says_so(
+    policies: set[PolicyName], *, lent: bool, at_once: bool
+) -> None:
+    one = replace(seat("1", "b", a=S.PAUSED, b=S.SERVING), lent=lent)
+    wants = Wants(serving={one.fleet: {A: 1, B: 0}}, ended_at_once=frozenset(policies))
+    (switch,) = plan(wants, [one], Limits(), NOW).actions
+    assert isinstance(switch, Switch)
+    assert switch.at_once is at_once

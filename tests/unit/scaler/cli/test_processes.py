@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from scaler.cli.app import main
-from scaler.cli.gateway import base_url
+from scaler.cli.urls import base_url
 from scaler.errors import UserError
 
 POLICIES = """\

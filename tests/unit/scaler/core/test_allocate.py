@@ -21,6 +21,7 @@ def applicant(name: str, *places: Place, **more: object) -> Applicant:
         "priority": 0,
         "most": 1000,
         "floor": 0,
+        "borrows": False,
         "holding": False,
         "need": 0.0,
         "answer": 0.0,

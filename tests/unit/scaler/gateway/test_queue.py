@@ -352,6 +352,23 @@ def test_a_policy_that_left_the_table_is_forgotten_once_it_holds_nothing() -> No
     assert hall.dispatcher.policies() == ()
 
 
+def test_what_waits_for_a_policy_that_left_the_table_is_refused_at_once() -> None:
+    hall = Hall(endpoint("a"))
+    running, waiting = hall.enter(), hall.enter()
+    hall.table.replace({})
+    assert (running.refusal, waiting.refusal) == (None, Refusal.GONE)
+    hall.leave(running)
+    assert hall.dispatcher.policies() == ()
+
+
+def test_an_attempt_that_failed_is_not_repeated_for_a_policy_that_left_the_table() -> None:
+    hall = Hall(endpoint("a"))
+    running = hall.enter()
+    hall.table.replace({})
+    hall.fail(running, Failure.CUT)
+    assert running.refusal is Refusal.GONE
+
+
 def test_a_table_with_a_model_of_two_policies_is_refused_and_the_old_one_stays() -> None:
     table = RouteTable()
     table.replace(routes(endpoint("a")))

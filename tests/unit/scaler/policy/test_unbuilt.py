@@ -15,6 +15,7 @@ kind: ScalingPolicy
 metadata: {name: batch}
 spec:
   preemptible: true
+  engine: {type: SGLang}
   signals:
     - {name: gateway, type: Pushed}
     - {name: jobs, type: RedisStream, key: jobs, group: workers}
@@ -30,8 +31,7 @@ def test_every_entry_is_about_a_field_that_there_is(entry: Unbuilt) -> None:
 def test_each_value_is_told_at_its_place() -> None:
     (document,) = parse_documents(POLICY, "f.yaml")
     assert [found.path for found in not_acted_on(document.data)] == [
-        ("spec", "preemptible"),
-        ("spec", "signals", 1, "type"),
+        ("spec", "engine", "type"),
     ]
 
 
@@ -44,11 +44,13 @@ def test_nothing_is_told_of_what_works() -> None:
 def test_a_compiled_set_knows_what_it_does_not_act_on(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet\nmetadata: {name: spares}\n"
-        "spec: {maxSeats: 3, spare: {mode: Auto, min: 1}}\n"
+        "spec: {maxSeats: 3, spare: {min: 1, parked: {hostMemoryMiB: 9}}}\n"
     )
     (found,) = load_policies([tmp_path]).not_acted_on()
     assert found == (
         "Fleet",
         "spares",
-        NotActedOn(("spec", "spare", "mode"), "is not acted on yet: there are `spare.min` spare seats"),
+        NotActedOn(
+            ("spec", "spare", "parked", "hostMemoryMiB"), "is not acted on yet: no resident is parked"
+        ),
     )

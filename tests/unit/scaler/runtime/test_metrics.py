@@ -19,6 +19,7 @@ from scaler.runtime.bench import exposition as exposition_bench
 from scaler.runtime.controller import PolicyTable, Tick
 from scaler.runtime.events import EventLog, PromotionRecord, Trigger
 from scaler.runtime.metrics import ControllerMetrics, Page, catalogue
+from scaler.runtime.metrics.signals import Read
 from scaler.runtime.observer import observe
 from tests.fakes.loop_clock import LoopClock
 from warmpool.metric_families import Family, Kind, RowMetric
@@ -131,6 +132,14 @@ def scene() -> Scene:
     return Scene(ControllerMetrics(registry), registry, Memory.initial(0.0))
 
 
+@pytest.fixture
+def read_signals(scene: Scene) -> None:
+    """Two signals, of which one has been read."""
+    ttft, jobs = Read("chat", "ttft", (5, 2, 1), 1e9), Read("chat", "jobs", (0, 3, 0), 0.0)
+    scene.metrics.signals.watch(lambda: [ttft, jobs])
+    scene.metrics.signals.listens(True)
+
+
 def promotion(**changes: object) -> PromotionRecord:
     facts: dict[str, object] = {
         "claim": "c-1",
@@ -163,6 +172,7 @@ def declared(sample: str) -> Family | None:
     return None
 
 
+@pytest.mark.usefixtures("read_signals")
 def test_the_page_is_the_catalogue_no_less_and_no_more(scene: Scene) -> None:
     scene.tick()
     shown = {declared(sample.name) for family in scene.families() for sample in family.samples}
@@ -173,10 +183,15 @@ def test_the_page_is_the_catalogue_no_less_and_no_more(scene: Scene) -> None:
     assert all(helps[family.stem] == family.help for family in catalogue.FAMILIES)
 
 
+@pytest.mark.usefixtures("read_signals")
 def test_no_label_value_is_unbounded(scene: Scene) -> None:
     scene.tick()
     scene.metrics.promoted(promotion())
-    names: dict[str, set[str]] = {"policy": {CHAT, CODE}, "fleet": {OWN, SPARES}}
+    names: dict[str, set[str]] = {
+        "policy": {CHAT, CODE},
+        "fleet": {OWN, SPARES},
+        "signal": {"ttft", "jobs"},
+    }
     for family in scene.families():
         for sample in family.samples:
             found = declared(sample.name)
@@ -212,7 +227,8 @@ def test_no_seat_is_named(scene: Scene) -> None:
         pytest.param("residents", {"policy": "code", "state": "Failed"}, id="residents"),
         pytest.param("seat_seconds_total", {"fleet": "spares", "value": "Lent"}, id="seat time"),
         pytest.param("gpu_seconds_total", {"fleet": "spares", "value": "Lent"}, id="GPU time"),
-        pytest.param("signal_samples_total", {"outcome": "Rejected"}, id="samples"),
+        pytest.param("signal_samples_total", {"way": "Redis", "outcome": "Rejected"}, id="samples"),
+        pytest.param("signal_source_restarts_total", {"type": "RedisList"}, id="sources"),
         pytest.param("tick_wakeups_total", {"cause": "deadline"}, id="wake-ups"),
         pytest.param("promotion_to_first_token_seconds_count", {"policy": "code"}, id="first token"),
         pytest.param(
@@ -386,13 +402,37 @@ def test_unknown_is_absent_and_not_zero(scene: Scene) -> None:
     assert scene.read("signal_quality", policy="chat", source="gateway", quality="Fresh") == 1.0
 
 
-def test_engines_are_a_source_from_their_first_reading_on(scene: Scene) -> None:
+@pytest.mark.usefixtures("read_signals")
+def test_readings_of_signals_are_counted_by_how_they_ended_with_the_time_of_the_last(scene: Scene) -> None:
+    counted = {"policy": "chat", "signal": "ttft"}
+    assert scene.read("signal_readings_total", **counted, outcome="Read") == 5.0
+    assert scene.read("signal_readings_total", **counted, outcome="Failed") == 2.0
+    assert scene.read("signal_readings_total", **counted, outcome="Spoilt") == 1.0
+    assert scene.read("signal_last_reading_timestamp_seconds", **counted) == 1e9
+    assert scene.read("signal_last_reading_timestamp_seconds", policy="chat", signal="jobs") == 0.0
+
+
+def test_whether_samples_over_redis_are_listened_to_shows_only_where_they_should_be() -> None:
+    registry = CollectorRegistry()
+    metrics = ControllerMetrics(registry)
+    assert registry.get_sample_value("emberpool_signal_channel_connected") is None
+    metrics.signals.listens(False)
+    assert registry.get_sample_value("emberpool_signal_channel_connected") == 0.0
+
+
+def test_a_source_that_crashed_is_counted(scene: Scene) -> None:
+    scene.metrics.signals.restarted("Prometheus")
+    assert scene.read("signal_source_restarts_total", type="Prometheus") == 1.0
+
+
+@pytest.mark.parametrize("source", ["engines", "backlog", "late_share"])
+def test_what_not_every_policy_has_is_a_source_from_its_first_reading_on(scene: Scene, source: str) -> None:
     scene.tick(1.0)
-    labels = {"policy": "chat", "source": "engines", "quality": "Missing"}
+    labels = {"policy": "chat", "source": source, "quality": "Missing"}
     assert scene.read("signal_quality", **labels) is None
-    scene.tick(2.0, loads={**LOADS, CHAT: replace(LOADS[CHAT], engines=reading(4))})
+    scene.tick(2.0, loads={**LOADS, CHAT: replace(LOADS[CHAT], **{source: reading(0.5)})})
     assert scene.read("signal_quality", **labels) == 0.0
-    scene.tick(3.0, loads={**LOADS, CHAT: replace(LOADS[CHAT], engines=MISSING)})
+    scene.tick(3.0, loads={**LOADS, CHAT: replace(LOADS[CHAT], **{source: MISSING})})
     assert scene.read("signal_quality", **labels) == 1.0
 
 

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -13,19 +13,22 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from scaler.core.model import FleetShare, FleetSpec, Load, PolicySpec
+from scaler.core.model import FleetShare, FleetSpec, PolicySpec
 from scaler.gateway.observe import FAMILIES as GATEWAY
 from scaler.gateway.observe import SilentObserver
 from scaler.gateway.proxy import Gateway
 from scaler.gateway.settings import GatewaySettings
+from scaler.policy.compile import compile_set
+from scaler.policy.document import parse_documents
 from scaler.runtime.actuator import Actuator, Ports
 from scaler.runtime.api import Api, Intake
+from scaler.runtime.clock import SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring
 from scaler.runtime.events import EventLog
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics, catalogue
-from scaler.signals.pushed import PushedSamples
-from tests.fakes.loop_clock import LoopClock
+from scaler.runtime.signal_api import SignalApi
+from scaler.runtime.signals import PolicySignals
 from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster
 from warmpool.claim import Term
 from warmpool.errors import BadOrder
@@ -39,25 +42,17 @@ TABLE = PolicyTable(
     hash="h",
 )
 
-
-@dataclass
-class Samples:
-    """Pushed samples on the wall clock."""
-
-    store: PushedSamples = field(default_factory=PushedSamples)
-
-    def ingest(self, body: bytes) -> None:
-        self.store.ingest(body, time.time())
-
-    def load(self, policy: PolicyName, now: float) -> Load:
-        del now  # samples are stamped with the wall clock
-        return self.store.load(policy, time.time())
-
-    def observed_at(self, policy: PolicyName) -> float | None:
-        return self.store.sampled_at(policy, time.time())
-
-    def seen(self) -> None:
-        self.store.take_peaks()
+POLICIES = """\
+apiVersion: emberpool.dev/v1alpha1
+kind: Fleet
+metadata: {name: spares}
+spec: {maxSeats: 2}
+---
+apiVersion: emberpool.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {name: chat}
+spec: {fleets: [{name: spares, targetInFlight: 8}]}
+"""
 
 
 def report(body: Mapping[str, Any]) -> None:
@@ -95,29 +90,26 @@ class Server:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[Server]:
-    clock, mailbox, registry = LoopClock(), Mailbox(), CollectorRegistry()
+    clock, mailbox, registry = SystemClock(), Mailbox(), CollectorRegistry()
     cluster = MemoryCluster({SPARES: [CHAT]}, clock.wall)
     events = EventLog(lambda _: None, clock)
     ports = Ports(cluster=cluster, agents=MemoryAgents(cluster.engines), clock=clock, events=events)
-    samples = Samples()
+    metrics = ControllerMetrics(registry)
+    signals = PolicySignals(compile_set(parse_documents(POLICIES, "f.yaml")), mailbox, clock, metrics, {})
     wiring = Wiring(
         cluster=cluster,
-        signals=samples,
+        signals=signals,
         actuator=Actuator(ports, Term(holder="test", epoch=1), mailbox.wake),
         events=events,
         clock=clock,
-        metrics=ControllerMetrics(registry),
+        metrics=metrics,
         ledger=lambda _: None,
     )
     controller = Controller(TABLE, wiring, mailbox)
     Gateway(GatewaySettings(), SilentObserver(), registry)
-    intake = Intake(
-        sample=samples.ingest,
-        report=report,
-        models={},
-        token="t",
-    )
-    runner = web.AppRunner(Api(controller, intake, registry).application())
+    app = Api(controller, Intake(report=report, token="t"), registry).application()
+    app.add_routes(SignalApi(signals, ("t",)).routes())
+    runner = web.AppRunner(app)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -132,7 +124,13 @@ async def served() -> AsyncIterator[Server]:
 def sample(sequence: int) -> dict[str, Any]:
     numbers = dict.fromkeys(("queued", "inFlight", "oldestWaitSeconds", "peak", "arrived", "completed"), 1)
     policies = {"chat": {**numbers, "refused": 0, "failed": 0}}
-    return {"instance": "gw", "sequence": sequence, "at": time.time(), "policies": policies}
+    return {
+        "instance": "gw",
+        "kind": "Gateway",
+        "sequence": sequence,
+        "at": time.time(),
+        "policies": policies,
+    }
 
 
 def test_families_of_one_page_have_names_of_their_own() -> None:
@@ -152,20 +150,20 @@ async def test_a_scrape_parses_and_holds_controller_and_gateway() -> None:
 
 async def test_samples_and_reports_are_counted_by_whether_they_were_taken() -> None:
     async with served() as on:
-        assert await on.post("/v1/signals", sample(1)) == 204
-        assert await on.post("/v1/signals", sample(1)) == 400
+        assert await on.post("/v1/signals", sample(1), "t") == 204
+        assert await on.post("/v1/signals", sample(1), "t") == 400
         assert await on.post("/v1/agents", {"seat": "s"}, "t") == 204
         assert await on.post("/v1/agents", {}, "t") == 400
         assert await on.post("/v1/agents", {"seat": "s"}, "wrong") == 401
-        assert await on.read("signal_samples", outcome="Accepted") == 1.0
-        assert await on.read("signal_samples", outcome="Rejected") == 1.0
+        assert await on.read("signal_samples", way="Http", outcome="Accepted") == 1.0
+        assert await on.read("signal_samples", way="Http", outcome="Rejected") == 1.0
         assert await on.read("agent_reports", outcome="Accepted") == 1.0
         assert await on.read("agent_reports", outcome="Rejected") == 2.0
 
 
 async def test_a_pushed_sample_is_demand_with_an_age() -> None:
     async with served() as on:
-        assert await on.post("/v1/signals", sample(1)) == 204
+        assert await on.post("/v1/signals", sample(1), "t") == 204
         on.controller.tick(Counter(sample=1))
         assert await on.read("demand_requests", policy="chat") == 2.0
         assert 0.0 <= await on.read("signal_age_seconds", policy="chat", source="gateway") < 1.5

@@ -114,5 +114,10 @@ def test_every_seat_counts_once() -> None:
     assert found.replicas == 3
 
 
+def test_a_seat_that_serves_nobody_in_force_takes_its_replica_as_a_held_one() -> None:
+    found = view(seat(S.SERVING, serving=frozenset({PolicyName("gone")})), seat(S.SERVING, serving=SERVING))
+    assert (found.serving, found.held, found.seats) == (1, 1, 2)
+
+
 def test_seats_of_unknown_fleets_are_ignored() -> None:
     assert view(seat(S.PAUSED, fleet=FleetName("other"))).seats == 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scaler.core.model import Load, Quality
 from scaler.errors import SampleRejected
-from scaler.signals.pushed import PushedLimits, PushedSamples
+from scaler.signals.pushed import PushedLimits, PushedSamples, TooOften
 from warmpool.seats import PolicyName
 
 NOW = 1_796_000_000.0
@@ -33,10 +33,18 @@ def sample(
 ) -> dict[str, object]:
     return {
         "instance": instance,
+        "kind": "Gateway",
         "sequence": sequence,
         "at": at,
         "policies": {"chat": numbers(**changes)},
     }
+
+
+def jobs(
+    *, instance: str = "exporter", sequence: int = 1, at: float = NOW, **said: object
+) -> dict[str, object]:
+    """What somebody's own queue pushes: only what it knows."""
+    return {"instance": instance, "sequence": sequence, "at": at, "policies": {"chat": said}}
 
 
 def encoded(body: object) -> bytes:
@@ -45,9 +53,9 @@ def encoded(body: object) -> bytes:
 
 def test_a_sample_becomes_a_load() -> None:
     store = PushedSamples()
-    touched = store.ingest(encoded(sample(queued=3, inFlight=8, oldestWaitSeconds=0.12, peak=12)), NOW)
+    taken = store.ingest(encoded(sample(queued=3, inFlight=8, oldestWaitSeconds=0.12, peak=12)), NOW)
     load = store.load(CHAT, NOW + 0.5)
-    assert touched == ["chat"]
+    assert taken.policies == ("chat",)
     assert (load.queued.value, load.in_flight.value, load.oldest_wait.value, load.peak.value) == (
         3,
         8,
@@ -88,7 +96,7 @@ def test_shares_add_up_and_the_oldest_wait_is_the_longest() -> None:
     store.ingest(sample(instance="gw-2", queued=10, inFlight=20, oldestWaitSeconds=0.25), NOW)
     load = store.load(CHAT, NOW)
     assert (load.queued.value, load.in_flight.value, load.oldest_wait.value) == (11, 22, 0.5)
-    assert store.instances(NOW) == ["gw-1", "gw-2"]
+    assert store.gateways(NOW) == ["gw-1", "gw-2"]
 
 
 def test_the_newest_live_sample_of_a_policy_has_a_time() -> None:
@@ -110,12 +118,110 @@ def test_a_silent_gateway_makes_the_sum_stale_until_its_share_expires() -> None:
     assert (one.in_flight.value, one.in_flight.quality) == (1, Quality.FRESH)
 
 
-def test_a_policy_that_its_gateway_no_longer_names_is_touched_and_gone() -> None:
+def test_what_a_sample_does_not_name_holds_until_it_expires() -> None:
     store = PushedSamples()
     store.ingest(sample(inFlight=5), NOW)
-    touched = store.ingest({"instance": "gw-1", "sequence": 2, "at": NOW, "policies": {}}, NOW)
-    assert touched == ["chat"]
+    other = {"code": numbers(inFlight=1)}
+    store.ingest(sample(sequence=2, at=NOW + 1) | {"policies": other}, NOW + 1)
+    assert store.load(CHAT, NOW + 1).in_flight.value == 5
+    assert store.load(CHAT, NOW + 2).in_flight.quality is Quality.STALE
+    assert store.load(PolicyName("code"), NOW + 2).in_flight.quality is Quality.FRESH
+    assert store.load(CHAT, NOW + 2.6) == Load()
+    assert store.policies(NOW + 2.6) == {"code"}
+
+
+# ------------------------------------------------------------------ anyone's queue
+
+
+def test_what_a_sample_does_not_say_is_missing_and_not_zero() -> None:
+    store = PushedSamples()
+    store.ingest(encoded(jobs(backlog=40, backlogAgeSeconds=12.5)), NOW)
+    load = store.load(CHAT, NOW)
+    assert (load.backlog.value, load.backlog_age.value) == (40, 12.5)
+    assert load == Load(backlog=load.backlog, backlog_age=load.backlog_age)
+
+
+def test_a_part_is_the_sum_of_those_who_say_it() -> None:
+    store = PushedSamples()
+    store.ingest(sample(queued=3, inFlight=2), NOW)
+    store.ingest(jobs(queued=4), NOW)
+    store.ingest(jobs(instance="other", at=NOW - 2, backlog=7), NOW)
+    load = store.load(CHAT, NOW)
+    assert (load.queued.value, load.queued.quality) == (7, Quality.FRESH)
+    assert (load.in_flight.value, load.in_flight.quality) == (2, Quality.FRESH)
+    assert (load.backlog.value, load.backlog.quality) == (7, Quality.STALE)
+
+
+def test_only_gateways_count_as_gateways() -> None:
+    store = PushedSamples()
+    store.ingest(sample(), NOW)
+    store.ingest(jobs(backlog=1), NOW)
+    assert store.gateways(NOW) == ["gw-1"]
+
+
+def test_a_gateway_that_has_no_policy_yet_is_one_all_the_same() -> None:
+    store = PushedSamples()
+    store.ingest(sample() | {"policies": {}}, NOW)
+    assert store.gateways(NOW) == ["gw-1"]
+
+
+@pytest.mark.parametrize(
+    ("age", "quality"),
+    [
+        pytest.param(15.0, Quality.FRESH, id="one and a half intervals"),
+        pytest.param(15.1, Quality.STALE, id="late"),
+        pytest.param(25.0, Quality.STALE, id="at its expiry"),
+        pytest.param(25.1, Quality.MISSING, id="expired"),
+    ],
+)
+def test_a_share_holds_for_as_long_as_its_interval_lets_it(age: float, quality: Quality) -> None:
+    store = PushedSamples()
+    store.ingest(jobs(backlog=1) | {"intervalSeconds": 10}, NOW)
+    store.ingest(sample(at=NOW + age), NOW + age)  # which sweeps out what has expired
+    assert store.load(CHAT, NOW + age).backlog.quality is quality
+
+
+def test_policies_that_nobody_knows_are_named_and_ignored() -> None:
+    store = PushedSamples()
+    store.follow([CHAT])
+    body = {"instance": "x", "sequence": 1, "at": NOW}
+    taken = store.ingest(body | {"policies": {"chat": {"backlog": 1}, "chatt": {"backlog": 2}}}, NOW)
+    assert (taken.policies, taken.ignored) == (("chat",), ("chatt",))
+    assert store.policies(NOW) == {"chat"}
+
+
+def test_what_was_said_of_a_policy_that_goes_is_forgotten() -> None:
+    store = PushedSamples()
+    store.ingest(sample(inFlight=1), NOW)
+    store.follow([])
+    store.follow([CHAT])
     assert store.load(CHAT, NOW) == Load()
+    assert store.gateways(NOW) == ["gw-1"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "risen"),
+    [
+        pytest.param({"queued": 0}, {"queued": 1}, True, id="the first that waits"),
+        pytest.param({"inFlight": 100}, {"inFlight": 109}, False, id="nine of a hundred"),
+        pytest.param({"inFlight": 100}, {"inFlight": 110}, True, id="a tenth"),
+        pytest.param({"inFlight": 100}, {"inFlight": 1}, False, id="a fall"),
+        pytest.param({"inFlight": 1}, {"inFlight": 1, "peak": 30}, True, id="a peak between two samples"),
+        pytest.param({"backlog": 3}, {"backlog": 5}, True, id="work"),
+        pytest.param({"oldestWaitSeconds": 1}, {"oldestWaitSeconds": 9}, False, id="a wait that grows"),
+    ],
+)
+def test_a_rise_that_may_be_a_burst_is_told(
+    before: dict[str, object],
+    after: dict[str, object],
+    risen: bool,  # noqa: FBT001
+) -> None:
+    store = PushedSamples()
+    store.ingest(jobs(**before), NOW)
+    assert store.ingest(jobs(sequence=2, **after), NOW).risen is risen
+
+
+# ------------------------------------------------------------------ what is refused
 
 
 REJECTED = [
@@ -130,7 +236,15 @@ REJECTED = [
     pytest.param(encoded(sample(sequence=-1)), id="sequence negative"),
     pytest.param(encoded(sample() | {"policies": []}), id="policies no object"),
     pytest.param(encoded(sample() | {"policies": {"chat": 3}}), id="policy no object"),
-    pytest.param(encoded(sample() | {"policies": {"chat": {"queued": 1}}}), id="numbers missing"),
+    pytest.param(encoded(sample() | {"policies": {"chat": {}}}), id="no numbers"),
+    pytest.param(encoded(sample() | {"policies": {"chat": {"refused": 1}}}), id="no number that counts"),
+    pytest.param(encoded(sample() | {"policies": {"": numbers()}}), id="a policy without a name"),
+    pytest.param(encoded(sample() | {"kind": "gateway"}), id="a kind that there isn't"),
+    pytest.param(encoded(sample() | {"kind": []}), id="a kind that is no text"),
+    pytest.param(encoded(sample() | {"kind": "Queue"}), id="another kind than before"),
+    pytest.param(encoded(sample() | {"intervalSeconds": 0.5}), id="too short an interval"),
+    pytest.param(encoded(sample() | {"intervalSeconds": 61}), id="too long an interval"),
+    pytest.param(encoded(sample() | {"intervalSeconds": None}), id="no interval"),
     pytest.param(encoded(sample(queued="3")), id="a string"),
     pytest.param(encoded(sample(queued=None)), id="null"),
     pytest.param(encoded(sample(queued=False)), id="a boolean"),
@@ -169,12 +283,59 @@ def test_a_replay_is_rejected(sequence: int) -> None:
 
 
 def test_no_more_instances_than_allowed_and_an_expired_one_makes_room() -> None:
-    store = PushedSamples(PushedLimits(max_instances=1))
+    store = PushedSamples(PushedLimits(max_gateways=1))
     store.ingest(sample(), NOW)
     with pytest.raises(SampleRejected, match="1 instances report already"):
         store.ingest(sample(instance="gw-2"), NOW)
     store.ingest(sample(instance="gw-2", at=NOW + 3), NOW + 3)
-    assert store.instances(NOW + 3) == ["gw-2"]
+    assert store.gateways(NOW + 3) == ["gw-2"]
+
+
+def test_one_that_takes_a_new_name_for_each_sample_keeps_out_nobody_else() -> None:
+    store = PushedSamples(PushedLimits(max_queues_of_policy=3))
+    for number in range(3):
+        store.ingest(jobs(instance=f"run-{number}", backlog=1), NOW)
+    with pytest.raises(SampleRejected, match="3 instances report policy chat already"):
+        store.ingest(jobs(instance="run-3", backlog=1), NOW)
+    store.ingest(sample(inFlight=1), NOW)
+    store.ingest(jobs(instance="run-1", sequence=2, backlog=2), NOW)
+    body = {"instance": "other", "sequence": 1, "at": NOW, "policies": {"code": {"backlog": 1}}}
+    store.ingest(body, NOW)
+    assert store.load(CHAT, NOW).backlog.value == 4
+    store.ingest(jobs(instance="run-3", at=NOW + 3, backlog=1), NOW + 3)
+
+
+def test_an_instance_that_floods_is_held_back_and_no_other() -> None:
+    store = PushedSamples(PushedLimits(samples_per_second=10, samples_at_once=5))
+    for sequence in range(5):
+        store.ingest(jobs(sequence=sequence, backlog=sequence), NOW)
+    with pytest.raises(TooOften):
+        store.ingest(jobs(sequence=5, backlog=99), NOW)
+    assert store.load(CHAT, NOW).backlog.value == 4
+    store.ingest(sample(inFlight=1), NOW)
+    store.ingest(jobs(sequence=6, at=NOW + 0.15, backlog=6), NOW + 0.15)
+    with pytest.raises(TooOften):
+        store.ingest(jobs(sequence=7, at=NOW + 0.15, backlog=7), NOW + 0.15)
+
+
+def test_a_clock_that_is_set_back_gives_no_allowance_and_takes_none() -> None:
+    store = PushedSamples(PushedLimits(samples_per_second=10, samples_at_once=2))
+    store.ingest(jobs(sequence=1, backlog=1), NOW)
+    store.ingest(jobs(sequence=2, backlog=1), NOW - 1)
+    with pytest.raises(TooOften):
+        store.ingest(jobs(sequence=3, backlog=1), NOW - 1)
+    store.ingest(jobs(sequence=4, backlog=1), NOW - 0.85)
+
+
+def test_a_name_may_become_that_of_another_kind_once_it_has_expired() -> None:
+    store = PushedSamples()
+    store.ingest(sample(), NOW)
+    store.ingest(jobs(instance="gw-1", at=NOW + 2.6, backlog=1), NOW + 2.6)
+    assert store.gateways(NOW + 2.6) == []
+    assert store.load(CHAT, NOW + 2.6).backlog.value == 1
+
+
+# ------------------------------------------------------------------ rates and peaks
 
 
 def test_rates_come_from_totals_over_the_last_seconds() -> None:

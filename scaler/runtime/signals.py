@@ -1,0 +1,240 @@
+"""What all signals say, as the controller's `Signals`: read by sources, pushed over HTTP and Redis, put together, shown.
+
+A sample or a reading that may be a burst has the loop tick at once; any other lets it tick within its next moment.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from scaler.core.model import Load
+from scaler.errors import PolicyFault, SampleRejected
+from scaler.policy.compile import PolicySet
+from scaler.policy.reading import Reading
+from scaler.policy.signals import RedisServer, Signal
+from scaler.runtime import signal_view
+from scaler.runtime.clock import Clock
+from scaler.runtime.mailbox import Mailbox
+from scaler.runtime.metrics import ControllerMetrics
+from scaler.runtime.metrics.signals import Read
+from scaler.runtime.reload import Force
+from scaler.runtime.sources import Factory, Sources, Wanted
+from scaler.signals.board import PUSHED, Board, Change
+from scaler.signals.expected import expectation, signals_of
+from scaler.signals.port import Paced, Part, SignalKey
+from scaler.signals.pushed import PushedSamples, Taken, TooOften
+from scaler.signals.pushed_redis import RedisSamples
+from scaler.signals.sample import MAX_BYTES
+from warmpool.seats import PolicyName
+
+log = structlog.get_logger(__name__)
+
+_REJECTIONS_LOGGED_SECONDS: Final = 60.0
+"""A rejected sample is logged this often at most; the metrics count all of them."""
+_PACE: Final = frozenset(
+    {"interval_milliseconds", "timeout_milliseconds", "interval_seconds", "timeout_seconds"}
+)
+_IMPLICIT: Final = "pushed"
+"""How samples of a policy are shown that names no signal of type Pushed."""
+
+
+class PolicySignals:
+    """Everything that policies' signals say; `run` it inside a TaskGroup.
+
+    Args:
+        policies: the set in force.
+        mailbox: woken by what is new.
+        clock: what ages are taken with.
+        metrics: counts samples and readings.
+        factories: how each type of signal is read.
+    """
+
+    def __init__(
+        self,
+        policies: PolicySet,
+        mailbox: Mailbox,
+        clock: Clock,
+        metrics: ControllerMetrics,
+        factories: Mapping[str, Factory],
+    ) -> None:
+        self._mailbox = mailbox
+        self._clock = clock
+        self._metrics = metrics
+        self._factories = factories
+        self._pushed = PushedSamples()
+        self._board = Board()
+        self._sources = Sources(factories, self, metrics.signals.restarted)
+        self._wanted: dict[SignalKey, Wanted] = {}
+        self._rejection_logged_at = float("-inf")
+        metrics.signals.watch(self._read)
+        self.follow(policies)
+
+    def follow(self, policies: PolicySet) -> None:
+        """Read what these policies name, and nothing else. Signals that have not changed go on as they are."""
+        wanted = {
+            key: Wanted(key=key, signal=signal, objective=policies.policy_specs[key.policy].ttft_objective)
+            for key, signal in signals_of(policies).items()
+        }
+        self._board.expect({key: expectation(each.signal) for key, each in wanted.items()})
+        for key, each in wanted.items():
+            before = self._wanted.get(key)
+            if before is not None and not _says_the_same(before, each):
+                self._board.forget(key)
+            if each.signal.type not in self._factories and each.signal.type != PUSHED:
+                self._board.failed(key, "nothing reads signals of this type here")
+        self._pushed.follow(policies.policies.keys())
+        self._wanted = wanted
+        self._sources.follow(wanted)
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        await self._sources.run()
+
+    def listener(self, server: RedisServer, channel: str) -> RedisSamples:
+        """Return what listens to samples over Redis; run it beside."""
+        return RedisSamples(server, channel, self._hear, self._metrics.signals.listens)
+
+    # -------------------------------------------------------------- pushed
+
+    def ingest(self, body: bytes, way: str = "Http") -> Taken:
+        """Take a pushed sample.
+
+        Args:
+            body: its JSON.
+            way: how it came, as metrics say it.
+
+        Raises:
+            SampleRejected: it was counted and changed nothing.
+        """
+        try:
+            taken = self._pushed.ingest(body, self._clock.wall())
+        except SampleRejected as error:
+            too_large = len(body) > MAX_BYTES
+            outcome = "TooOften" if isinstance(error, TooOften) else "TooLarge" if too_large else "Rejected"
+            self.refused(way, outcome, str(error))
+            raise
+        self._metrics.sampled(way, "Accepted")
+        self._mailbox.wake("sample", urgent=taken.risen)
+        return taken
+
+    def refused(self, way: str, outcome: str, problem: str) -> None:
+        """Take note of a sample that came and wasn't taken."""
+        self._metrics.sampled(way, outcome)
+        now = self._clock.monotonic()
+        if now - self._rejection_logged_at >= _REJECTIONS_LOGGED_SECONDS:
+            self._rejection_logged_at = now
+            log.warning("pushed sample refused", way=way, problem=problem)
+
+    def _hear(self, body: bytes) -> None:
+        try:
+            self.ingest(body, "Redis")
+        except SampleRejected:
+            return  # nobody waits for an answer; it is counted and logged
+
+    # -------------------------------------------------------------- Sink
+
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
+        """See `Sink.observed`."""
+        source: object = self._sources.present.get(key)
+        if isinstance(source, Paced):
+            self._board.pace(key, source.interval)
+        change = self._board.take(key, parts, min(at, self._clock.monotonic()))
+        if change is not Change.NOTHING:
+            self._mailbox.wake("sample", urgent=change is Change.RISEN)
+
+    def failed(self, key: SignalKey, why: str) -> None:
+        """See `Sink.failed`."""
+        self._board.failed(key, why)
+
+    # -------------------------------------------------------------- Signals
+
+    def load(self, policy: PolicyName, now: float) -> Load:
+        """See `Signals.load`. Ages of samples are taken on the wall clock that they are stamped with."""
+        return self._board.load(policy, self._pushed.load(policy, self._clock.wall()), now)
+
+    def observed_at(self, policy: PolicyName) -> float | None:
+        """See `Signals.observed_at`."""
+        sampled, read = self._pushed.sampled_at(policy, self._clock.wall()), self._board.newest(policy)
+        times = [] if sampled is None else [sampled]
+        return max(times if read is None else [*times, self._wall(read)], default=None)
+
+    def seen(self) -> None:
+        """See `Signals.seen`."""
+        self._pushed.take_peaks()
+
+    def gateways(self) -> list[str]:
+        """Return the live gateways: those whose last sample still counts."""
+        return self._pushed.gateways(self._clock.wall())
+
+    def queued(self, policy: PolicyName) -> int:
+        """Return how many requests wait at the gateways, as far as they say."""
+        return int(self._pushed.load(policy, self._clock.wall()).queued.value)
+
+    def _wall(self, monotonic: float) -> float:
+        return self._clock.wall() - (self._clock.monotonic() - monotonic)
+
+    # -------------------------------------------------------------- shown
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return every signal with what it says now, as JSON, in the order of the policies."""
+        wall = self._clock.wall()
+        states = self._board.states(self._clock.monotonic())
+        pushing = {key.policy for key, state in states.items() if state.expectation.type == PUSHED}
+        unnamed = sorted(self._pushed.policies(wall) - pushing)
+        return [
+            *(
+                self._pushed_view(key, wall)
+                if state.expectation.type == PUSHED
+                else signal_view.read(key, state, self._sources.present.get(key))
+                for key, state in states.items()
+            ),
+            *(self._pushed_view(SignalKey(policy, _IMPLICIT), wall) for policy in unnamed),
+        ]
+
+    def _pushed_view(self, key: SignalKey, wall: float) -> dict[str, Any]:
+        policy = key.policy
+        return signal_view.pushed(key, self._pushed.load(policy, wall), self._pushed.shares(policy, wall))
+
+    def _read(self) -> Iterator[Read]:
+        """Yield what came of reading each signal, for the metrics."""
+        for key, state in self._board.states(self._clock.monotonic()).items():
+            if state.expectation.type != PUSHED:
+                yield Read(
+                    policy=key.policy,
+                    signal=key.signal,
+                    counts=(state.read, state.failed, state.spoilt),
+                    last_at=0.0 if state.newest is None else self._wall(state.newest),
+                )
+
+
+class SignalsFollow:
+    """Puts sets in force as another `Force` does, and for the signals too.
+
+    Args:
+        force: puts them in force for everything else.
+        signals: follow what it adopts.
+    """
+
+    def __init__(self, force: Force, signals: PolicySignals) -> None:
+        self._force = force
+        self._signals = signals
+
+    def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
+        """See `Force.refuse`."""
+        return self._force.refuse(reading)
+
+    def adopt(self, policies: PolicySet) -> Sequence[str]:
+        """See `Force.adopt`."""
+        notes = self._force.adopt(policies)
+        self._signals.follow(policies)
+        return notes
+
+
+def _says_the_same(before: Wanted, after: Wanted) -> bool:
+    """Whether numbers of the one are numbers of the other, however often they are read."""
+    return before.objective == after.objective and _meaning(before.signal) == _meaning(after.signal)
+
+
+def _meaning(signal: Signal) -> dict[str, Any]:
+    return signal.model_dump(exclude=set(_PACE))

@@ -1,0 +1,63 @@
+"""How long seats take to start, per fleet, as this controller has seen them do."""
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from warmpool.seats import FleetName, Seat, SeatName, SeatValue, seat_value
+
+_KEPT: Final = 20
+"""Starts of a fleet that count: enough to ride over an odd one, few enough to follow a new image within a day."""
+_UP: Final = frozenset({SeatValue.SPARE, SeatValue.PROMOTING, SeatValue.SERVING, SeatValue.LENT})
+
+
+class StartTimes:
+    """Watches seats until they are up.
+
+    A seat that was up when it was first seen says nothing. The start of a seat lasts from its creation until a resident
+    on it can be promoted.
+
+    Args:
+        before: what was measured before a restart, per fleet, oldest first.
+    """
+
+    def __init__(self, before: Mapping[FleetName, Sequence[float]] | None = None) -> None:
+        self._measured = {fleet: deque(times, _KEPT) for fleet, times in (before or {}).items()}
+        self._seen: dict[SeatName, Seat] = {}
+        self._starting: dict[str, FleetName] = {}
+
+    @property
+    def measured(self) -> Mapping[FleetName, Sequence[float]]:
+        """Seconds of the last starts, per fleet, oldest first."""
+        return {fleet: tuple(times) for fleet, times in self._measured.items()}
+
+    def look(self, seats: Sequence[Seat], wall: float) -> None:
+        """Take the seats as they are now; those that are the same objects as before are not looked at again.
+
+        Args:
+            seats: all seats.
+            wall: Unix time.
+        """
+        seen: dict[SeatName, Seat] = {}
+        for seat in seats:
+            seen[seat.name] = seat
+            if self._seen.get(seat.name) is not seat:
+                self._changed(seat, wall)
+        gone = {seat.uid for name, seat in self._seen.items() if name not in seen}
+        for uid in gone & self._starting.keys():
+            del self._starting[uid]
+        self._seen = seen
+
+    def seconds(self, fleet: FleetName) -> float:
+        """Return the median of a fleet's last starts; 0 while none has been seen."""
+        times = self._measured.get(fleet)
+        return statistics.median(times) if times else 0.0
+
+    def _changed(self, seat: Seat, wall: float) -> None:
+        value = seat_value(seat)
+        if value is SeatValue.STARTING:
+            self._starting[seat.uid] = seat.fleet
+        elif value in _UP and self._starting.pop(seat.uid, None) is not None and seat.created_at > 0.0:
+            times = self._measured.setdefault(seat.fleet, deque(maxlen=_KEPT))
+            times.append(max(0.0, wall - seat.created_at))

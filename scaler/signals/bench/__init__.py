@@ -1,0 +1,1 @@
+"""Measurements of the signals; run by hand, imported by nothing."""

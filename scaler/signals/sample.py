@@ -1,0 +1,206 @@
+"""One pushed sample: what it may say, and how it is read.
+
+docs/pushing-signals.md describes the format to those who push. A sample is taken whole or not at all. PURE.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeGuard
+
+from scaler.errors import SampleRejected
+from warmpool.seats import PolicyName
+
+_NAME_LENGTH = 253
+"""Longest name of an instance or policy: that of a Kubernetes object."""
+_LARGEST = 2.0**53
+"""Numbers above this are no counts: JSON's numbers are exact to here."""
+MAX_BYTES: Final = 64 * 1024
+"""Size of a sample. 128 policies, as many as a gateway names at once, have some 30 KiB."""
+INTERVAL_SECONDS: Final = 1.0
+"""How often an instance pushes that doesn't say; gateways do so at least this often."""
+LONGEST_INTERVAL_SECONDS: Final = 60.0
+"""The longest interval that one may say."""
+
+
+class Kind(StrEnum):
+    """Who pushes."""
+
+    GATEWAY = "Gateway"
+    """A gateway: it also gets its share of the residents' slots."""
+    QUEUE = "Queue"
+    """Anyone else who knows what waits."""
+
+
+class Numbers(NamedTuple):
+    """What one sample says of one policy; None where it says nothing."""
+
+    queued: float | None
+    in_flight: float | None
+    oldest_wait: float | None
+    peak: float | None
+    arrived: float | None
+    completed: float | None
+    backlog: float | None
+    backlog_age: float | None
+
+    @property
+    def demand(self) -> float | None:
+        """Requests that are here, each counted once."""
+        if self.queued is None and self.in_flight is None:
+            return None
+        return (self.queued or 0.0) + (self.in_flight or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One sample.
+
+    Attributes:
+        instance: who pushes.
+        kind: what that is.
+        sequence: grows with each sample of an instance.
+        at: Unix time at which it was true.
+        interval: seconds until the instance pushes again at the latest.
+        policies: what it says, per policy.
+    """
+
+    instance: str
+    kind: Kind
+    sequence: int
+    at: float
+    interval: float
+    policies: Mapping[PolicyName, Numbers]
+
+
+_PLACES: Final[Mapping[str, int]] = {
+    "queued": 0,
+    "inFlight": 1,
+    "oldestWaitSeconds": 2,
+    "peak": 3,
+    "arrived": 4,
+    "completed": 5,
+    "backlog": 6,
+    "backlogAgeSeconds": 7,
+    "refused": 8,
+    "failed": 9,
+}
+"""Where each number stands among the numbers of a policy; the last two are checked and not used yet."""
+NUMBERS: Final = tuple(_PLACES)
+"""What a sample can say of a policy."""
+_USED: Final = len(Numbers._fields)
+
+
+def parse(body: bytes | Mapping[str, object]) -> Sample:
+    """Read a sample.
+
+    Args:
+        body: a push's body, or the JSON object that it held.
+
+    Raises:
+        SampleRejected: it is malformed; the message names the place.
+    """
+    if isinstance(body, bytes):
+        if len(body) > MAX_BYTES:
+            message = (
+                f"sample of {len(body)} bytes: at most {MAX_BYTES} are taken; name fewer policies in one"
+            )
+            raise SampleRejected(message)
+        body = _object(_decode(body), "sample")
+    instance = _name(body.get("instance"), "instance")
+    sequence = body.get("sequence")
+    if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence <= _LARGEST:
+        message = f"sample of {instance}: sequence must be a whole number ≥ 0, got {_shown(sequence)}"
+        raise SampleRejected(message)
+    policies = _object(body.get("policies"), "policies")
+    return Sample(
+        instance=instance,
+        kind=_kind(body),
+        sequence=sequence,
+        at=_number(body.get("at"), "sample.at"),
+        interval=_interval(body),
+        policies={
+            PolicyName(_name(name, "a policy's name")): _numbers(numbers, name)
+            for name, numbers in policies.items()
+        },
+    )
+
+
+def _decode(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        message = f"sample is not JSON: {error}"
+        raise SampleRejected(message) from None
+
+
+def _kind(body: Mapping[str, object]) -> Kind:
+    value = body.get("kind", Kind.QUEUE)
+    if not isinstance(value, str) or value not in set(Kind):
+        message = f"kind must be {' or '.join(Kind)}, got {_shown(value)}"
+        raise SampleRejected(message)
+    return Kind(value)
+
+
+def _interval(body: Mapping[str, object]) -> float:
+    if "intervalSeconds" not in body:
+        return INTERVAL_SECONDS
+    value = _number(body["intervalSeconds"], "intervalSeconds")
+    if not INTERVAL_SECONDS <= value <= LONGEST_INTERVAL_SECONDS:
+        message = (
+            f"intervalSeconds must be {INTERVAL_SECONDS:g} to {LONGEST_INTERVAL_SECONDS:g}, got {value:g}"
+        )
+        raise SampleRejected(message)
+    return value
+
+
+def _numbers(policy: object, name: str) -> Numbers:
+    if not isinstance(policy, Mapping):
+        policy = _object(policy, f"policies.{name}")
+    found: list[float | None] = [None] * len(_PLACES)
+    for key, value in policy.items():
+        place = _PLACES.get(key)
+        if place is not None:
+            found[place] = value if _is_count(value) else _number(value, f"policies.{name}.{key}")
+    if not any(value is not None for value in found[:_USED]):
+        message = f"policies.{name} has none of {', '.join(NUMBERS[:_USED])}"
+        raise SampleRejected(message)
+    return Numbers(*found[:_USED])
+
+
+def _is_count(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number ≥ 0; the comparison is false for NaN."""
+    kind = type(value)  # a boolean is an int, and no number here
+    return (kind is float or kind is int) and 0 <= value <= _LARGEST  # type: ignore[operator]
+
+
+def _number(value: object, where: str) -> float:
+    if not _is_count(value):
+        message = f"{where} must be a finite number ≥ 0, got {_shown(value)}"
+        raise SampleRejected(message)
+    return value
+
+
+def _object(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        message = f"{where} must be an object, got {_shown(value)}"
+        raise SampleRejected(message)
+    return value
+
+
+def _name(value: object, where: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _NAME_LENGTH:
+        message = f"{where} must be a string of 1 to {_NAME_LENGTH} characters, got {_shown(value)}"
+        raise SampleRejected(message)
+    return value
+
+
+def _shown(value: object) -> str:
+    """Show a value for an error; a huge integer can't be shown at all."""
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return "a number beyond 2⁵³"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return "nothing" if value is None else repr(value)[:80]
