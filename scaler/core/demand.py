@@ -88,6 +88,7 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
         silent += _silent(engines, seen.engines, now, "engines")
     backlog = believable(load.backlog)
     silent += _silent(backlog, seen.backlog, now, "work queue")
+    silent += tuple(f"signal {name}" for name in load.absent)
     known = queued.known or in_flight.known or engines.known or backlog.known
     busy = max(_known(in_flight), _known(engines))
     value = _known(queued) + busy if known else None

@@ -22,7 +22,7 @@ RECORD_INTERVAL_SECONDS: Final = 1.0
 """A decision equal to the last one is written whole this often, so that the ledger shows that the loop lives."""
 START_INTERVAL_SECONDS: Final = 60.0
 """A replay of a ledger that was cut loses no more than this."""
-_READINGS: Final = tuple(field.name for field in dataclasses.fields(Load))
+_READINGS: Final = tuple(field.name for field in dataclasses.fields(Load) if field.name != "absent")
 _INPUTS: Final = tuple(field.name for field in dataclasses.fields(Snapshot))
 
 
@@ -168,8 +168,10 @@ def _equal(before: object, after: object) -> bool:
 def _same_load(before: Load | None, after: Load) -> bool:
     if before is after:
         return True
-    return before is not None and all(
-        _same_reading(getattr(before, name), getattr(after, name)) for name in _READINGS
+    return (
+        before is not None
+        and before.absent == after.absent
+        and all(_same_reading(getattr(before, name), getattr(after, name)) for name in _READINGS)
     )
 
 

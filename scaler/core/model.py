@@ -246,6 +246,8 @@ class Load:
         late_share: share of the requests, from 0 to 1, whose first token came later than the objective.
         backlog: entries of work queues that nobody has asked an engine for yet.
         backlog_age: seconds that the oldest of those has waited.
+        absent: names of the signals that should say something of the demand and don't: what is known without them is a
+            lower bound.
     """
 
     queued: Reading = MISSING
@@ -258,6 +260,7 @@ class Load:
     late_share: Reading = MISSING
     backlog: Reading = MISSING
     backlog_age: Reading = MISSING
+    absent: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------------ what there is

@@ -160,7 +160,8 @@ def _plain(value: float | str) -> float | str | None:
 def _load_to_json(load: Load) -> dict[str, Any]:
     """Render the readings that there are; one that is Missing is left out."""
     readings = ((key, getattr(load, name)) for name, key in _READINGS.items())
-    return {
+    absent = {"absent": list(load.absent)} if load.absent else {}
+    return absent | {
         key: {"value": _plain(reading.value), "age": _plain(reading.age), "quality": str(reading.quality)}
         for key, reading in readings
         if reading.known
@@ -168,7 +169,10 @@ def _load_to_json(load: Load) -> dict[str, Any]:
 
 
 def _load_from_json(data: Json) -> Load:
-    return Load(**{name: _reading_from_json(data[key]) for name, key in _READINGS.items() if key in data})
+    return Load(
+        **{name: _reading_from_json(data[key]) for name, key in _READINGS.items() if key in data},
+        absent=tuple(str(name) for name in data.get("absent", ())),
+    )
 
 
 def _reading_from_json(data: Json) -> Reading:

@@ -65,10 +65,13 @@ class _Record:
     """What is known of one signal.
 
     Attributes:
+        name: the signal's name in its policy.
+        expectation: what is expected of it.
         numbers: per part when it was true, and the number.
         left_out: per part when the newest reading was true that had none of it.
     """
 
+    name: str
     expectation: Expectation
     numbers: dict[Part, tuple[float, float]] = field(default_factory=dict)
     left_out: dict[Part, float] = field(default_factory=dict)
@@ -159,7 +162,7 @@ class Board:
         """Say which signals there are. What is known of those that stay is kept, of others it is forgotten."""
         records: dict[SignalKey, _Record] = {}
         for key, expectation in signals.items():
-            record = self._records.get(key) or _Record(expectation)
+            record = self._records.get(key) or _Record(key.signal, expectation)
             record.expectation = expectation
             records[key] = record
         self._records, self._of = records, {}
@@ -205,11 +208,6 @@ class Board:
         """Return every signal that is expected, in the order in which they were named."""
         return {key: record.state(now) for key, record in self._records.items()}
 
-    def state(self, key: SignalKey, now: float) -> SignalState | None:
-        """Return one signal, or None if it isn't expected."""
-        record = self._records.get(key)
-        return None if record is None else record.state(now)
-
     def newest(self, policy: PolicyName) -> float | None:
         """Return when the newest number of any signal of a policy was true, or None if there is none."""
         return max(
@@ -238,9 +236,22 @@ class Board:
                 found.setdefault(part, []).append(reading)
         if len(read) < len(records) and Part.QUEUED in found and not _knows_anything(pushed):
             found[Part.QUEUED].append(MISSING)
+        absent = [record.name for record in read if _silent(record, now)]
+        if not _knows_anything(pushed):
+            absent += [record.name for record in records if record.expectation.type == PUSHED]
         return replace(
-            pushed, **{_FIELDS[part]: _together(part, readings) for part, readings in found.items()}
+            pushed,
+            **{_FIELDS[part]: _together(part, readings) for part, readings in found.items()},
+            absent=tuple(absent),
         )
+
+
+_OF_DEMAND: Final = frozenset({Part.REQUESTS, Part.QUEUED, Part.BACKLOG})
+
+
+def _silent(record: "_Record", now: float) -> bool:
+    """Whether a signal that should say something of the demand says nothing of it."""
+    return any(not record.reading(part, now).known for part in record.expectation.parts & _OF_DEMAND)
 
 
 _FIELDS: Final[Mapping[Part, str]] = MappingProxyType(

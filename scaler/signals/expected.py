@@ -46,7 +46,8 @@ class Expectation:
         type: its type, as policies name it.
         interval: seconds between two readings.
         timeout: seconds after which a reading is given up.
-        parts: what every good reading says. Whatever else it says may be missing from the next one.
+        parts: what every good reading says. Whatever else it says may be missing from the next one: without requests
+            there is no share of late ones.
     """
 
     type: str
@@ -93,7 +94,7 @@ def expectation(signal: Signal) -> Expectation:
                 type=signal.type,
                 interval=float(signal.interval_seconds),
                 timeout=float(signal.timeout_seconds),
-                parts=frozenset({PART_OF[signal.measures]}),
+                parts=frozenset({PART_OF[signal.measures]} - {Part.LATE_SHARE}),
             )
         case EngineMetrics() | RedisList() | RedisStream() | RedisSortedSet():
             return Expectation(

@@ -60,7 +60,7 @@ def server_of_url(url: str) -> RedisServer:
         port = _DEFAULT_PORT if parts.port is None else parts.port
         if parts.scheme in {"redis", "rediss"} and port and database.isascii() and database.isdigit():
             return RedisServer(
-                addresses=(f"{parts.hostname or ''}:{port}",),
+                addresses=(f"{_in_brackets(parts.hostname or '')}:{port}",),
                 database=int(database),
                 username=unquote(parts.username) if parts.username else None,
                 tls=Tls() if parts.scheme == "rediss" else None,
@@ -70,6 +70,11 @@ def server_of_url(url: str) -> RedisServer:
     raise UserError(
         f"{one_line(url)!r} is no address of Redis", hint="redis://HOST:PORT/DATABASE, or rediss://… for TLS"
     )
+
+
+def _in_brackets(host: str) -> str:
+    """Write a host as it stands before a port: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def merged(server: RedisServer, default: RedisServer | None) -> RedisServer:
@@ -175,7 +180,7 @@ def open_redis(server: RedisServer, closing: AsyncExitStack) -> Commands:
         server: which server, with its addresses.
         closing: gets what closes the client again.
     """
-    addresses = [(host, int(port)) for host, _, port in (a.rpartition(":") for a in server.addresses or ())]
+    addresses = [host_and_port(address) for address in server.addresses or ()]
     options = _options(server)
     client: Commands
     match server.mode:

@@ -32,6 +32,7 @@ from scaler.core.model import (
 from scaler.core.placement import count
 from scaler.core.replay import decision_to_json
 
+READINGS = [name for name in Load.__slots__ if name != "absent"]
 NAMES = ("a", "b", "c")
 FLEETS = ("own", "spares")
 
@@ -218,7 +219,7 @@ def test_what_is_no_number_changes_nothing(ticks: list[tuple[Load, float]], valu
     spec = PolicySpec(name="a", fleets=(FleetShare(fleet="spares", target_in_flight=8),), serving_min=1)
     shape = FleetSpec(name="spares", max_seats=6, spare_target=1)
     view = FleetView(serving=1, spare=2, replicas=3, supply={"a": Supply(serving=1, promotable=2)})
-    bad = Load(**{field: Reading(value=value, age=0.1, quality=Quality.FRESH) for field in Load.__slots__})
+    bad = Load(**{field: Reading(value=value, age=0.1, quality=Quality.FRESH) for field in READINGS})
     results = []
     for replacement in (bad, Load()):
         memory, now, decisions = Memory.initial(0.0), 0.0, []

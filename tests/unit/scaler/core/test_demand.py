@@ -106,3 +106,10 @@ def test_the_peak_between_two_looks_counts_and_a_stale_one_does_not() -> None:
     old, _ = measure(Load(in_flight=fresh(3), peak=stale(11)), NEVER_SEEN, serving=True, now=0.0)
     assert seen.peak == 11
     assert old.peak == 3
+
+
+def test_what_is_known_without_an_expected_signal_is_a_lower_bound() -> None:
+    one, _ = measure(Load(backlog=fresh(0), absent=("gateway",)), NEVER_SEEN, serving=True, now=0.0)
+    assert one.value == 0.0
+    assert one.quality is Quality.STALE
+    assert one.silent == "signal gateway"

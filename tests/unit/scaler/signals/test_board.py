@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import pytest
@@ -53,6 +53,11 @@ def board(*signals: str) -> Board:
     return made
 
 
+def come_to(on: Board, policy: PolicyName, pushed: Load, now: float) -> Load:
+    """What all signals come to, but for who is absent."""
+    return replace(on.load(policy, pushed, now), absent=())
+
+
 def reading(value: float, age: float = FRESH) -> Reading:
     return Reading(value=value, age=age, quality=Quality.FRESH if age <= 4.0 else Quality.STALE)
 
@@ -83,7 +88,7 @@ class Said:
 def test_a_reading_ages(age: float, quality: Quality) -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0}, NOW - age)
-    found = on.load(CHAT, Load(), NOW).engines
+    found = come_to(on, CHAT, Load(), NOW).engines
     assert found.quality is quality
     if found.known:
         assert (found.value, found.age) == (7.0, pytest.approx(max(0.0, age)))
@@ -104,9 +109,9 @@ SPOILT = [
 def test_a_number_that_is_none_changes_only_a_counter(parts: Mapping[Part, float]) -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0, Part.LATE_SHARE: 0.5}, NOW - 3)
-    before = on.load(CHAT, Load(), NOW)
+    before = come_to(on, CHAT, Load(), NOW)
     assert on.take(key("engine"), parts, NOW) is Change.NOTHING
-    assert on.load(CHAT, Load(), NOW) == before
+    assert come_to(on, CHAT, Load(), NOW) == before
     state = on.states(NOW)[key("engine")]
     assert (state.read, state.spoilt, state.newest) == (1, 1, NOW - 3)
 
@@ -115,30 +120,30 @@ def test_a_number_that_is_none_changes_only_a_counter(parts: Mapping[Part, float
 def test_a_time_that_is_none_spoils_a_reading(at: float) -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0}, at)
-    assert on.load(CHAT, Load(), NOW) == Load()
+    assert come_to(on, CHAT, Load(), NOW) == Load()
     assert on.states(NOW)[key("engine")].spoilt == 1
 
 
 def test_the_good_numbers_of_a_spoilt_reading_count() -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0, Part.LATE_SHARE: math.nan}, NOW)
-    assert on.load(CHAT, Load(), NOW) == Load(engines=reading(7))
+    assert come_to(on, CHAT, Load(), NOW) == Load(engines=reading(7))
 
 
 def test_what_a_newer_reading_has_not_is_gone_unless_every_reading_should_have_it() -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0, Part.LATE_SHARE: 0.5}, NOW - 2)
     on.observed(key("engine"), {Part.LATE_SHARE: 0.25}, NOW - 1)
-    assert on.load(CHAT, Load(), NOW) == Load(engines=reading(7, 2.0), late_share=reading(0.25, 1.0))
+    assert come_to(on, CHAT, Load(), NOW) == Load(engines=reading(7, 2.0), late_share=reading(0.25, 1.0))
     on.observed(key("engine"), {Part.REQUESTS: 7.0}, NOW)
-    assert on.load(CHAT, Load(), NOW) == Load(engines=reading(7))
+    assert come_to(on, CHAT, Load(), NOW) == Load(engines=reading(7))
 
 
 def test_what_was_read_later_but_was_true_earlier_changes_nothing() -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0}, NOW)
     assert on.take(key("engine"), {Part.REQUESTS: 70.0}, NOW - 1) is Change.NOTHING
-    assert on.load(CHAT, Load(), NOW) == Load(engines=reading(7))
+    assert come_to(on, CHAT, Load(), NOW) == Load(engines=reading(7))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,7 @@ def test_a_signal_that_is_not_expected_says_nothing() -> None:
     on = board("engine")
     on.observed(key("other"), {Part.REQUESTS: 7.0}, NOW)
     on.failed(key("other"), "late")
-    assert on.load(CHAT, Load(), NOW) == Load()
+    assert come_to(on, CHAT, Load(), NOW) == Load()
     assert on.states(NOW).keys() == {key("engine")}
 
 
@@ -188,7 +193,7 @@ def test_a_failure_leaves_the_last_reading_to_age() -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0}, NOW - STALE)
     on.failed(key("engine"), "late")
-    assert on.load(CHAT, Load(), NOW) == Load(engines=reading(7, STALE))
+    assert come_to(on, CHAT, Load(), NOW) == Load(engines=reading(7, STALE))
 
 
 # ------------------------------------------------------------------ which signals there are
@@ -200,7 +205,7 @@ def test_signals_that_stay_keep_what_they_said_and_others_are_forgotten() -> Non
     on.observed(key("jobs"), {Part.BACKLOG: 3.0}, NOW)
     on.expect(expected("engine"))
     on.expect(expected("engine", "jobs"))
-    assert on.load(CHAT, Load(), NOW) == Load(engines=reading(7))
+    assert come_to(on, CHAT, Load(), NOW) == Load(engines=reading(7))
 
 
 def test_a_signal_whose_number_means_something_else_from_now_on_is_forgotten() -> None:
@@ -210,16 +215,16 @@ def test_a_signal_whose_number_means_something_else_from_now_on_is_forgotten() -
     on.forget(key("engine"))
     on.forget(key("other"))
     state = on.states(NOW)[key("engine")]
-    assert (on.load(CHAT, Load(), NOW), state.error, state.newest) == (Load(), "", None)
+    assert (come_to(on, CHAT, Load(), NOW), state.error, state.newest) == (Load(), "", None)
 
 
 def test_a_signal_that_is_read_more_slowly_holds_for_longer() -> None:
     on = board("engine")
     on.observed(key("engine"), {Part.REQUESTS: 7.0}, NOW - STALE)
     on.pace(key("engine"), 8.0)
-    assert on.load(CHAT, Load(), NOW).engines.quality is Quality.FRESH
+    assert come_to(on, CHAT, Load(), NOW).engines.quality is Quality.FRESH
     on.expect(expected("engine"))
-    assert on.load(CHAT, Load(), NOW).engines.quality is Quality.STALE
+    assert come_to(on, CHAT, Load(), NOW).engines.quality is Quality.STALE
 
 
 def test_every_part_that_is_expected_is_shown_and_whatever_else_is_known() -> None:
@@ -317,21 +322,21 @@ def test_what_several_signals_come_to(said: Sequence[Said], pushed: Load, load: 
     on = board(*[each.signal for each in said])
     for each in said:
         on.observed(key(each.signal), {PARTS_OF[each.signal]: each.value}, NOW - each.age)
-    assert on.load(CHAT, pushed, NOW) == load
+    assert come_to(on, CHAT, pushed, NOW) == load
 
 
 def test_a_signal_that_never_answered_is_missing_and_makes_others_a_lower_bound() -> None:
     on = board("engine", "engine-2")
-    assert on.load(CHAT, Load(), NOW) == Load()
+    assert come_to(on, CHAT, Load(), NOW) == Load()
     on.observed(key("engine"), {Part.REQUESTS: 3.0}, NOW)
-    assert on.load(CHAT, Load(), NOW).engines == Reading(value=3.0, age=0.0, quality=Quality.STALE)
+    assert come_to(on, CHAT, Load(), NOW).engines == Reading(value=3.0, age=0.0, quality=Quality.STALE)
 
 
 def test_a_gateway_that_should_push_and_does_not_makes_another_depth_a_lower_bound() -> None:
     on = board("gateway", "depth")
     on.observed(key("depth"), {Part.QUEUED: 3.0}, NOW)
-    assert on.load(CHAT, Load(), NOW).queued == Reading(value=3.0, age=0.0, quality=Quality.STALE)
-    assert on.load(CHAT, Load(in_flight=reading(1)), NOW).queued == reading(3)
+    assert come_to(on, CHAT, Load(), NOW).queued == Reading(value=3.0, age=0.0, quality=Quality.STALE)
+    assert come_to(on, CHAT, Load(in_flight=reading(1)), NOW).queued == reading(3)
 
 
 def test_policies_know_nothing_of_each_other() -> None:
@@ -339,8 +344,8 @@ def test_policies_know_nothing_of_each_other() -> None:
     other = SignalKey(PolicyName("code"), "engine")
     on.expect({**expected("engine"), other: expected("engine")[key("engine")]})
     on.observed(other, {Part.REQUESTS: 50.0}, NOW)
-    assert on.load(CHAT, Load(), NOW) == Load()
-    assert on.load(PolicyName("nobody"), Load(), NOW) == Load()
+    assert come_to(on, CHAT, Load(), NOW) == Load()
+    assert come_to(on, PolicyName("nobody"), Load(), NOW) == Load()
 
 
 # ------------------------------------------------------------------ laws
@@ -370,7 +375,7 @@ def test_the_order_in_which_readings_come_does_not_matter(
         on = board(*PARTS_OF)
         for signal, parts, at in order:
             on.observed(key(signal), parts, at)
-        loads.add(repr(on.load(CHAT, Load(), NOW)))
+        loads.add(repr(come_to(on, CHAT, Load(), NOW)))
     assert len(loads) == 1
 
 
@@ -395,7 +400,7 @@ def test_whatever_is_told_a_part_is_known_only_if_a_number_was_told(
             good = type(value) in {int, float} and 0 <= value < math.inf and math.isfinite(at)
             if good:
                 numbers[part].append(float(value))
-    load = on.load(CHAT, Load(), NOW)
+    load = come_to(on, CHAT, Load(), NOW)
     for part, field in FIELDS.items():
         found: Reading = getattr(load, field)
         assert math.isfinite(found.value)
@@ -421,10 +426,10 @@ def test_spoilt_numbers_change_nothing_but_their_count(
     on = board(*PARTS_OF)
     for name, parts, at in before:
         on.observed(key(name), parts, at)
-    load, was = on.load(CHAT, Load(), NOW), on.states(NOW)[key(signal)]
+    load, was = come_to(on, CHAT, Load(), NOW), on.states(NOW)[key(signal)]
     on.observed(key(signal), spoilt, NOW)
     after = on.states(NOW)[key(signal)]
-    assert on.load(CHAT, Load(), NOW) == load
+    assert come_to(on, CHAT, Load(), NOW) == load
     assert (after.read, after.parts, after.newest) == (was.read, was.parts, was.newest)
     assert after.spoilt == was.spoilt + len(spoilt)
 
@@ -437,6 +442,31 @@ def test_time_makes_nothing_better_known(
     for signal, parts, at in observations:
         on.observed(key(signal), parts, at)
     order = [Quality.MISSING, Quality.STALE, Quality.FRESH]
-    now, later = on.load(CHAT, Load(), NOW), on.load(CHAT, Load(), NOW + seconds)
+    now, later = come_to(on, CHAT, Load(), NOW), come_to(on, CHAT, Load(), NOW + seconds)
     for field in FIELDS.values():
         assert order.index(getattr(later, field).quality) <= order.index(getattr(now, field).quality)
+
+
+# ------------------------------------------------------------------ who is absent
+
+
+def test_a_signal_of_demand_that_says_nothing_is_named() -> None:
+    on = board("engine", "jobs")
+    assert on.load(CHAT, Load(), NOW).absent == ("engine", "jobs")
+    on.observed(key("engine"), {Part.REQUESTS: 7.0}, NOW)
+    assert on.load(CHAT, Load(), NOW).absent == ("jobs",)
+    on.observed(key("jobs"), {Part.BACKLOG: 0.0}, NOW)
+    assert on.load(CHAT, Load(), NOW).absent == ()
+
+
+def test_a_signal_that_has_nothing_to_say_of_demand_is_not_waited_for() -> None:
+    assert board("ttft").load(CHAT, Load(), NOW).absent == ()
+
+
+def test_a_gateway_that_should_push_and_never_has_is_named() -> None:
+    on = Board()
+    gateway = Expectation(type=PUSHED, interval=0.0, timeout=0.0, parts=frozenset())
+    on.expect({key("gateway"): gateway} | expected("jobs"))
+    on.observed(key("jobs"), {Part.BACKLOG: 0.0}, NOW)
+    assert on.load(CHAT, Load(), NOW).absent == ("gateway",)
+    assert on.load(CHAT, Load(queued=reading(0)), NOW).absent == ()
