@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, product
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import Metric, Sample
 
 _NAME = re.compile(r"emberpool(_[a-z0-9]+)+")
@@ -97,6 +97,14 @@ class Family:
 
 
 # ------------------------------------------------------------------ filled by the Prometheus client
+
+
+def expose_declared_only() -> None:
+    """Leave out the times of creation that the Prometheus client adds to each counter and histogram, in this whole process.
+
+    They are gauges of names that nobody declared. Call once, first thing.
+    """
+    disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 def counter(family: Family, registry: CollectorRegistry | None) -> Counter:

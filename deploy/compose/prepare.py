@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - a script that a container runs, no package
 """What the seats need before they start: checkpoints, what sound engines answer, and each agent's configuration.
 
-Run once by the `prepare` service. Checkpoints and records that are there already stay; configurations are written anew.
+Run once by the `prepare` service, or by hand where there is no Docker (README.md). Checkpoints and records that are there already stay; configurations are written anew.
 """
 
 import argparse
@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--agents", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--controller", required=True, help="base URL that agents report to")
+    parser.add_argument("--host", default="127.0.0.1", help="address on which agents and engines listen")
     parser.add_argument("--shape", default="tiny", help="of the checkpoints' random weights")
     given = parser.parse_args()
 
@@ -49,16 +50,16 @@ def main() -> None:
                 residents[FleetName(fleet.name)]
             )  # so that each model is warm somewhere early
             order = residents[FleetName(fleet.name)][turn:] + residents[FleetName(fleet.name)][:turn]
-            write(given.data, fleet.name, seat, {"controllers": [given.controller], "residents": order})
+            others = {"host": given.host, "controllers": [given.controller], "residents": order}
+            write(given.data, fleet.name, seat, others)
 
 
 def write(data: Path, fleet: str, seat: ListedSeat, others: dict[str, object]) -> None:
-    """Write one agent's configuration; in its container it and its engines listen on all addresses."""
+    """Write one agent's configuration."""
     config = {
         "seat": seat.name,
         "fleet": fleet,
         "uid": f"{fleet}/{seat.name}",
-        "host": "0.0.0.0",  # noqa: S104 - reached from other containers, behind a token and the guard
         "port": urlsplit(seat.agent).port,
         "gpus": [],
         "logDirectory": str(data / "logs" / seat.name),

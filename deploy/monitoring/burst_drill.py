@@ -30,11 +30,13 @@ PATH = Path(__file__).parent / "dashboards" / "burst-drill.json"
 UID = "emberpool-burst-drill"
 """Stable: links to the dashboard go by it."""
 
-JOB = 'job=~"$job"'
+SCRAPED = 'namespace=~"$namespace", job=~"$job"'
+JOB = f'{SCRAPED}, arm=~"$arm"'
+"""Whatever an arm of a drill exposes has the arm's label; outside of drills it is empty, which only All matches."""
+BOTH_ARMS = f'{SCRAPED}, arm=~"$arm|both|"'
+"""What a drill says of both arms together."""
 POLICY = f'{JOB}, policy=~"$policy"'
 FLEET = f'{JOB}, fleet=~"$fleet"'
-ARM = f'{JOB}, arm=~"$arm"'
-LOAD = f'{JOB}, arm=~"$arm", policy=~"$policy"'
 BOTH = f'{JOB}, policy=~"$policy", fleet=~"$fleet"'
 WINDOW = "$__rate_interval"
 
@@ -86,11 +88,13 @@ IN_FORCE = {1: ("in force", "blue")}
 RUNNING = {1: ("running", "purple")}
 VERDICTS = {0: ("Failed", "red"), 1: ("Passed", "green")}
 STREAMS = {0: ("broken", "red"), 1: ("open", "green")}
+FILES = {0: ("have a fault", "red"), 1: ("in force", "green")}
 LEADERS = {0: ("stands by", "text"), 1: ("leads", "green")}
 SEAT_COLOURS = {
     "/.*Serving$/": "blue",
     "/.*Promoting$/": "purple",
     "/.*Draining$/": "yellow",
+    "others and silent": "dark-red",
     "Spare": "green",
     "Lent": "light-green",
     "Starting": "orange",
@@ -102,6 +106,10 @@ IN_BURST = largest("emberpool_policy_mode", f'{POLICY}, mode="Burst"', "policy")
 ON_HOLD = largest("emberpool_policy_mode", f'{POLICY}, mode="Hold"', "policy")
 MODE = f"{IN_BURST} + 2 * {ON_HOLD}"
 SPARE = f'sum by (fleet) (max by (fleet, value) (emberpool_seats{{{FLEET}, value=~"Spare|Lent"}}))'
+BUSY_SEATS = largest("emberpool_seats", f'{FLEET}, value=~"Serving|Promoting|Draining|Lent"', "fleet, value")
+BUSY_FOR_POLICIES = largest(
+    "emberpool_supply_residents", f'{BOTH}, supply=~"Serving|Promoting|Draining"', "policy, fleet, supply"
+)
 TTFT = "emberpool_gateway_time_to_first_token_seconds"
 STAGES = "emberpool_promotion_duration_seconds"
 AGENT_MEMORY = "emberpool_agent_resident_memory_bytes"
@@ -141,8 +149,8 @@ GLANCE = Row(
         ),
         Panel(
             title="Failed requests",
-            text="Requests within the time range that failed by our doing, and those that gateways refused before their model was "
-            "known (Overloaded, Draining). A burst should cost none.",
+            text="Requests within the time range that failed by our doing, those included whose clients gave up after a longer wait than "
+            "promised, and those that gateways refused before their model was known (Overloaded, Draining). A burst should cost none.",
             unit=Unit.COUNT,
             queries=(
                 Query(failures("policy", "$__range"), "{{policy}}"),
@@ -211,7 +219,7 @@ DRILL = Row(
             "as they are, cold without spares. Empty where no drill is scraped (`emberpool drill run FILE --metrics-port N`).",
             unit=Unit.COUNT,
             queries=(
-                Query(f"{largest('emberpool_drill_stage', ARM, 'arm, stage')} == 1", "{{arm}}: {{stage}}"),
+                Query(f"{largest('emberpool_drill_stage', JOB, 'arm, stage')} == 1", "{{arm}}: {{stage}}"),
             ),
             kind="state-timeline",
             height=7,
@@ -224,7 +232,7 @@ DRILL = Row(
             unit=Unit.SECONDS,
             queries=(
                 Query(
-                    quantile(0.99, DRILL_TTFT, LOAD, "arm, policy, stage", "$__range"),
+                    quantile(0.99, DRILL_TTFT, POLICY, "arm, policy, stage", "$__range"),
                     "{{arm}} {{policy}} {{stage}}",
                 ),
             ),
@@ -236,10 +244,10 @@ DRILL = Row(
             text="The same over time. It counts from the time at which a request was due, so a wait can't hide the requests behind it.",
             unit=Unit.SECONDS,
             queries=(
-                Query(quantile(0.5, DRILL_TTFT, LOAD, "arm, policy"), "{{arm}} {{policy}} p50"),
-                Query(quantile(0.99, DRILL_TTFT, LOAD, "arm, policy"), "{{arm}} {{policy}} p99"),
+                Query(quantile(0.5, DRILL_TTFT, POLICY, "arm, policy"), "{{arm}} {{policy}} p50"),
+                Query(quantile(0.99, DRILL_TTFT, POLICY, "arm, policy"), "{{arm}} {{policy}} p99"),
                 Query(
-                    f'max by (policy) (emberpool_drill_objective_seconds{{{JOB}, policy=~"$policy"}})',
+                    largest("emberpool_drill_objective_seconds", f'{BOTH_ARMS}, policy=~"$policy"', "policy"),
                     "{{policy}} objective",
                 ),
             ),
@@ -251,7 +259,7 @@ DRILL = Row(
             text="Requests per second that leave by the schedule, whatever is answered.",
             unit=Unit.REQUESTS_PER_SECOND,
             queries=(
-                Query(largest("emberpool_drill_intended_rate", LOAD, "arm, policy"), "{{arm}} {{policy}}"),
+                Query(largest("emberpool_drill_intended_rate", POLICY, "arm, policy"), "{{arm}} {{policy}}"),
             ),
             width=6,
         ),
@@ -259,7 +267,9 @@ DRILL = Row(
             title="Open requests of the load",
             text="Requests that are sent and haven't ended.",
             unit=Unit.COUNT,
-            queries=(Query(largest("emberpool_drill_in_flight", LOAD, "arm, policy"), "{{arm}} {{policy}}"),),
+            queries=(
+                Query(largest("emberpool_drill_in_flight", POLICY, "arm, policy"), "{{arm}} {{policy}}"),
+            ),
             width=6,
             axis="requests",
         ),
@@ -268,7 +278,9 @@ DRILL = Row(
             text="Requests within the time range by how they ended, both arms. Anything but Ok is a failure that a user would have seen.",
             unit=Unit.COUNT,
             queries=(
-                Query(f"{rise(DRILL_REQUESTS, LOAD, 'arm, outcome', '$__range')} > 0", "{{arm}} {{outcome}}"),
+                Query(
+                    f"{rise(DRILL_REQUESTS, POLICY, 'arm, outcome', '$__range')} > 0", "{{arm}} {{outcome}}"
+                ),
             ),
             kind="bargauge",
             height=7,
@@ -279,7 +291,7 @@ DRILL = Row(
             unit=Unit.COUNT,
             queries=(
                 Query(
-                    f'last_over_time(emberpool_drill_check_passed{{{JOB}, arm=~"$arm|both"}}[$__range])',
+                    f"last_over_time(emberpool_drill_check_passed{{{BOTH_ARMS}}}[$__range])",
                     "{{arm}}: {{check}}",
                 ),
             ),
@@ -417,12 +429,18 @@ USERS = Row(
             colours={"/ waiting$/": "orange"},
         ),
         Panel(
-            title="Bytes that wait",
-            text="Bodies of the requests that wait at the gateways. Beyond the limit of a policy's queue requests end as Refused, beyond "
-            "that of all bodies in a gateway as Overloaded.",
+            title="Bytes of bodies",
+            text="Bodies of the requests that wait at the gateways, by policy; all that each gateway holds, those included that it still "
+            "receives or has sent and that have no content yet; and what it may hold. Beyond the limit of a policy's queue requests "
+            "end as Refused, beyond that of a gateway as Overloaded.",
             unit=Unit.BYTES,
-            queries=(Query(f"sum by (policy) (emberpool_gateway_queue_bytes{{{POLICY}}})", "{{policy}}"),),
-            stacked=True,
+            queries=(
+                Query(f"sum by (policy) (emberpool_gateway_queue_bytes{{{POLICY}}})", "{{policy}} waiting"),
+                Query(largest("emberpool_gateway_held_bytes", JOB, "instance"), "{{instance}} held"),
+                Query(largest("emberpool_gateway_max_held_bytes", JOB, "instance"), "{{instance}} limit"),
+            ),
+            colours={"/ limit$/": "red"},
+            dashed=("/ limit$/",),
             width=8,
         ),
         Panel(
@@ -471,7 +489,8 @@ USERS = Row(
         Panel(
             title="Failures by outcome",
             text="Requests that failed by our doing within the last rate interval, by outcome: refused or expired in the queue, failed "
-            "by engines, cut in mid-stream. Overloaded and Draining come before the model is known and so are under no policy.",
+            "by engines, cut in mid-stream, or given up by clients after a longer wait than promised (AbandonedWaiting). Overloaded and "
+            "Draining come before the model is known and so are under no policy.",
             unit=Unit.COUNT,
             queries=(
                 Query(
@@ -494,14 +513,15 @@ SEATS = Row(
     (
         Panel(
             title="Seats by what they serve",
-            text="Every seat once: by the policy that it serves, promotes or drains, else by what it is worth. "
+            text="Every seat once: by the policy that it serves, promotes or drains, else by what it is worth. Others and silent: busy "
+            "seats of policies that aren't picked or no longer in force, and those that served when their agents fell silent. "
             "A burst shows as Spare turning into a policy's colour, without new seats.",
             unit=Unit.COUNT,
             queries=(
+                Query(f"sum by (policy, supply) ({BUSY_FOR_POLICIES})", "{{policy}} {{supply}}"),
                 Query(
-                    "sum by (policy, supply) (max by (policy, fleet, supply) "
-                    f'(emberpool_supply_residents{{{BOTH}, supply=~"Serving|Promoting|Draining"}}))',
-                    "{{policy}} {{supply}}",
+                    f"clamp_min(sum({BUSY_SEATS}) - sum({BUSY_FOR_POLICIES}), 0)",
+                    "others and silent",
                 ),
                 Query(
                     "sum by (value) (max by (fleet, value) "
@@ -840,6 +860,21 @@ CONTROLLER = Row(
             states=STREAMS,
         ),
         Panel(
+            title="Policy files",
+            text="Whether each controller has in force what is in its policy files. A file with a fault changes nothing; "
+            "`emberpool policy status` says what is wrong with it.",
+            unit=Unit.COUNT,
+            queries=(
+                Query(
+                    largest("emberpool_policy_reload_success", JOB, "job, instance"), "{{job}} {{instance}}"
+                ),
+            ),
+            kind="stat",
+            width=8,
+            height=7,
+            states=FILES,
+        ),
+        Panel(
             title="Who leads",
             text="Which controller leads and acts. The others stand by.",
             unit=Unit.COUNT,
@@ -860,8 +895,8 @@ CONTROLLER = Row(
                 ),
             ),
             kind="table",
-            width=8,
-            height=7,
+            width=24,
+            height=6,
             columns=("job", "instance", "version"),
         ),
     ),
@@ -900,10 +935,25 @@ def _variables() -> list[Json]:
     return [
         data_source_variable(),
         label_variable(
+            "namespace",
+            "Namespace",
+            'label_values({__name__=~"emberpool_.+"}, namespace)',
+            "Namespaces, and none: outside of Kubernetes only drills have one. Policies and fleets of one name in several namespaces "
+            "are drawn as one, so pick one.",
+            everything=".*",
+        ),
+        label_variable(
             "job",
             "Job",
-            'label_values({__name__=~"emberpool_.+"}, job)',
+            'label_values({__name__=~"emberpool_.+", namespace=~"$namespace"}, job)',
             "Scrape jobs of controllers, gateways and agents.",
+        ),
+        label_variable(
+            "arm",
+            "Arm",
+            f"label_values(emberpool_drill_info{{{SCRAPED}}}, arm)",
+            "Arms of a drill, warm and cold. Picking one leaves out whatever isn't that arm's, all that is no drill included.",
+            everything=".*",
         ),
         label_variable(
             "policy",
@@ -913,12 +963,6 @@ def _variables() -> list[Json]:
         ),
         label_variable(
             "fleet", "Fleet", f"label_values(emberpool_fleet_max_seats{{{JOB}}}, fleet)", "Fleets of seats."
-        ),
-        label_variable(
-            "arm",
-            "Arm",
-            f"label_values(emberpool_drill_info{{{JOB}}}, arm)",
-            "Arms of the drill: warm and cold.",
         ),
     ]
 

@@ -1,9 +1,12 @@
 """The `emberpool` command: its sub-commands, loaded when they are called, and the one place where errors end."""
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 import typer.core
@@ -90,6 +93,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; None takes this process's.
     """
+    _replace_what_cannot_be_written()
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if not _is_unwritable(sys.stdout):
+            raise
+        _give_up(sys.stdout)
+        if error.errno != errno.EPIPE:  # whoever closed a pipe has read enough
+            complain(f"stdout can't be written: {error.strerror or error}", "print to a disk with room")
+        return FAILED
+    return code
+
+
+def _replace_what_cannot_be_written() -> None:
+    """Let stdout and stderr write a `?` for a character that their encoding lacks, in place of failing.
+
+    For locales without Unicode (`LC_ALL=C` with `PYTHONUTF8=0`), and for names of files that are no text.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _is_unwritable(stream: TextIO) -> bool:
+    """Whether nothing can be printed; where something can, an empty line more does no harm."""
+    try:
+        stream.write("\n")
+        stream.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _give_up(stream: TextIO) -> None:
+    """Drop what can't be written, so that the interpreter doesn't try again when it ends."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, stream.fileno())
+    finally:
+        os.close(nothing)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = typer.main.get_command(app).main(
             args=None if arguments is None else list(arguments), prog_name="emberpool", standalone_mode=False

@@ -14,7 +14,8 @@ from scaler.core.model import FleetDecision, PolicyDecision, PolicySpec, Reason,
 from scaler.core.need import Terms
 from scaler.core.replay import decision_to_json
 from scaler.policy.compile import PolicySet
-from scaler.policy.whatif import Answer, Question
+from scaler.policy.document import dotted
+from scaler.policy.whatif import Answer, Question, fleet_says, policy_says, says
 from warmpool.seats import FleetName, PolicyName
 
 Part = TypeVar("Part", PolicyDecision, FleetDecision)
@@ -24,21 +25,9 @@ def changing(answers: Iterable[Answer]) -> Iterator[Answer]:
     """Keep the answers that say something new."""
     last: object = None
     for answer in answers:
-        shape = [
-            *(_policy_shape(policy) for policy in answer.decision.policies.values()),
-            *(_fleet_shape(fleet) for fleet in answer.decision.fleets.values()),
-        ]
-        if shape != last:
+        if says(answer) != last:
             yield answer
-        last = shape
-
-
-def _policy_shape(policy: PolicyDecision) -> object:
-    return policy.mode, dict(policy.serving), dict(policy.wanted), _codes(policy.reasons)
-
-
-def _fleet_shape(fleet: FleetDecision) -> object:
-    return fleet.total, fleet.serving, _codes(fleet.reasons)
+        last = says(answer)
 
 
 def _codes(reasons: Sequence[Reason]) -> list[str]:
@@ -52,8 +41,8 @@ def as_text(policies: PolicySet, question: Question, answers: Sequence[Answer]) 
     """Lay out the answers: the first and the last one in full, and a table of what happens between."""
     names = [name for name in policies.policy_specs if name in question.loads]
     fleets = [f for f in policies.fleet_specs if any(f in _fleets_of(policies, name) for name in names)]
-    blocks = [_assumptions(policies, question, fleets)]
     first, last = answers[0], answers[-1]
+    blocks = [_assumptions(question, {fleet: first.seats[fleet] for fleet in fleets}), *_unbuilt(policies)]
     for answer in [first] if first is last else [first, last]:
         parts = [_policy_text(policies.policy_specs[name], answer) for name in names]
         parts += [_fleet_text(policies, fleet, answer) for fleet in fleets]
@@ -77,8 +66,19 @@ def _fleets_of(policies: PolicySet, name: PolicyName) -> list[FleetName]:
     return [share.fleet for share in policies.policy_specs[name].fleets]
 
 
-def _assumptions(policies: PolicySet, question: Question, fleets: Sequence[FleetName]) -> Text:
-    up = [f"{name} {question.seats.get(name, policies.fleet_specs[name].max_seats)}" for name in fleets]
+def _unbuilt(policies: PolicySet) -> list[Text]:
+    """Say what the answer can't be trusted for; nothing where all is acted on."""
+    lines = [
+        Text(f"{kind} {name}: {dotted(found.path)} {found.message}")
+        for kind, name, found in policies.not_acted_on()
+    ]
+    return [Text("\n").join([Text("Not acted on:"), *map(indented, lines)])] if lines else []
+
+
+def _assumptions(question: Question, seats: Mapping[FleetName, int]) -> Text:
+    up = listed([f"{name} {count}" for name, count in seats.items()])
+    if not seats.keys() <= question.seats.keys():
+        up += " (as many as there are at rest; --seats says otherwise)"
     loads = [
         f"{name} {number(load.in_flight)} in flight, {number(load.queued)} queued"
         f" (the oldest for {_seconds(load.oldest_wait)}), {_seconds(load.service_seconds)} a request"
@@ -88,7 +88,7 @@ def _assumptions(policies: PolicySet, question: Question, fleets: Sequence[Fleet
         [
             ("Load", "; ".join(loads)),
             ("Held for", _seconds(question.seconds)),
-            ("Seats up", listed(up)),
+            ("Seats up", up),
             ("Assumed", "nobody asked before; promotions and drains take no time; no seat is started"),
         ]
     )
@@ -172,7 +172,7 @@ def _policy_table(answers: Sequence[Answer]) -> Text:
             _short(policy.wanted),
             ",".join(_codes(policy.reasons)),
         ]
-        for answer, policy in _rows(answers, lambda a: list(a.decision.policies.values()), _policy_shape)
+        for answer, policy in _rows(answers, lambda a: list(a.decision.policies.values()), policy_says)
     ]
     header = ["TIME", "POLICY", "MODE", "DEMAND", "NEEDED", "CAPACITY", "SERVING", "WANTED", "WHY"]
     return table(header, rows)
@@ -189,7 +189,7 @@ def _fleet_table(answers: Sequence[Answer]) -> Text:
             str(answer.seats[fleet.fleet]),
             ",".join(_codes(fleet.reasons)) or NOTHING,
         ]
-        for answer, fleet in _rows(answers, lambda a: list(a.decision.fleets.values()), _fleet_shape)
+        for answer, fleet in _rows(answers, lambda a: list(a.decision.fleets.values()), fleet_says)
     ]
     return table(["TIME", "FLEET", "TOTAL", "SERVING", "SPARE", "UP", "WHY"], rows)
 
@@ -213,9 +213,13 @@ def _short(counts: Mapping[FleetName, int]) -> str:
 # ------------------------------------------------------------------ as data
 
 
-def as_tree(question: Question, answers: Sequence[Answer]) -> dict[str, Any]:
+def as_tree(policies: PolicySet, question: Question, answers: Sequence[Answer]) -> dict[str, Any]:
     """Return the answers as plain data, with the reasons' sentences."""
     return {
+        "notActedOn": [
+            {"kind": kind, "name": name, "path": dotted(found.path), "message": found.message}
+            for kind, name, found in policies.not_acted_on()
+        ],
         "at": question.at.isoformat(),
         "heldSeconds": question.seconds,
         "loads": {

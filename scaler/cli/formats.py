@@ -1,6 +1,6 @@
 """All file formats that people write, with the files that are generated from their models.
 
-    python -m scaler.cli.formats            # writes policies/schema/emberpool.schema.json and policies/README.md
+    python -m scaler.cli.formats            # writes policies/schema/emberpool.schema.json, policies/README.md and more
     python -m scaler.cli.formats --check    # says which of them is out of date
 
 Policies and drills know nothing of each other's formats, so it is here, above both, that they come together.
@@ -55,7 +55,7 @@ def generated() -> dict[Path, str]:
     )
     return {
         POLICIES / "schema" / FILE_NAME: as_file(schema),
-        POLICIES / "README.md": reference.page(schema, material),
+        **{POLICIES / path: text for path, text in reference.pages(schema, material).items()},
     }
 
 

@@ -1,11 +1,12 @@
 """A lint report as people read it: a block for each fleet and policy, then the findings with their places."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rich.text import Text
 
-from scaler.cli.human import NOTHING, duration, listed, plural
+from scaler.cli.human import NOTHING, listed, plural
 from scaler.cli.output import table
 from scaler.cli.show import indented
 from scaler.policy.document import dotted
@@ -19,6 +20,8 @@ Placed = tuple[Finding, tuple[str, int, int]]
 
 _STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 _ASSUMED: Final = "assumption "
+_STEPS: Final = ((0.1, "ms", 1000, 1), (10.0, "s", 1, 2), (120.0, "s", 1, 1))
+"""Up to how many seconds a time is written in which unit, units of it in a second, and digits behind the point."""
 
 
 def page(report: Report, findings: Sequence[Placed], *, wide: bool) -> Text:
@@ -83,10 +86,13 @@ def _figures(titles: tuple[str, str], figures: Sequence[Figure], *, wide: bool) 
 
 
 def _total(figure: Figure) -> str:
+    """Write a total so that it stays a bound: up where it is the most, down where the true one is longer."""
     if figure.never:
         return "never"
     if figure.total is None:
         return "unknown"
+    if figure.unit == SECONDS:
+        return f"> {_span(figure.total, math.floor)}" if figure.unknown else _span(figure.total, math.ceil)
     return ("> " if figure.unknown else "") + _number(figure.total, figure.unit)
 
 
@@ -102,9 +108,22 @@ def _value(term: Term) -> str:
     return "unknown" if term.value is None else _number(term.value, term.unit)
 
 
+def _span(seconds: float, rounded: Callable[[float], int] = round) -> str:
+    """Write a time with as many digits as matter (`4ms`, `0.82s`, `13.1s`, `10m57s`), to the second however long it is."""
+    for below, unit, per_second, digits in _STEPS:
+        steps = rounded(round(seconds * per_second * 10**digits, 6))
+        if steps < below * per_second * 10**digits:
+            text = f"{steps / 10**digits:.{digits}f}"
+            return (text.removesuffix(".0") if unit == "ms" else text) + unit
+    minutes, left = divmod(rounded(round(seconds, 6)), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "m"), (left, "s"))
+    return "".join(f"{value}{unit}" for value, unit in parts if value)
+
+
 def _number(value: float, unit: str) -> str:
     if unit == SECONDS:
-        return duration(value)
+        return _span(value)
     return f"{value:,.2f}".removesuffix(".00") + (f" {unit}" if unit else "")
 
 

@@ -35,9 +35,27 @@ OptionalName = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Only this one.", show_default=False)
 ]
 RequiredName = Annotated[str, typer.Argument(metavar="NAME", help="Which one.", show_default=False)]
+
+
+def path_of(text: str) -> Path:
+    """Take a path as it was written; an empty one, from a variable that isn't set, would be the current directory.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not text:
+        raise ValueError("a path must not be empty")
+    return Path(text)
+
+
 Paths = Annotated[
     list[Path],
-    typer.Argument(metavar="PATH…", help="Files, or directories with *.yaml files.", show_default=False),
+    typer.Argument(
+        metavar="PATH…",
+        help="Files, directories with *.yaml and *.yml files, or - for stdin.",
+        show_default=False,
+        parser=path_of,
+    ),
 ]
 
 

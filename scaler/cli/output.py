@@ -3,8 +3,10 @@
 rich honours NO_COLOR and terminals that can't; colour only underlines what the words say.
 """
 
+import codecs
 import io
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -69,17 +71,23 @@ def pairs(entries: Sequence[tuple[str, str]], indent: int = 0) -> Text:
 
 
 def as_json(value: object) -> str:
-    """Write JSON for people and for jq."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    """Write JSON for people and for jq; what stdout's encoding may lack is escaped."""
+    return json.dumps(value, indent=2, ensure_ascii=not _takes_everything())
 
 
 def as_yaml(value: object) -> str:
     """Write YAML."""
     yaml = YAML(pure=True)  # keeps the order of keys
     yaml.default_flow_style = False
+    yaml.allow_unicode = _takes_everything()
     stream = io.StringIO()
     yaml.dump(value, stream)
     return stream.getvalue().rstrip("\n")
+
+
+def _takes_everything() -> bool:
+    """Whether every character can be written to stdout."""
+    return codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name == "utf-8"
 
 
 def emit(text: Text | str) -> None:

@@ -1,19 +1,19 @@
 """`emberpool policy diff`: what a change of policies means."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scaler.cli.failures import FAILED, OK
-from scaler.cli.options import examples
+from scaler.cli.options import examples, path_of
 from scaler.cli.output import emit, note
-from scaler.cli.renderings import Rendering, RenderingOption, as_data
-from scaler.errors import PolicyError, PolicyFault
+from scaler.cli.policy_files import STDIN, read_documents
+from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
+from scaler.errors import PolicyError, PolicyFault, UserError
 from scaler.policy.base import Envelope
 from scaler.policy.diff import Change, check_each
 from scaler.policy.diff import diff as changes_between
-from scaler.policy.document import load_documents
 
 
 def register(app: typer.Typer) -> None:
@@ -27,9 +27,15 @@ def register(app: typer.Typer) -> None:
     )(diff)
 
 
+def _side(name: str) -> Any:  # noqa: ANN401 - what typer makes an argument of
+    return typer.Argument(
+        metavar=name, help="File, directory, or - for stdin.", show_default=False, parser=path_of
+    )
+
+
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="A", help="File or directory.", show_default=False)],
-    after: Annotated[Path, typer.Argument(metavar="B", help="File or directory.", show_default=False)],
+    before: Annotated[Path, _side("A")],
+    after: Annotated[Path, _side("B")],
     output: RenderingOption = Rendering.TEXT,
 ) -> int:
     """Compare two sets of policies by what they mean, in words.
@@ -39,7 +45,8 @@ def diff(
 
     Exit code 0: they mean the same; 1: they differ; 2: one of them can't be used.
     """
-    old, new = _read(before, after)
+    with faults_as(output):
+        old, new = _read(before, after)
     changes = changes_between(old, new)
     if output is not Rendering.TEXT:
         emit(as_data([_as_item(change) for change in changes], output))
@@ -55,12 +62,15 @@ def _read(*paths: Path) -> list[list[Envelope]]:
 
     Raises:
         PolicyError: with all faults of both.
+        UserError: both are stdin.
     """
+    if paths.count(STDIN) > 1:
+        raise UserError("stdin can be one of the two only", hint="name a file for the other")
     faults: list[PolicyFault] = []
     sets = []
     for path in paths:
         try:
-            sets.append(check_each(load_documents([path])))
+            sets.append(check_each(read_documents([path])))
         except PolicyError as error:
             faults += error.faults
     if faults:

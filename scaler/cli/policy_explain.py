@@ -1,6 +1,8 @@
 """`emberpool policy explain`: what the law would answer to a load, step by step."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
@@ -9,17 +11,19 @@ import typer
 from scaler.cli.explain_text import as_text, as_tree, changing
 from scaler.cli.failures import OK
 from scaler.cli.options import Paths, examples
-from scaler.cli.output import emit
-from scaler.cli.renderings import Rendering, RenderingOption, as_data
+from scaler.cli.output import chatter, emit
+from scaler.cli.policy_files import read_documents
+from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
 from scaler.errors import UserError
-from scaler.policy.compile import PolicySet, load_policies
-from scaler.policy.whatif import GivenLoad, Question, what_if
+from scaler.policy.compile import PolicySet, compile_set
+from scaler.policy.whatif import Answer, GivenLoad, Question, concerned, what_if
 from scaler.policy.wording import did_you_mean
 from warmpool.seats import FleetName, PolicyName
 
 SERVICE_SECONDS: Final = 10.0
 """How long a request takes where nobody said it: some hundred tokens of an answer."""
 _LONGEST_SECONDS: Final = 86_400
+_ALL: Final = "all"
 
 Name = TypeVar("Name", FleetName, PolicyName)
 
@@ -32,6 +36,7 @@ def register(app: typer.Typer) -> None:
             "emberpool policy explain policies/shared-spares.yaml --load llama-8b=70",
             "emberpool policy explain policies/ --load chat=40 --queued chat=12 --oldest-wait chat=0.8",
             "emberpool policy explain policies/ --load chat=3 --serving chat=4 --for 600",
+            "emberpool policy explain policies/ --load chat=40 --seats all --seats spares=2",
             "emberpool policy explain policies/ --load chat=40 -o json | jq '.answers[].seconds'",
         ),
     )(explain)
@@ -67,7 +72,12 @@ def explain(  # noqa: PLR0917 - typer hands every option over by name
     ] = None,
     seats: Annotated[
         list[str] | None,
-        _numbers("--seats", "FLEET=SEATS", "Seats that are up (default: all that it may have)."),
+        _numbers(
+            "--seats",
+            "FLEET=SEATS",
+            "Seats that are up; all: as many as each fleet may have (default: those at rest: floors, spare.min,"
+            " schedules). May be repeated.",
+        ),
     ] = None,
     seconds: Annotated[
         int,
@@ -88,29 +98,42 @@ def explain(  # noqa: PLR0917 - typer hands every option over by name
 ) -> int:
     """Say what the law would answer to a load: its terms, which of them rules, who serves where, and why.
 
-    Nothing runs: the law is asked again and again in virtual time, with every seat up, promotions and drains that take no
-    time, and before the first moment no request for as long as the law remembers.
+    Nothing runs: the law is asked again and again in virtual time, with promotions and drains that take no time, no seat
+    that starts, and before the first moment no request for as long as the law remembers. Only policies that share fleets
+    with those that are named are looked at.
     """
-    policies = load_policies(paths)
+    with faults_as(output):
+        policies = compile_set(read_documents(paths))
     given = {
-        "load": _read("--load", load, policies.policy_specs, "policy"),
-        "queued": _read("--queued", queued, policies.policy_specs, "policy"),
+        "load": _whole("--load", _read("--load", load, policies.policy_specs, "policy")),
+        "queued": _whole("--queued", _read("--queued", queued, policies.policy_specs, "policy")),
         "wait": _read("--oldest-wait", oldest_wait, policies.policy_specs, "policy"),
         "service": _read("--service", service, policies.policy_specs, "policy"),
     }
+    _check_together(given)
     question = Question(
         loads={name: _load_of(name, given) for name in given["load"] | given["queued"]},
         serving=_whole("--serving", _read("--serving", serving, policies.policy_specs, "policy")),
-        seats=_within(policies, _whole("--seats", _read("--seats", seats, policies.fleet_specs, "fleet"))),
+        seats=_seats(policies, seats or ()),
         seconds=float(seconds),
         at=_moment(at),
     )
-    answers = list(changing(what_if(policies, question)))
+    part = concerned(policies, [*question.loads, *question.serving])
+    question = replace(question, seats={n: s for n, s in question.seats.items() if n in part.fleets})
+    answers = list(changing(_shown(what_if(part, question), question.seconds)))
     if output is Rendering.TEXT:
-        emit(as_text(policies, question, answers))
+        emit(as_text(part, question, answers))
     else:
-        emit(as_data(as_tree(question, answers), output))
+        emit(as_data(as_tree(part, question, answers), output))
     return OK
+
+
+def _shown(answers: Iterable[Answer], seconds: float) -> Iterator[Answer]:
+    """Say on a terminal how far it has come, for as long as it takes."""
+    with chatter().status("") as status:
+        for answer in answers:
+            status.update(f"asked for {answer.seconds:.0f} s of {seconds:.0f} s")
+            yield answer
 
 
 # ------------------------------------------------------------------ reading
@@ -155,20 +178,39 @@ def _number(text: str) -> float | None:
 def _whole(flag: str, found: Mapping[Name, float]) -> dict[Name, int]:
     for name, value in found.items():
         if not value.is_integer():
-            raise UserError(
-                f"{flag} {name}={value:g}: must be a whole number", hint="residents and seats are counted"
-            )
+            hint = f"such as {flag} {name}={math.ceil(value)}: requests, residents and seats are counted"
+            raise UserError(f"{flag} {name}={value:g}: must be a whole number", hint=hint)
     return {name: int(value) for name, value in found.items()}
 
 
-def _within(policies: PolicySet, seats: dict[FleetName, int]) -> dict[FleetName, int]:
+def _check_together(given: Mapping[str, Mapping[PolicyName, float]]) -> None:
+    """Refuse what would be ignored.
+
+    Raises:
+        UserError: an age of a queue that is empty, or how long requests take of which there are none.
+    """
+    for name in given["wait"]:
+        if not given["queued"].get(name):
+            raise UserError(
+                f"--oldest-wait {name}: no request of it waits", hint=f"give --queued {name}=N as well"
+            )
+    for name in given["service"]:
+        if name not in given["load"] | given["queued"]:
+            raise UserError(f"--service {name}: it has no load", hint=f"give --load {name}=N as well")
+
+
+def _seats(policies: PolicySet, texts: Sequence[str]) -> dict[FleetName, int]:
+    """Read `FLEET=SEATS` and `all`; a fleet that is named has as many as is said of it."""
+    named = [text for text in texts if text != _ALL]
+    every = {name: spec.max_seats for name, spec in policies.fleet_specs.items()} if _ALL in texts else {}
+    seats = _whole("--seats", _read("--seats", named, policies.fleet_specs, "fleet"))
     for name, count in seats.items():
         most = policies.fleet_specs[name].max_seats
         if count > most:
             raise UserError(
                 f"--seats {name}={count}: the fleet may have {most}", hint="raise maxSeats in its document"
             )
-    return seats
+    return every | seats
 
 
 def _load_of(name: PolicyName, given: Mapping[str, Mapping[PolicyName, float]]) -> GivenLoad:

@@ -4,15 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
 
 from scaler.cli.failures import FAILED, OK
 from scaler.cli.lint_text import page
-from scaler.cli.options import Paths, examples
-from scaler.cli.output import as_json, as_yaml, emit
+from scaler.cli.options import Paths, examples, path_of
+from scaler.cli.output import emit
+from scaler.cli.policy_files import read_documents
+from scaler.cli.renderings import Rendering, as_data, faults_as
 from scaler.errors import UserError
 from scaler.policy.compile import compile_set
 from scaler.policy.document import Document, dotted
@@ -31,8 +33,10 @@ from scaler.policy.lint import (
     worst,
 )
 from scaler.policy.lint.memory import SeatMemory
-from scaler.policy.source import load_documents
 from scaler.policy.wording import did_you_mean, expectation, schema_at, schema_of
+
+ASSUMPTIONS: Final = tuple(field.alias or name for name, field in Assumptions.model_fields.items())
+"""What `--assume` takes."""
 
 Position = tuple[str, int, int]
 """File, line and column (1-based)."""
@@ -45,6 +49,15 @@ class LintOutput(StrEnum):
     WIDE = "wide"
     JSON = "json"
     YAML = "yaml"
+
+
+_RENDERINGS: Final = {
+    LintOutput.TABLE: Rendering.TEXT,
+    LintOutput.WIDE: Rendering.TEXT,
+    LintOutput.JSON: Rendering.JSON,
+    LintOutput.YAML: Rendering.YAML,
+}
+"""How what can't be used is told."""
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +88,10 @@ def lint_command(
     template: Annotated[
         list[Path] | None,
         typer.Option(
-            "--template", metavar="MANIFEST", help="Manifest of a fleet's pods; several may be given."
+            "--template",
+            metavar="MANIFEST",
+            help="Manifest of a fleet's pods; several may be given.",
+            parser=path_of,
         ),
     ] = None,
     assume: Annotated[
@@ -83,7 +99,7 @@ def lint_command(
         typer.Option(
             "--assume",
             metavar="NAME=VALUE",
-            help="What isn't in any policy; -o json lists all under assumptions.",
+            help=f"What isn't in any policy, as a whole number; may be repeated. Names: {', '.join(ASSUMPTIONS)}.",
         ),
     ] = None,
 ) -> int:
@@ -93,20 +109,20 @@ def lint_command(
     which then says so with a >. Times hold while nothing fails: no reading times out, no promotion needs a second try. Exit
     code 0: no errors; 1: errors, with --strict warnings too; 2: the files can't be used.
     """
-    documents = load_documents(paths)
-    policies = compile_set(documents)
-    manifests = load_documents(template) if template else []
+    with faults_as(_RENDERINGS[output]):
+        documents = read_documents(paths)
+        policies = compile_set(documents)
+        templates = pod_templates(read_documents(template)) if template else ()
     subject = Subject(
         policies=policies,
         now=datetime.now(UTC),
         assumptions=parse_assumptions(assume or [], seat_memory_mib),
-        templates=pod_templates(manifests),
+        templates=templates,
     )
     report = lint(subject)
     places = _Places(documents, subject.templates)
-    if output in {LintOutput.JSON, LintOutput.YAML}:
-        tree = to_tree(report, places)
-        emit(as_json(tree) if output is LintOutput.JSON else as_yaml(tree))
+    if _RENDERINGS[output] is not Rendering.TEXT:
+        emit(as_data(to_tree(report, places), _RENDERINGS[output]))
     else:
         ordered = sorted(report.findings, key=lambda finding: places.of(finding.place))
         emit(
@@ -127,15 +143,14 @@ def parse_assumptions(written: Sequence[str], seat_memory_mib: int | None) -> As
         UserError: an unknown name, or a value that can't be one.
     """
     values: dict[str, int] = {} if seat_memory_mib is None else {"seatMemoryMiB": seat_memory_mib}
-    known = [field.alias or name for name, field in Assumptions.model_fields.items()]
     for each in written:
         name, equals, value = each.partition("=")
         if not equals or not value.isdecimal():
             raise UserError(
                 f"--assume {each} is not NAME=VALUE with a whole number", hint="such as podStartSeconds=40"
             )
-        if name not in known:
-            hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
+        if name not in ASSUMPTIONS:
+            hint = did_you_mean(name, ASSUMPTIONS) or f"known: {', '.join(ASSUMPTIONS)}"
             raise UserError(f"--assume {each}: there is no assumption {name}", hint=hint)
         values[name] = int(value)
     try:

@@ -1,7 +1,9 @@
 """`emberpool policy new`: a first policy file, with its explanations, by asking."""
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,8 +12,8 @@ from typing import Annotated, Final, TypeVar
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from scaler.cli.failures import OK
-from scaler.cli.options import examples
+from scaler.cli.failures import OK, report
+from scaler.cli.options import examples, path_of
 from scaler.cli.output import emit, note
 from scaler.cli.questions import Questions
 from scaler.errors import PolicyError, UserError
@@ -19,9 +21,19 @@ from scaler.policy.base import Name
 from scaler.policy.compile import PolicySet, compile_set
 from scaler.policy.document import Document, load_documents, parse_documents
 from scaler.policy.fleet import KvWhenPaused, ResizedBy
-from scaler.policy.new import NewFleet, NewPolicy, NewSet, free_ports, policy_name, written
+from scaler.policy.new import (
+    SIGNAL_FORMS,
+    NewFleet,
+    NewPolicy,
+    NewSet,
+    NewSignal,
+    free_ports,
+    policy_name,
+    signal_of,
+    written,
+)
 from scaler.policy.scaling_policy import EngineType, ModelName
-from warmpool.seats import FleetName
+from warmpool.seats import FleetName, PolicyName
 
 _NAME: Final = TypeAdapter(Name)
 _MODEL: Final = TypeAdapter(ModelName)
@@ -30,6 +42,7 @@ _MOST_GPUS: Final = 16
 _MOST_SEATS: Final = 100_000
 _MOST_IN_FLIGHT: Final = 100_000
 _LONGEST_TTFT: Final = 3600.0
+_HIGHEST_PRIORITY: Final = 1_000_000
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -43,6 +56,8 @@ def register(app: typer.Typer) -> None:
             "emberpool policy new chat --max-seats 4 --target-in-flight 32",
             "emberpool policy new --model chat --model code --fleet shared --max-seats 6 --target-in-flight 16 --yes",
             "emberpool policy new code --shared-fleet spares --beside policies/ --max-seats 4 --target-in-flight 32",
+            "emberpool policy new batch --fleet spares --beside policies/ --target-in-flight 64 --preemptible"
+            " --priority -10 --signal RedisStream=jobs/workers",
         ),
     )(new)
 
@@ -139,12 +154,48 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
         ResizedBy | None,
         typer.Option("--resized-by", help="Who writes the workload's replicas.", show_default=False),
     ] = None,
+    serving_max: Annotated[
+        int | None,
+        typer.Option(
+            "--serving-max",
+            min=1,
+            max=_MOST_SEATS,
+            metavar="N",
+            help="Residents of each model that serve at most (default: as many as there are seats).",
+            show_default=False,
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            "--priority",
+            min=-_HIGHEST_PRIORITY,
+            max=_HIGHEST_PRIORITY,
+            metavar="N",
+            help="Who goes first when seats are short: higher numbers do (default: 0).",
+            show_default=False,
+        ),
+    ] = None,
+    preemptible: Annotated[
+        bool,
+        typer.Option("--preemptible", help="It is work that can wait: it only borrows spare seats."),
+    ] = False,
+    signal: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--signal",
+            metavar="TYPE",
+            help=f"Where its load is read (default: Pushed); may be repeated: {', '.join(SIGNAL_FORMS.values())}.",
+            show_default=False,
+        ),
+    ] = None,
     beside: Annotated[
         list[Path] | None,
         typer.Option(
             "--beside",
             metavar="PATH",
             help="Policies that there are already: their fleets can be named and are not written again.",
+            parser=path_of,
             show_default=False,
         ),
     ] = None,
@@ -156,6 +207,7 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
             metavar="FILE",
             help="Where to write (default: NAME.yaml); - is stdout.",
             show_default=False,
+            parser=path_of,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")] = False,
@@ -169,8 +221,9 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
     On a terminal, what no flag says is asked for. The file is checked before it is written.
     """
     existing = load_documents(beside) if beside else []
+    known = _known(existing)
     questions = Questions(ask=sys.stdin.isatty() and not yes)
-    names = _names(questions, name, model, fleet, shared_fleet)
+    names = _names(questions, known, name, model, _FleetNames(own=fleet, shared=shared_fleet))
     path = _STDOUT if dry_run else output or Path(f"{names.file}.yaml")
     _check_free(path, force=force)
     flags = _Flags(
@@ -182,10 +235,24 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
         serving_min=serving_min,
         ttft=ttft,
         resized_by=resized_by,
+        serving_max=serving_max,
+        priority=priority,
+        preemptible=preemptible,
+        signals=_signals(signal or (), several=len(names.policies) > 1),
     )
-    wanted = _wanted(questions, names, flags, _known(existing))
+    wanted = _wanted(questions, names, flags, known)
     _note_kept_memory(wanted)
-    _write(written(_new_set(wanted, _checked("--namespace", namespace, _name))), path, existing)
+    text = written(_new_set(wanted, _checked("--namespace", namespace, _name)))
+    try:
+        _write(text, path, existing)
+    except PolicyError as error:
+        code = report(error)
+        _note_nothing_written(questions)
+        return code
+    if path != _STDOUT:
+        note(f"wrote {path}")
+        note("completion and hover in editors: emberpool policy schema --write schema, beside the file")
+        note(f"next: emberpool policy lint {shlex.join(map(str, [*(beside or ()), path]))}")
     return OK
 
 
@@ -209,16 +276,29 @@ class _Names:
     file: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FleetNames:
+    """What the command line calls the fleets."""
+
+    own: str | None
+    shared: str | None
+
+
 def _names(
-    questions: Questions, name: str | None, models: list[str] | None, fleet: str | None, shared: str | None
+    questions: Questions,
+    known: PolicySet | None,
+    name: str | None,
+    models: list[str] | None,
+    fleets: _FleetNames,
 ) -> _Names:
+    fleet, shared = fleets.own, fleets.shared
     for flag, given in (("NAME", name), ("--fleet", fleet), ("--shared-fleet", shared)):
         _checked(flag, given, _name) if given else None
     for each in models or ():
         _checked("--model", each, _model)
     if not models:
         why = "What the policy is called: a name for the model as operators say it."
-        name = questions.value("NAME", name, why=why, read=_name)
+        name = questions.value("NAME", name, why=why, read=_free_name(known))
         questions.check()
         assert name is not None
         models = [name]
@@ -266,6 +346,10 @@ class _Flags:
     serving_min: int | None
     ttft: float | None
     resized_by: ResizedBy | None
+    serving_max: int | None
+    priority: int | None
+    preemptible: bool
+    signals: tuple[NewSignal, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +362,7 @@ class _Wanted:
     target_in_flight: int
     serving_min: int
     ttft: float
+    flags: _Flags
     known: PolicySet | None
 
 
@@ -308,8 +393,8 @@ def _wanted(questions: Questions, names: _Names, flags: _Flags, known: PolicySet
         "--serving-min",
         flags.serving_min,
         why="Residents of each model that always serve, as an HPA's minReplicas.",
-        read=_whole(0, _MOST_SEATS),
-        default="1",
+        read=_whole(0, _most_floor(names, flags) if own else _MOST_SEATS),
+        default="0" if flags.preemptible else "1",
     )
     ttft = questions.value(
         "--ttft",
@@ -318,7 +403,7 @@ def _wanted(questions: Questions, names: _Names, flags: _Flags, known: PolicySet
         read=_positive,
         default="1",
     )
-    fleets = _fleets(questions, names, flags, own, shared)
+    fleets = _fleets(questions, names, flags, _NewFleets(own=own, shared=shared, floor=floor or 0))
     questions.check()
     assert engine is not None
     assert target is not None
@@ -331,14 +416,49 @@ def _wanted(questions: Questions, names: _Names, flags: _Flags, known: PolicySet
         target_in_flight=target,
         serving_min=floor,
         ttft=ttft,
+        flags=flags,
         known=known,
     )
 
 
-def _fleets(
-    questions: Questions, names: _Names, flags: _Flags, own: list[str], shared: str | None
-) -> list[NewFleet]:
-    """Collect what the fleets need that there aren't yet."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NewFleets:
+    """Fleets that there aren't yet.
+
+    Attributes:
+        own: those that come first for a policy.
+        shared: the one behind them; None if there is none, or it is there already.
+        floor: residents of each model that always serve.
+    """
+
+    own: list[str]
+    shared: str | None
+    floor: int
+
+
+def _sharing(names: _Names) -> int:
+    """Return how many models serve on one fleet of their own."""
+    return max(Counter(names.own.values()).values())
+
+
+def _own_spares(names: _Names, flags: _Flags) -> int:
+    """Return the spare seats that the command line wants beside what always serves."""
+    return 0 if names.shared else flags.spare or 0
+
+
+def _most_floor(names: _Names, flags: _Flags) -> int:
+    """Return how many residents of each model may always serve on the seats that the command line allows."""
+    if flags.max_seats is None:
+        return _MOST_SEATS
+    return max(0, flags.max_seats - _own_spares(names, flags)) // _sharing(names)
+
+
+def _fleets(questions: Questions, names: _Names, flags: _Flags, new: _NewFleets) -> list[NewFleet]:
+    """Collect what the fleets need that there aren't yet.
+
+    Each answer is held against those before it, so that none of them has to be given again.
+    """
+    own, shared = new.own, new.shared
     if not own and not shared:
         for flag, given in (
             ("--max-seats", flags.max_seats),
@@ -354,7 +474,7 @@ def _fleets(
         "--max-seats",
         seats,
         why="Seats (pods) that a fleet may have at most, as an HPA's maxReplicas: what it may cost.",
-        read=_whole(1, _MOST_SEATS),
+        read=_whole(max(1, new.floor * _sharing(names) + _own_spares(names, flags)), _MOST_SEATS),
     )
     gpus = questions.value(
         "--gpus",
@@ -367,11 +487,18 @@ def _fleets(
     if flags.spare is not None and not holds_spares:
         message = f"--spare is for the fleet that holds the spares, and {names.shared} is there already"
         raise UserError(message, hint="leave out --spare, or change spare.min in its document")
+    most = _MOST_SEATS // 2  # a bridge has room for twice as many
+    if not names.shared:
+        most = max(0, (seats or _MOST_SEATS) - new.floor * _sharing(names))
+    given = flags.spare if holds_spares else 0
+    if given is None and most == 0:
+        note(f"no spare seat: {seats} at most leave no room beside those that always serve")
+        given = 0
     spare = questions.value(
         "--spare",
-        flags.spare if holds_spares else 0,
+        given,
         why="Spare seats: how many seats' worth of burst is served at once, before any new pod has started.",
-        read=_whole(0, _MOST_SEATS),
+        read=_whole(0, most),
         default="1",
     )
     resized_by = questions.value(
@@ -436,6 +563,10 @@ def _new_set(wanted: _Wanted, namespace: str) -> NewSet:
                 target_in_flight=wanted.target_in_flight,
                 ttft_milliseconds=max(1, round(wanted.ttft * 1000)),
                 serving_min=wanted.serving_min,
+                serving_max=wanted.flags.serving_max,
+                priority=wanted.flags.priority,
+                preemptible=wanted.flags.preemptible,
+                signals=wanted.flags.signals,
             )
             for (policy, model), port in zip(names.policies.items(), ports, strict=True)
         ),
@@ -458,6 +589,30 @@ def _name(text: str) -> str:
     except ValidationError as error:
         message = "must be lower-case letters, digits and -, at most 63, a letter or digit first and last"
         raise ValueError(message) from error
+
+
+def _free_name(known: PolicySet | None) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        name = _name(text)
+        taken = known and (known.policies.get(PolicyName(name)) or known.policy_of(name))
+        if taken:
+            raise ValueError(f"{name} is taken by a policy that there is already")
+        return name
+
+    return read
+
+
+def _signals(texts: Sequence[str], *, several: bool) -> tuple[NewSignal, ...]:
+    signals = []
+    for text in texts:
+        try:
+            signals.append(signal_of(text))
+        except ValueError as error:
+            raise UserError(f"--signal {text}: {error}", hint="such as --signal RedisList=jobs") from error
+        if several and signals[-1].values:
+            message = f"--signal {text} is one model's, and there are several"
+            raise UserError(message, hint="write a file for each of them: its load would count for all")
+    return tuple(signals)
 
 
 def _name_or_nothing(text: str) -> str:
@@ -523,11 +678,7 @@ def _write(text: str, path: Path, existing: list[Document]) -> None:
     """
     if path == _STDOUT:
         emit(text.rstrip("\n"))
-    try:
-        compile_set([*existing, *parse_documents(text, "stdout" if path == _STDOUT else str(path))])
-    except PolicyError:
-        note("nothing was written; --dry-run shows the text that these lines are of")
-        raise
+    compile_set([*existing, *parse_documents(text, "stdout" if path == _STDOUT else str(path))])
     if path == _STDOUT:
         return
     try:
@@ -536,6 +687,10 @@ def _write(text: str, path: Path, existing: list[Document]) -> None:
         raise UserError(
             f"{path} can't be written: {error.strerror or error}", hint="choose another --output"
         ) from error
-    note(f"wrote {path}")
-    note("completion and hover in editors: emberpool policy schema --write schema, beside the file")
-    note(f"next: emberpool policy lint {path}")
+
+
+def _note_nothing_written(questions: Questions) -> None:
+    """Keep what somebody has typed: they needn't be asked again for what they only want to change a part of."""
+    note("nothing was written; --dry-run shows the text that these lines are of")
+    if questions.answers:
+        note(f"your answers as arguments, to give again with a change: {questions.answers}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scaler.cli.failures import OK
-from scaler.cli.options import examples
+from scaler.cli.options import examples, path_of
 from scaler.cli.output import as_yaml, emit, note
 from scaler.errors import UserError
 from scaler.policy.schema import FILE_NAME, schema_of_all, schema_of_kind
@@ -42,7 +42,10 @@ def schema(
     write: Annotated[
         Path | None,
         typer.Option(
-            "--write", metavar="DIR", help=f"Write {FILE_NAME} into this folder, and print nothing."
+            "--write",
+            metavar="DIR",
+            help=f"Write {FILE_NAME} into this folder, and print nothing.",
+            parser=path_of,
         ),
     ] = None,
 ) -> int:

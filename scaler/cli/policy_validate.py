@@ -5,14 +5,14 @@ from pathlib import Path
 
 import typer
 
-from scaler.cli.failures import OK, UNUSABLE
+from scaler.cli.failures import OK
 from scaler.cli.human import plural
 from scaler.cli.options import Paths, examples
 from scaler.cli.output import emit, note
-from scaler.cli.renderings import Rendering, RenderingOption, as_data
-from scaler.errors import PolicyError, PolicyFault
+from scaler.cli.policy_files import read_documents
+from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
+from scaler.errors import PolicyFault
 from scaler.policy.compile import PolicySet, compile_set
-from scaler.policy.document import load_documents
 from scaler.policy.unbuilt import not_acted_on
 
 
@@ -45,13 +45,9 @@ def validate(paths: Paths, output: RenderingOption = Rendering.TEXT) -> int:
 
 
 def _as_data(paths: Sequence[Path], output: Rendering) -> int:
-    """Print the verdict with all faults and warnings; whoever asks for data reads stdout, also for what is wrong."""
-    try:
+    """Print the verdict with all faults and warnings."""
+    with faults_as(output):
         loaded, warnings = _read(paths)
-    except PolicyError as error:
-        faults = [fault.as_json() for fault in error.faults]
-        emit(as_data({"valid": False, "faults": faults, "warnings": []}, output))
-        return UNUSABLE
     told = [warning.as_json() for warning in warnings]
     names = {"fleets": list(loaded.fleets), "policies": list(loaded.policies)}
     emit(as_data({"valid": True, "faults": [], "warnings": told, "hash": loaded.short_hash, **names}, output))
@@ -64,7 +60,7 @@ def _read(paths: Sequence[Path]) -> tuple[PolicySet, list[PolicyFault]]:
     Raises:
         PolicyError: with all faults.
     """
-    documents = load_documents(paths)
+    documents = read_documents(paths)
     loaded = compile_set(documents)
     warnings = [
         document.fault(found.path, found.message)

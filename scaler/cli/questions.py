@@ -1,5 +1,6 @@
 """Asking for what no flag has said: on a terminal only, each question with its reason and a default."""
 
+import shlex
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -24,6 +25,7 @@ class Questions:
     def __init__(self, *, ask: bool) -> None:
         self._ask = ask
         self._missing: list[str] = []
+        self._answers: list[str] = []
 
     def value(
         self,
@@ -45,6 +47,7 @@ class Questions:
 
         Raises:
             typer.Abort: the terminal was closed.
+            UserError: nobody can be asked, and the default doesn't fit what was given.
         """
         if given is not None:
             return given
@@ -53,7 +56,15 @@ class Questions:
         if default is None:
             self._missing.append(flag)
             return None
-        return read(default)
+        try:
+            return read(default)
+        except ValueError as error:
+            raise UserError(f"{flag} is {default} by default: {error}", hint=f"give {flag}") from error
+
+    @property
+    def answers(self) -> str:
+        """What a person has answered, as it would stand on a command line; empty if nobody was asked."""
+        return shlex.join(self._answers)
 
     def check(self) -> None:
         """Say what is missing.
@@ -74,7 +85,11 @@ class Questions:
             line = sys.stdin.readline()
             if not line:
                 raise typer.Abort
+            answer = line.strip() or default or ""
             try:
-                return read(line.strip() or default or "")
+                value = read(answer)
             except ValueError as error:
                 out.print(str(error), style="red", soft_wrap=True)
+                continue
+            self._answers += [flag, answer] if flag.startswith("-") else [answer]
+            return value

@@ -22,7 +22,7 @@ def explain(reason: Reason, now: float | None = None) -> str:
     sentence = _SENTENCES[reason.code](reason.facts)
     if now is None or reason.until is None or not math.isfinite(now):
         return f"{sentence}."
-    return f"{sentence}; this may change in {_seconds(max(0.0, reason.until - now))}."
+    return f"{sentence}; this may change in {_span(max(0.0, reason.until - now))}."
 
 
 def explain_policy(decision: PolicyDecision, now: float | None = None) -> tuple[str, ...]:
@@ -57,6 +57,8 @@ def explain_decision(decision: Decision) -> tuple[str, ...]:
     return tuple(lines)
 
 
+_MINUTES_FROM = 600.0
+"""Seconds from which on a time is written in larger units; windows of a few minutes are written in seconds."""
 _MODES = MappingProxyType({Mode.STABLE: "stable", Mode.BURST: "in burst", Mode.HOLD: "on hold"})
 
 
@@ -75,6 +77,18 @@ def _seconds(value: float | str | None) -> str:
     if isinstance(value, float | int) and 0.0 < value < 1.0:
         return f"{round(value * 1000)} ms"
     return f"{_number(value)} s"
+
+
+def _span(seconds: float) -> str:
+    """Write a time from now as people do: in its two largest units, in seconds up to ten minutes."""
+    if not _MINUTES_FROM <= seconds < math.inf:
+        return _seconds(seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    first = next(index for index, (value, _) in enumerate(parts) if value)
+    return " ".join(f"{value} {unit}" for value, unit in parts[first : first + 2] if value)
 
 
 def _plural(value: float | str | None, noun: str, plural: str = "") -> str:

@@ -74,7 +74,8 @@ def _pictures(pictures: Pictures) -> str:
 
 
 def _figure(title: str, note: str, svg: str) -> str:
-    return f"<figure><h2>{escape(title)}</h2><figcaption>{escape(note)}</figcaption>{svg}</figure>"
+    head = f"<h2>{escape(title)}</h2><figcaption>{escape(note)}</figcaption>"
+    return f"<figure>{head}<div class='scroll'>{svg}</div></figure>"
 
 
 def _section(table: Table) -> str:

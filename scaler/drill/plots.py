@@ -39,13 +39,13 @@ _MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "Recall": ("<", "recall"),
 }
 _VALUES: Final[Mapping[str, tuple[str, str, float]]] = {
-    # value: colour, hatch, opacity; Serving and Draining take the model's colour
-    "Spare": (_NEUTRAL, "", 0.30),
-    "Lent": (_NEUTRAL, "..", 0.28),
-    "Starting": (_NEUTRAL, "////", 0.22),
+    # value: colour, hatch, opacity of the fill; the hatch is opaque. Serving and Draining take the model's colour.
+    "Spare": (_NEUTRAL, "", 0.55),
+    "Lent": (_NEUTRAL, "...", 0.30),
+    "Starting": (_NEUTRAL, "//", 0.0),
     "Promoting": ("#b565a7", "", 0.9),
     "Held": (_ALARM, "xx", 0.25),
-    "Doomed": (_NEUTRAL, "xxxx", 0.08),
+    "Doomed": (_NEUTRAL, "xxxx", 0.0),
 }
 _ARM_TITLES: Final = {"warm": "warm arm: paused spares", "cold": "cold arm: new processes"}
 
@@ -142,7 +142,7 @@ def _style(palette: Palette, salt: str) -> Iterator[None]:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "legend.frameon": False,
-        "hatch.linewidth": 0.6,
+        "hatch.linewidth": 1.0,
     }
     with mpl.rc_context(settings):
         yield
@@ -236,7 +236,7 @@ def _legend(figure: Figure, report: Report) -> None:
     handles += [Line2D([], [], color=_NEUTRAL, ls=(0, (4, 3)), label="objective")]
     values = {span.value for arm in report.arms for band in arm.seats for span in band.spans}
     handles += [
-        Patch(facecolor=colour, hatch=hatch, alpha=max(alpha, 0.25), edgecolor=_NEUTRAL, label=value.lower())
+        Patch(facecolor=(colour, alpha), hatch=hatch, edgecolor=_NEUTRAL, label=value.lower())
         for value, (colour, hatch, alpha) in _VALUES.items()
         if value in values and value != "Promoting"
     ]
@@ -403,7 +403,14 @@ def _draw_span(axes: Axes, row: int, span: SeatSpan, looks: Mapping[str, tuple[s
     if span.value == "Draining":
         colour, hatch, alpha = own, "////", 0.35
     axes.barh(
-        row, width, left=span.start, height=0.62, color=colour, alpha=alpha, hatch=hatch, ec=_NEUTRAL, lw=0.4
+        row,
+        width,
+        left=span.start,
+        height=0.62,
+        facecolor=(colour, alpha),
+        hatch=hatch,
+        edgecolor=_NEUTRAL,
+        lw=0.4,
     )
     text = span.serves if span.value == "Serving" else span.value.lower()
     if text and width > 3.0 + 0.5 * len(text):

@@ -75,7 +75,7 @@ def bursts_table(report: Report) -> Table:
     return Table(
         title="Bursts",
         note="TTFT of the bursting model in the Burst stage, and over Burst and Hold together. A further resident: time until "
-        "one more was in rotation. Recovered: time after which every request kept the objective.",
+        "one more was in rotation. Recovered: time after which every request kept the objective, until the end of Burst and Hold.",
         header=(
             "burst",
             "model",
@@ -93,7 +93,7 @@ def bursts_table(report: Report) -> Table:
                 *_quantiles(burst.ttft),
                 NONE if burst.whole_ttft is None else milliseconds(burst.whole_ttft.p99),
                 _seconds(burst.first_added_seconds, "none came"),
-                _seconds(burst.recovery_seconds, "never"),
+                _seconds(burst.recovery_seconds, "not in the burst"),
             )
             for burst, arm in sorted(
                 ((burst, arm) for arm in report.arms for burst in arm.bursts), key=lambda pair: pair[0].start

@@ -25,7 +25,7 @@ class Body:
         Raises:
             RequestRefused: all bodies together would be too large.
         """
-        if self._intake.held_bytes + size_bytes > self._intake.settings.max_held_bytes:
+        if self._intake.held_bytes + size_bytes > self._intake.max_held_bytes:
             message = "This gateway holds as much as it may; try again."
             raise RequestRefused(503, message, code="TooMuchHeld", outcome=Outcome.OVERLOADED, close=True)
         self._counted += size_bytes
@@ -49,6 +49,11 @@ class Intake:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.held_bytes = 0
+
+    @property
+    def max_held_bytes(self) -> int:
+        """Size of all bodies that may be held at once."""
+        return self.settings.max_held_bytes
 
     @asynccontextmanager
     async def receive(self, request: web.BaseRequest) -> AsyncIterator[Body]:

@@ -38,7 +38,9 @@ class Outcome(StrEnum):
     STALLED = "Stalled"
     """The client took nothing for too long; its connection was closed."""
     ABANDONED = "Abandoned"
-    """The client went away."""
+    """The client went away, after its first content or while it had waited no longer than its policy promises."""
+    ABANDONED_WAITING = "AbandonedWaiting"
+    """The client went away without any content, after a longer wait than its policy promises."""
     CLOSED = "Closed"
     """503: the gateway ended and its time to finish was over."""
     INVALID = "Invalid"
@@ -104,8 +106,8 @@ _LATENCY_BUCKETS = (
 _ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 
 
-def _gauge(name: str, text: str, unit: str) -> Family:
-    return Family(name=f"emberpool_gateway_{name}", kind=Kind.GAUGE, help=text, unit=unit, labels=(_POLICY,))
+def _gauge(name: str, text: str, unit: str, *labels: Label) -> Family:
+    return Family(name=f"emberpool_gateway_{name}", kind=Kind.GAUGE, help=text, unit=unit, labels=labels)
 
 
 def _counter(name: str, text: str, unit: str, *labels: Label) -> Family:
@@ -125,12 +127,25 @@ def _latency(name: str, text: str, buckets: tuple[float, ...]) -> Family:
     )
 
 
-_QUEUED = _gauge("queue_requests", "Requests that wait for an endpoint.", "requests")
-_QUEUED_BYTES = _gauge("queue_bytes", "Bytes of the bodies that wait.", "bytes")
+_QUEUED = _gauge("queue_requests", "Requests that wait for an endpoint.", "requests", _POLICY)
+_QUEUED_BYTES = _gauge("queue_bytes", "Bytes of the bodies that wait.", "bytes", _POLICY)
 _QUEUE_AGE = _gauge(
-    "queue_age_seconds", "How long the oldest request has waited; 0 when none waits.", "seconds"
+    "queue_age_seconds", "How long the oldest request has waited; 0 when none waits.", "seconds", _POLICY
 )
-_IN_FLIGHT = _gauge("in_flight_requests", "Requests sent to an endpoint and not finished.", "requests")
+_IN_FLIGHT = _gauge(
+    "in_flight_requests", "Requests sent to an endpoint and not finished.", "requests", _POLICY
+)
+_HELD = _gauge(
+    "held_bytes",
+    "Bytes of all bodies that the gateway holds: those that it still receives, those that wait, and those that were sent "
+    "and have no content yet.",
+    "bytes",
+)
+_MAX_HELD = _gauge(
+    "max_held_bytes",
+    "Bytes of bodies that the gateway may hold at once; a request that exceeds them ends as Overloaded.",
+    "bytes",
+)
 _REQUESTS = _counter(
     "requests",
     "Requests by how they ended. The policy is empty for one that never got as far as its model.",
@@ -161,13 +176,25 @@ _SAMPLES = _counter(
 )
 
 FAMILIES: tuple[Family, ...] = (
-    *(_QUEUED, _QUEUED_BYTES, _QUEUE_AGE, _IN_FLIGHT),
+    *(_QUEUED, _QUEUED_BYTES, _QUEUE_AGE, _IN_FLIGHT, _HELD, _MAX_HELD),
     *(_REQUESTS, _RETRIES, _TTFT, _WAITS, _ITL, _SAMPLES),
 )
 """Everything that a gateway exposes."""
 
 _NOWHERE = PolicyName("")
 """Stands for the policy of a request that never got as far as one."""
+
+
+class Holding(Protocol):
+    """What bodies the gateway holds."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all bodies that are held at present."""
+
+    @property
+    def max_held_bytes(self) -> int:
+        """Size of all bodies that may be held at once."""
 
 
 class GatewayMetrics(Collector):
@@ -178,11 +205,15 @@ class GatewayMetrics(Collector):
     """
 
     def __init__(
-        self, registry: CollectorRegistry, read: Callable[[], Mapping[PolicyName, PolicyStats]]
+        self,
+        registry: CollectorRegistry,
+        read: Callable[[], Mapping[PolicyName, PolicyStats]],
+        holding: Holding,
     ) -> None:
-        """Register all metrics; `read` gives every policy's numbers at a scrape."""
+        """Register all metrics; `read` gives every policy's numbers at a scrape, and `holding` what is held."""
         self._registry = registry
         self._read = read
+        self._holding = holding
         self._requests = counter(_REQUESTS, None)
         self._retries = counter(_RETRIES, None)
         self._ttft = histogram(_TTFT, None)
@@ -237,6 +268,8 @@ class GatewayMetrics(Collector):
         yield RowMetric(_QUEUED_BYTES, [((name,), each.queued_bytes) for name, each in stats.items()])
         yield RowMetric(_QUEUE_AGE, [((name,), each.oldest_wait_seconds) for name, each in stats.items()])
         yield RowMetric(_IN_FLIGHT, [((name,), each.in_flight) for name, each in stats.items()])
+        yield RowMetric(_HELD, [((), self._holding.held_bytes)])
+        yield RowMetric(_MAX_HELD, [((), self._holding.max_held_bytes)])
         for each in (self._requests, self._retries, self._ttft, self._waits, self._itl, self._samples):
             yield from each.collect()
 

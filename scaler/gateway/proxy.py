@@ -87,9 +87,9 @@ class Gateway:
         self._settings = settings
         self._observer = observer
         self._dispatcher = Dispatcher(self.routes, changed=self._note)
-        self._metrics = GatewayMetrics(registry, self._all_stats)
-        self._pusher = SamplePusher(settings, self._dispatcher, self._metrics)
         self._intake = Intake(settings)
+        self._metrics = GatewayMetrics(registry, self._all_stats, self._intake)
+        self._pusher = SamplePusher(settings, self._dispatcher, self._metrics)
         self._session: aiohttp.ClientSession | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._active = 0
@@ -274,7 +274,7 @@ class Gateway:
                 raise unknown_model(model, self.routes.models)
             headers = CIMultiDict(request.headers)
             call = Call(policy, outgoing(request.raw_path, headers, body.data, identity), received_at)
-            outcome = Outcome.ABANDONED
+            outcome: Outcome | None = None  # none while the client may go away
             try:
                 answer = await self._first_content(call)
                 body.drop()
@@ -289,7 +289,7 @@ class Gateway:
             else:
                 return response
             finally:
-                self._finish(call, outcome)
+                self._finish(call, outcome or self._abandoned(call))
 
     async def _pass_on(
         self, request: web.BaseRequest, call: Call, held: Held, identity: str
@@ -410,6 +410,13 @@ class Gateway:
         if call.lease is not None:
             self._dispatcher.release(call.lease, time.monotonic())
 
+    def _abandoned(self, call: Call) -> Outcome:
+        """Return how a request ended whose client went away: before its first content it may be that we were too slow."""
+        here = time.monotonic() - call.received_at
+        if call.request is not None and here > self.routes.ttft_seconds(call.policy):
+            return Outcome.ABANDONED_WAITING
+        return Outcome.ABANDONED
+
     def _finish(self, call: Call, outcome: Outcome) -> None:
         if call.held is not None and not call.held.complete:
             call.held.response.close()  # no effect after its end; before it, the engine stops working
@@ -438,6 +445,7 @@ _COUNTED: Mapping[Outcome, str] = {
     Outcome.CLOSED: "refused",
     Outcome.STALLED: "abandoned",
     Outcome.ABANDONED: "abandoned",
+    Outcome.ABANDONED_WAITING: "abandoned",
 }
 """Which total of `Counts` each outcome adds to."""
 

@@ -86,11 +86,13 @@ class PolicyRoutes:
         models: names in a request's `model` that mean this policy.
         endpoints: its residents in rotation.
         limits: how much may wait.
+        ttft_seconds: time to first token that the policy promises; 0 where nobody said.
     """
 
     models: tuple[str, ...]
     endpoints: tuple[Endpoint, ...] = ()
     limits: QueueLimits = field(default_factory=QueueLimits)
+    ttft_seconds: float = 0.0
 
 
 class Failure(StrEnum):
@@ -161,6 +163,11 @@ class RouteTable:
         """Return the policy's queue limits, or None when the table has no such policy."""
         routes = self._policies.get(policy)
         return routes.limits if routes is not None else None
+
+    def ttft_seconds(self, policy: PolicyName) -> float:
+        """Return the time to first token that the policy promises; 0 where nobody said."""
+        routes = self._policies.get(policy)
+        return routes.ttft_seconds if routes is not None else 0.0
 
     def in_flight(self, policy: PolicyName) -> int:
         """Return the policy's requests in flight, those on endpoints that have left included."""

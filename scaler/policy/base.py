@@ -1,11 +1,12 @@
 """What every model of a file format is made from: strict, frozen, no unknown keys, lowerCamelCase outside."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from scaler.policy.document import Path
 
@@ -14,6 +15,10 @@ API_VERSION: Final = "emberpool.dev/v1alpha1"
 
 EXPECTS: Final = "x-expects"
 """Key in a field's JSON Schema: what a value must be, in words, where the schema's own terms would read badly."""
+MISSHAPEN: Final = "misshapen"
+"""Type of pydantic's error for a text that `form` refuses; its context has `message` and `hint`."""
+DNS_LABEL: Final = "a DNS label (lower-case letters, digits and -, begins and ends with a letter or digit, at most 63 characters)"
+"""What a name must be."""
 UNIT: Final = "x-unit"
 """Key in a field's JSON Schema: what one of the number is."""
 
@@ -42,6 +47,26 @@ def text(expects: str, *, pattern: str, longest: int, example: str) -> Any:  # n
     return Field(
         pattern=pattern, max_length=longest, examples=[example], json_schema_extra={EXPECTS: expects}
     )
+
+
+Misshapen: TypeAlias = tuple[str, str]
+"""What is wrong with a text, as a sentence goes on after its place, and the mend."""
+
+
+def form(problem: Callable[[str], Misshapen | None]) -> BeforeValidator:
+    """Describe a text whose form a pattern can't say, or can't say well: what is wrong, and the mend for just that.
+
+    Args:
+        problem: says what is wrong with a text; None for one that is right. The field's pattern is looked at after it.
+    """
+
+    def checked(value: object) -> object:
+        if isinstance(value, str) and (found := problem(value)) is not None:
+            message, hint = found
+            raise PydanticCustomError(MISSHAPEN, "{message}", {"message": message, "hint": hint})
+        return value
+
+    return BeforeValidator(checked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +114,13 @@ class PolicyModel(BaseModel):
         yield from ()
 
 
-Name = Annotated[
-    str,
-    text(
-        "a DNS label (lower-case letters, digits and -, begins and ends with a letter or digit, at most 63 characters)",
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-        longest=63,
-        example="llama-8b",
-    ),
-]
-"""A name as Kubernetes takes it: it becomes part of labels, pod names and host names."""
+def label(example: str) -> Any:  # noqa: ANN401 - as above
+    """Describe a field that is a name as Kubernetes takes it: it becomes part of labels, pod names and host names."""
+    return text(DNS_LABEL, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", longest=63, example=example)
+
+
+Name = Annotated[str, label("llama-8b")]
+"""Name of an object, or one that refers to it."""
 
 
 class Metadata(PolicyModel):

@@ -39,8 +39,10 @@ def faults_between(checked: Sequence[Checked]) -> Iterator[PolicyFault]:
     unknown = [fault for document, policy in policies for fault in _unknown_fleets(document, policy, by_name)]
     yield from unknown
     yield from _models_claimed_twice(policies)
+    yield from _one_port_twice(policies)
     if not repeated and not unknown:
         yield from _no_room(by_name, policies)
+        yield from _budget_below_floors(checked, by_name, policies)
 
 
 def _repeated_names(objects: Sequence[tuple[Document, Envelope]]) -> Iterator[PolicyFault]:
@@ -105,6 +107,51 @@ def _models_claimed_twice(policies: Sequence[tuple[Document, ScalingPolicy]]) ->
                     path, message, f"list it in one policy; see {_place(first[model][0], 'metadata', 'name')}"
                 )
             first.setdefault(model, (document, policy))
+
+
+def _one_port_twice(policies: Sequence[tuple[Document, ScalingPolicy]]) -> Iterator[PolicyFault]:
+    """The residents of a seat are in one pod, where a port is one resident's; each pair of policies is told once."""
+    told: set[tuple[str, str]] = set()
+    first: dict[tuple[str, int], tuple[Document, ScalingPolicy]] = {}
+    for document, policy in policies:
+        port = policy.spec.engine.port
+        for share in policy.spec.fleets if port is not None else ():
+            other_document, other = first.setdefault((share.name, port or 0), (document, policy))
+            pair = (other.metadata.name, policy.metadata.name)
+            if other is policy or pair[0] == pair[1] or pair in told:
+                continue
+            told.add(pair)
+            place = _place(other_document, "spec", "engine", "port")
+            message = f"port {port} is that of policy {pair[0]} already, in {place}, and both are on each seat of {share.name}"
+            yield document.fault(
+                ("spec", "engine", "port"), message, "give each policy of a fleet a port of its own"
+            )
+
+
+def _budget_below_floors(
+    checked: Sequence[Checked],
+    fleets: Mapping[str, tuple[Document, Fleet]],
+    policies: Sequence[tuple[Document, ScalingPolicy]],
+) -> Iterator[PolicyFault]:
+    """Find a budget that the floors don't fit into even if each resident serves where a seat has the fewest GPUs."""
+    found = next((each for each in checked if isinstance(each.item, Controller)), None)
+    if found is None or not isinstance(found.item, Controller) or found.item.spec.gpu_budget is None:
+        return
+    terms = list[tuple[str, int]]()
+    for _, policy in policies:
+        what, floor = _highest_floor(policy)
+        fewest = min(fleets[share.name][1].spec.seat.gpus for share in policy.spec.fleets)
+        if floor and fewest:
+            terms.append((what if fewest == 1 else f"{what} × {fewest} GPUs", floor * fewest))
+    needed, budget = sum(number for _, number in terms), found.item.spec.gpu_budget
+    if needed > budget:
+        arithmetic = " + ".join(f"{number} ({what})" for what, number in terms)
+        message = f"floors need {arithmetic} = {_gpus(needed)}, and the budget is {budget}"
+        yield found.document.fault(("spec", "gpuBudget"), message, "raise gpuBudget, or lower serving.min")
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU{'' if number == 1 else 's'}"
 
 
 def _no_room(

@@ -224,10 +224,22 @@ class _Place:
 
 
 def _value(value: object) -> str:
-    """Write a value as it could stand in the file; whole numbers without a point."""
+    """Write a value as it could stand in the file; whole numbers without a point, and nothing of what isn't given."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, str) else as_yaml(value)
+    return value if isinstance(value, str) else as_yaml(_given(value))
+
+
+def _given(value: object) -> object:
+    """Return a value without the keys that have none."""
+    match value:
+        case dict():
+            left = {key: _given(item) for key, item in value.items() if item is not None}
+            return {key: item for key, item in left.items() if item != {}}
+        case list():
+            return [_given(item) for item in value]
+        case _:
+            return value
 
 
 def _counted(number: object, unit: str) -> str:
@@ -244,16 +256,16 @@ class _Named(dict[str, Tree]):
 
 def _between(before: Envelope, after: Envelope) -> Iterator[Change]:
     place = _Place(after, "", after.kind, ())
-    return _differences(place, _tree(before, after), _tree(after, after))
+    return _differences(place, _tree(before), _tree(after))
 
 
-def _tree(item: Envelope, latest: Envelope) -> Tree:
+def _tree(item: Envelope) -> Tree:
     """Return what an object says, in the one way of saying it."""
     tree = _dump(item)
     spec: Tree = tree["spec"]
     match item:
         case Fleet():
-            version, kind, name = _target(item, latest)
+            version, kind, name = _target(item)
             spec["target"] = {"apiVersion": version, "kind": kind, "name": name}
         case ScalingPolicy():
             spec["models"] = list(item.models)
@@ -276,10 +288,10 @@ def _tree(item: Envelope, latest: Envelope) -> Tree:
     return tree
 
 
-def _target(item: Fleet, latest: Envelope) -> tuple[str, str, str]:
-    """Return the workload; of a renamed fleet that names none it changed with the name, which is said there."""
+def _target(item: Fleet) -> tuple[str, str, str]:
+    """Return the workload; that of a fleet which names none has its name."""
     if item.spec.target is None:
-        return "apps/v1", "Deployment", latest.metadata.name
+        return "apps/v1", "Deployment", item.metadata.name
     return item.spec.target.api_version, item.spec.target.kind, item.spec.target.name
 
 

@@ -56,6 +56,10 @@ _SPECIAL_FLOAT = re.compile(r"([-+]?\.(inf|Inf|INF))|\.(nan|NaN|NAN)")
 _LONGEST_INTEGER = 18  # digits; every integer up to there fits 64 bits
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
+_PLAIN_TEXT = re.compile(r"(?:(?! #|,\s)[^\[\]{}\r\n])+")
+_HEAD = frozenset({"apiVersion", "kind"})
+"""What every document begins with, so that one that repeats it is two."""
+_RENDER_FIRST = "is this a template? Render it first, as `helm template` does"
 _UNSEEN = re.compile("[\x85\u2028\u2029\ufeff]")
 """YAML 1.2 takes them for letters, many parsers for line breaks or for nothing, and nobody sees them."""
 
@@ -255,6 +259,7 @@ class _Lines:
     """The lines of a text as editors count them: broken by line feed, carriage return, or both."""
 
     def __init__(self, text: str) -> None:
+        self._all = text
         breaks = [match.span() for match in _LINE_BREAK.finditer(text)]
         self._starts = [0, *(end for _, end in breaks)]
         self._ends = [*(start for start, _ in breaks), len(text)]
@@ -265,6 +270,12 @@ class _Lines:
         """Return the first line that is longer than `MAX_LINE`, or None."""
         lengths = zip(self._starts, self._ends, strict=True)
         return next((line for line, (start, end) in enumerate(lengths, 1) if end - start > MAX_LINE), None)
+
+    def text(self, line: int) -> str:
+        """Return a line (1-based) without its end; empty where there is none."""
+        if not 1 <= line <= len(self._starts):
+            return ""
+        return self._all[self._starts[line - 1] : self._ends[line - 1]]
 
     def place(self, index: int) -> tuple[int, int]:
         """Return line and column (1-based) of a character; the end of the text is behind its last line."""
@@ -374,28 +385,43 @@ class _Builder:
 
     def _entries(self, depth: int) -> dict[str, _Entry]:
         entries: dict[str, _Entry] = {}
+        swallowed = (
+            ""  # the key with which further documents begin that no line of dashes parts from this one
+        )
         while not isinstance(event := self._inner(), MappingEndEvent):
             line, column = self._place(event)
             key = self._node(event, depth + 1).value
             value = self._node(self._inner(), depth + 1)
             if not isinstance(key, str):
-                self._fault(event, f"a key must be text, is {show(key)}", "put the key into quotes")
+                self._fault(event, f"a key must be text, is {show(key)}", self._mend_of_key(event, key))
             elif key == "<<" and isinstance(event, ScalarEvent) and event.style is None:
                 self._fault(event, "merge keys (<<) are no part of YAML 1.2", "write the keys out")
-            elif key in entries:
+            elif key not in entries:
+                entries[key] = _Entry(line, column, value)
+            elif depth > 1 or not (swallowed or key in _HEAD):
                 first = entries[key].line
                 self._fault(
                     event, f"the key {show(key)} appears twice, first in line {first}", "keep one of the two"
                 )
-            else:
-                entries[key] = _Entry(line, column, value)
+            elif key == swallowed or not swallowed:
+                swallowed = key
+                message = f"a second document begins inside the one of line {entries[key].line}: {key} appears twice"
+                self._fault(event, message, "is a line with --- missing before it?")
         return entries
+
+    def _mend_of_key(self, event: Event, key: object) -> str:
+        if self._text.startswith("{{", max(0, event.start_mark.index - 1)):
+            return _RENDER_FIRST
+        if key is None:
+            return "write a name before the colon"
+        return "a key is a single word" if isinstance(key, dict | list) else "put the key into quotes"
 
     def _alias(self, event: AliasEvent, depth: int) -> _Node:
         """Resolve an alias; what it expands to counts each time, so that a bomb is seen before it goes off."""
         name = event.anchor
         if name not in self._anchors:
-            self._fault(event, f"the alias *{name} has no anchor &{name} before it")
+            hint = f"a text that begins with * must be in quotes: {self._quoted(event)}"
+            self._fault(event, f"the alias *{name} has no anchor &{name} before it", hint)
             raise _GiveUp
         target = self._anchors[name]
         if target is None:
@@ -405,6 +431,12 @@ class _Builder:
             self._fault(event, f"is nested deeper than {MAX_DEPTH} levels")
             raise _GiveUp
         return target
+
+    def _quoted(self, event: AliasEvent) -> str:
+        """Return the text that was probably meant, in quotes: to where a comment, a comma or a bracket ends it."""
+        begin = event.start_mark.index
+        meant = _PLAIN_TEXT.match(self._text, begin)
+        return f'"{meant[0].rstrip() if meant else "*"}"'
 
     def _weighed(self, node: _Node, event: NodeEvent) -> _Node:
         """Add up what a collection expands to."""
@@ -451,8 +483,14 @@ class _Builder:
             if sign in problem:
                 message, hint = plain or message, mend
                 break
+        hint = _RENDER_FIRST if self._in_template(place[0], mark.line if mark else 0) else hint
         self._fault(place, message, hint)
         return _GiveUp()
+
+    def _in_template(self, *lines: int) -> bool:
+        """Whether one of some lines (1-based) has the marks of a template."""
+        texts = (self._lines.text(line) for line in lines)
+        return any(mark in text for text in texts for mark in ("{{", "{%"))
 
     def _tab(self, index: int, place: tuple[int, int]) -> _GiveUp:
         indents = not self._text[index - place[1] + 1 : index].strip()
@@ -481,6 +519,16 @@ _SYNTAX: Final = (
     ("could not find expected ':'", "", "a key is followed by a colon and a space"),
     ("stream end", "", "close the bracket or brace that opens here"),
     ("end of stream", "a quote is not closed", "close the quote that opens here"),
+    (
+        "expected alphabetic or numeric character",
+        "",
+        "a text that begins with * or & must be in quotes",
+    ),
+    (
+        "that cannot start any token",
+        "",
+        "a text that begins with this character must be in quotes",
+    ),
 )
 """Signs in the parser's wording, what to say instead (empty: keep it), and the mend."""
 

@@ -16,6 +16,9 @@ Node: TypeAlias = Mapping[str, Any]
 LISTED_DEFAULT: Final = "x-default"
 """Key in a schema: a default that is a list of mappings, which editors can't complete and people still want to read."""
 
+NOT_ACTED_ON: Final = "x-not-acted-on"
+"""Key in a schema: that the key is accepted, and what happens instead of what it says."""
+
 _TYPES: Final[Mapping[str, str]] = {
     "integer": "integer",
     "number": "number",

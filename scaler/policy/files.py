@@ -6,6 +6,7 @@ that editors leave beside the one that they write.
 """
 
 import os
+import select
 import stat
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,9 @@ MAX_BYTES: Final = 1 << 20
 """Largest file: 1 MiB, which is also the most that a ConfigMap holds."""
 SUFFIXES: Final = frozenset({".yaml", ".yml"})
 """What a directory is searched for."""
+
+_PATIENCE_MILLISECONDS: Final = 1000
+"""More than a shell takes from starting one program to starting the next."""
 
 _FOREIGN_MARKS: Final = (
     (BOM_UTF32_LE, "UTF-32"),  # before UTF-16, whose mark it begins with
@@ -89,19 +93,26 @@ def _files_at(named: Found) -> Sequence[Found | PolicyFault]:
         return [file_fault(named.path, f"can't be listed: {error.strerror or error}")]
     inside = [_look(file) for file in entries if not file.name.startswith(".") and file.suffix in SUFFIXES]
     files = [file for file in inside if file.regular or file.status is None]
-    message, hint = "the directory holds no *.yaml file", "sub-directories and hidden files are not searched"
+    message, hint = (
+        "the directory holds no *.yaml or *.yml file",
+        "sub-directories and hidden files are not searched",
+    )
     return files or [file_fault(named.path, message, hint)]
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file as it is.
+    """Read a file as it is, or a pipe to its end.
 
     Raises:
-        PolicyError: it isn't there, can't be read, or is larger than `MAX_BYTES`.
+        PolicyError: it isn't there, can't be read, or is larger than `MAX_BYTES`; it is a pipe into which nobody writes.
     """
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        with open(path, "rb", opener=_opened) as stream:
+            begin = _begin(stream.fileno())
+            if begin is None:
+                hint = "start what writes into it first, or name a file"
+                raise PolicyError((file_fault(path, "is a pipe into which nobody writes", hint),))
+            raw = begin + stream.read(MAX_BYTES + 1 - len(begin))
     except FileNotFoundError as error:
         message = "is a link to a file that isn't there" if path.is_symlink() else "no such file"
         raise PolicyError((file_fault(path, message),)) from error
@@ -111,6 +122,29 @@ def read_bytes(path: Path) -> bytes:
         message = f"is larger than {MAX_BYTES // 1024} KiB"
         raise PolicyError((file_fault(path, message, "a policy file is a few KiB: is this the right file?"),))
     return raw
+
+
+def _opened(name: str, flags: int) -> int:
+    """Open without waiting: a pipe would do so until somebody opens its other end."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def _begin(descriptor: int) -> bytes | None:
+    """Read the first byte of a pipe where one has come; None if nobody has its other end open. From here on reads wait.
+
+    A writer has `_PATIENCE_MILLISECONDS` to open it. Once it has, it may take all the time that it needs.
+    """
+    begin: bytes | None = b""
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        pipe = select.poll()
+        pipe.register(descriptor, select.POLLIN)
+        if not pipe.poll(_PATIENCE_MILLISECONDS):
+            try:
+                begin = os.read(descriptor, 1) or None
+            except BlockingIOError:  # there is a writer, and it has written nothing so far
+                begin = b""
+    os.set_blocking(descriptor, True)
+    return begin
 
 
 def decode(raw: bytes, file: Path | str) -> str:

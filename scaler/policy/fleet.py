@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from scaler.policy.base import Broken, Envelope, Name, PolicyModel, integer, text
+from scaler.policy.base import Broken, Envelope, Name, PolicyModel, integer, key, text
 from scaler.policy.repeated import repeated
 from scaler.policy.schedules import SeatFloor
 
@@ -20,7 +20,19 @@ MOST_SEATS: Final = 100_000
 """More seats than any fleet has."""
 _DAY: Final = 86_400
 _MOST_MIB: Final = 1 << 26  # 64 TiB
-_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)")
+_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_PARTS: Final = re.compile(r"(\d+)-(\d+)-(\d+)T(\d+):(\d+)(?::(\d+))?(?:Z|[+-](\d+):(\d+))")
+_RANGES: Final = (
+    *(
+        ("year", 1, 9999),
+        ("month", 1, 12),
+        ("day", 1, 31),
+        ("hour", 0, 23),
+        ("minute", 0, 59),
+        ("second", 0, 59),
+    ),
+    *(("hour of the offset", 0, 23), ("minute of the offset", 0, 59)),
+)
 
 Seats = Annotated[int, integer("seats", 0, MOST_SEATS, example=2)]
 Seconds = Annotated[int, integer("seconds", 0, _DAY, example=300)]
@@ -137,10 +149,16 @@ class Spare(PolicyModel):
     """A tier behind the spares: residents in host memory."""
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rule that bounds are in order."""
+        """Yield the rules that bounds are in order, and that nothing is given for the other mode."""
         if self.max is not None and self.min > self.max:
             message = f"must be ≤ max ({self.min} > {self.max})"
             yield Broken(path=("min",), message=message, hint="raise max or lower min")
+        for name in ("quantile", "lookback_seconds") if self.mode is SpareMode.FIXED else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                message = "is for mode Auto, and mode is Fixed"
+                yield Broken(
+                    path=(key(name),), message=message, hint=f"set mode: Auto, or remove {key(name)}"
+                )
 
 
 class RuleType(StrEnum):
@@ -174,12 +192,14 @@ class ScalingRule(PolicyModel):
     """Seconds over which the change is counted."""
 
 
+Rules = Annotated[tuple[ScalingRule, ...], Field(max_length=10)]
+
+
 class ScalingBehavior(PolicyModel):
     """How the total may change in one direction; the words are HorizontalPodAutoscaler's."""
 
-    policies: Annotated[tuple[ScalingRule, ...], Field(max_length=10)] = ()
-    """Limits of the change. By default there are none: what serving needs is asked for at once, and `replenish` paces
-    the spares."""
+    policies: Rules = ()
+    """Limits of the change. By default there are none."""
     select_policy: SelectPolicy = SelectPolicy.MAX
     """Which of the limits holds where there are several. The default is `Max`, as in HorizontalPodAutoscaler."""
     tolerance_percent: Annotated[int, integer("percent", 0, 100, example=10)] = 0
@@ -193,6 +213,9 @@ class ScaleUp(ScalingBehavior):
     stabilization_window_seconds: Annotated[int, integer("seconds", 0, 3600, example=0)] = 0
     """Seconds for which a larger total must have been asked for before seats are added; the lowest total of the window
     counts. The default is 0: a burst doesn't wait."""
+    policies: Rules = ()
+    """Limits of how fast seats are added. By default there are none: what serving needs is asked for at once, and
+    `replenish` paces the spares."""
 
 
 class ScaleDown(ScalingBehavior):
@@ -201,6 +224,9 @@ class ScaleDown(ScalingBehavior):
     stabilization_window_seconds: Annotated[int, integer("seconds", 0, _DAY, example=300)] = 300
     """Seconds for which a smaller total must have held before seats are deleted. The default is five minutes, as in
     HorizontalPodAutoscaler: pausing a resident is quick to undo, deleting a seat is not."""
+    policies: Rules = ()
+    """Limits of how fast seats are deleted. By default there are none: once the window has passed, all that nobody needs
+    goes at once. A limit keeps a wrong signal from costing all of them."""
 
 
 class HealingAction(StrEnum):
@@ -273,12 +299,24 @@ class Frozen(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rule that the moment exists."""
-        try:
-            datetime.fromisoformat(self.until)
-        except ValueError as error:
-            yield Broken(
-                path=("until",), message=f"there is no such time: {error}", hint="2026-12-24T18:00:00Z"
-            )
+        if problem := _time_problem(self.until):
+            hint = "as 2026-12-24T18:00:00Z, or with an offset as 2026-12-24T18:00:00+01:00"
+            yield Broken(path=("until",), message=f"there is no such time: {problem}", hint=hint)
+
+
+def _time_problem(time: str) -> str:
+    """Say which part of a timestamp of the right form is none; nothing if it is a moment."""
+    found = _PARTS.fullmatch(time)
+    if found is None:
+        return "it has another form"
+    for number, (name, low, high) in zip(found.groups(default="0"), _RANGES, strict=True):
+        if not low <= int(number) <= high:
+            return f"the {name} goes from {low} to {high}, and is {int(number)}"
+    try:
+        datetime.fromisoformat(time)
+    except ValueError:
+        return f"{found[1]}-{found[2]} has fewer than {int(found[3])} days"
+    return ""
 
 
 class FleetSpec(PolicyModel):
@@ -318,12 +356,11 @@ class FleetSpec(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that the spares and the schedules find room, and that names are unique."""
-        for key, value in (("min", self.spare.min), ("max", self.spare.max)):
+        for bound, value in (("min", self.spare.min), ("max", self.spare.max)):
             if value is not None and value > self.max_seats:
                 message = f"must be ≤ spec.maxSeats ({value} > {self.max_seats})"
-                yield Broken(
-                    path=("spare", key), message=message, hint=f"raise maxSeats or lower spare.{key}"
-                )
+                hint = f"raise maxSeats or lower spare.{bound}"
+                yield Broken(path=("spare", bound), message=message, hint=hint)
         yield from repeated(("schedules",), [each.name for each in self.schedules], "name")
         for index, each in enumerate(self.schedules):
             if each.min_seats > self.max_seats:

@@ -5,8 +5,10 @@ What is written is what was decided for; everything else keeps its default and i
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from scaler.policy.base import API_VERSION
@@ -15,7 +17,22 @@ from scaler.policy.facts import as_yaml
 from scaler.policy.fleet import ResizedBy
 from scaler.policy.scaling_policy import EngineType
 from scaler.policy.schema import FILE_NAME
+from scaler.policy.wording import did_you_mean
 
+SIGNAL_FORMS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "Pushed": "Pushed",
+        "EngineMetrics": "EngineMetrics",
+        "Prometheus": "Prometheus=MEASURES=QUERY",
+        "RedisList": "RedisList=KEY",
+        "RedisStream": "RedisStream=KEY/GROUP",
+        "RedisSortedSet": "RedisSortedSet=KEY",
+    }
+)
+"""How each type of signal is said in one word."""
+_DETAIL_KEYS: Final = re.compile("[A-Z]+")
+_SIGNAL_NAMES: Final = {"Pushed": "gateway", "EngineMetrics": "engine", "Prometheus": "prometheus"}
+"""What signals are called; the others are queues."""
 MODELINE: Final = f"# yaml-language-server: $schema=schema/{FILE_NAME}"
 """First line of each document; the path is relative to the file."""
 FIRST_PORT: Final = 8001
@@ -48,6 +65,19 @@ class NewFleet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewSignal:
+    """A signal to be written.
+
+    Attributes:
+        type: its type.
+        values: what it needs beside a name, by the keys of the file.
+    """
+
+    type: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewPolicy:
     """A policy to be written.
 
@@ -60,6 +90,10 @@ class NewPolicy:
         target_in_flight: requests in flight that one resident holds.
         ttft_milliseconds: time to first token.
         serving_min: residents that always serve.
+        serving_max: residents that serve at most; None for as many as there are seats.
+        priority: who goes first when seats are short; None where nobody said.
+        preemptible: it is work that can wait.
+        signals: where its load is read; none for the default.
     """
 
     name: str
@@ -70,6 +104,10 @@ class NewPolicy:
     target_in_flight: int
     ttft_milliseconds: int
     serving_min: int
+    serving_max: int | None = None
+    priority: int | None = None
+    preemptible: bool = False
+    signals: tuple["NewSignal", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +129,28 @@ def policy_name(model: str) -> str:
     """Make a policy's name of a model's name: its last part, with what a name can't hold as `-`."""
     last = model.rstrip("/").rpartition("/")[2].lower()
     return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:_LONGEST_NAME].rstrip("-")
+
+
+def signal_of(text: str) -> NewSignal:
+    """Read `TYPE`, or `TYPE=DETAIL` where a type needs one.
+
+    Raises:
+        ValueError: there is no such type, or it lacks what it needs, or has what it can't use.
+    """
+    kind, equals, detail = text.partition("=")
+    if kind not in SIGNAL_FORMS:
+        guess = did_you_mean(kind, SIGNAL_FORMS)
+        raise ValueError(f"there is no type {kind}: {guess or 'there are ' + ', '.join(SIGNAL_FORMS)}")
+    form = SIGNAL_FORMS[kind]
+    keys = [key.lower() for key in _DETAIL_KEYS.findall(form.partition("=")[2])]
+    if kind == "RedisStream":
+        first, _, second = detail.rpartition("/")
+    else:
+        first, _, second = detail.partition("=") if len(keys) > 1 else (detail, "", "")
+    values = dict(zip(keys, (first, second), strict=False))
+    if bool(equals) != bool(keys) or not all(values.values()):
+        raise ValueError(f"must be {form}")
+    return NewSignal(type=kind, values=values)
 
 
 def free_ports(policies: PolicySet | None, fleets: Iterable[str], count: int) -> list[int]:
@@ -148,6 +208,8 @@ class _Page:
             *self._why(4, _RELEASE if shared else _KEEP),
             f"    kvWhenPaused: {'Release' if shared else 'Keep'}",
         ]
+        if fleet.gpus:
+            lines += [*self._why(4, _MEMORY), "    # memoryMiB: 144384"]
         if fleet.spare:
             lines += [
                 "  spare:",
@@ -175,8 +237,12 @@ class _Page:
         ]
         if policy.port is not None:
             lines += [*self._why(4, _PORT), f"    port: {policy.port}"]
-        return [
-            *lines,
+        lines += [*self._why(4, _SIZES), "    # pausedMiB: 16800", "    # kvMiB: 40960", "    # startSeconds: 60"]
+        if policy.priority is not None:
+            lines += [*self._why(2, _PRIORITY), f"  priority: {policy.priority}"]
+        if policy.preemptible:
+            lines += [*self._why(2, _PREEMPTIBLE), "  preemptible: true"]
+        lines += [
             "  objectives:",
             *self._why(4, _TTFT),
             "    ttft:",
@@ -185,6 +251,11 @@ class _Page:
             *self._why(4, _SERVING_MIN),
             f"    min: {policy.serving_min}",
         ]
+        if policy.serving_max is not None:
+            lines.append(f"    max: {policy.serving_max}")
+        if policy.signals:
+            lines += [*self._why(2, _SIGNALS), "  signals:", *_signals(policy.signals)]
+        return lines
 
     def _head(self, kind: str, name: str) -> list[str]:
         return [
@@ -222,6 +293,15 @@ def _role(fleet: NewFleet) -> str:
         f"The seats that {_listed(fleet.policies)} share. Every model is resident on every seat, and one of them serves "
         "there at a time."
     )
+
+
+def _signals(signals: Sequence[NewSignal]) -> Iterator[str]:
+    names = Counter[str]()
+    for signal in signals:
+        name = _SIGNAL_NAMES.get(signal.type, "queue")
+        names[name] += 1
+        unique = name if names[name] == 1 else f"{name}-{names[name]}"
+        yield f"    - {as_yaml({'name': unique, 'type': signal.type, **signal.values})}"
 
 
 def _ttft(milliseconds: int) -> str:
@@ -271,6 +351,11 @@ A paused resident gives back its KV memory, so that whichever neighbour serves h
 beside the KV memory of one: `emberpool policy lint` reckons it.
 """
 
+_MEMORY: Final = """\
+Memory of all GPUs of one seat together, for `emberpool policy lint`: what `nvidia-smi --query-gpu=memory.total
+--format=csv,noheader,nounits` says of them, added up. Take the # away and write yours.
+"""
+
 _SPARE: Final = """\
 Seats that stand ready with their resident paused: how many seats' worth of burst is served at once, before any new pod has
 started. Each costs a pod's GPUs.
@@ -302,6 +387,25 @@ exceeds it waits there and counts as demand.
 _MODELS: Final = "Model names in requests that belong to this policy."
 
 _PORT: Final = "Where a resident is reached on its pod. Residents that share a seat need a port each."
+
+_SIZES: Final = """\
+For `emberpool policy lint`, which tells with them, before anything runs, whether the residents of a seat fit, and how long
+a new seat takes. Measure them on a seat with this model alone: pausedMiB is what `nvidia-smi
+--query-gpu=memory.used --format=csv,noheader,nounits` says while the resident is paused and has released its KV memory,
+kvMiB what it says more at its highest load, and startSeconds the sum of the phases in `emberpool seat describe`.
+"""
+
+_PRIORITY: Final = "Who goes first when seats are short: higher numbers do. The default is 0 for all."
+
+_PREEMPTIBLE: Final = """\
+Work that can wait: beyond serving.min it only borrows spare seats, until somebody wants them. The last spare.min seats of a
+fleet are never lent.
+"""
+
+_SIGNALS: Final = """\
+Where its load is read. A list takes the place of the default, which is what the gateway pushes: leave Pushed out only where
+no request comes through the gateway. Of what several say of the same requests the highest counts; queues of work add up.
+"""
 
 _TTFT: Final = """\
 Within what time a request should get its first token. A queue whose age puts this at risk begins a burst, whatever the

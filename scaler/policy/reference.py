@@ -1,7 +1,8 @@
-"""The reference page of the file formats, written from the same schema that editors show on hover.
+"""The reference pages of the file formats, written from the same schema that editors show on hover.
 
 What a field means stands in one place, the docstring under it. This module lays it out: for each kind a table of each
-mapping in it, and a whole example. What the page says before that is `scaler.policy.guide`.
+mapping in it, and a whole example. What the first page says before that is `scaler.policy.guide`. Kinds that are looked
+up now and then have pages of their own.
 """
 
 import json
@@ -9,13 +10,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, Final
 
 from scaler.policy import facts, guide
-from scaler.policy.base import UNIT
+from scaler.policy.base import DNS_LABEL, UNIT
 
 Node = Mapping[str, Any]
 """A schema as `scaler.policy.schema` writes it."""
+
+HOME: Final = "README.md"
+"""The first page, which has all kinds but those of `OWN_PAGES`."""
+OWN_PAGES: Final[Mapping[str, str]] = MappingProxyType(
+    {"XidTable": "reference/xid-table.md", "DrillScenario": "reference/drill-scenario.md"}
+)
+"""The pages of the other kinds, by kind, as paths from the first page's folder."""
 
 _SHARED: Final = "Every document"
 _COLUMNS: Final = ("Key", "Value", "Unit", "Default", "Meaning")
@@ -50,10 +59,10 @@ Layout = Mapping[str, Section]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What the page shows beside the tables.
+    """What the pages show beside the tables.
 
     Attributes:
-        files: the texts of the files that it lists, by their paths from the page.
+        files: the texts of the files that the first page lists, by their paths from it.
         examples: the text of the example of each kind.
         shared_fleet: the text of the file that the guide explains.
     """
@@ -63,16 +72,34 @@ class Material:
     shared_fleet: str
 
 
-def page(schema: Node, material: Material) -> str:
-    """Return the page as Markdown, given the schema of all kinds."""
+def pages(schema: Node, material: Material) -> dict[str, str]:
+    """Return the pages as Markdown, by their paths from the first page's folder, given the schema of all kinds."""
     kinds: Mapping[str, Node] = schema["definitions"]
     layout = layout_of(kinds)
-    parts = [guide.HEAD, _table(("Kind", "Says"), _contents(kinds))]
+    own = {
+        path: _own_page(kind, kinds[kind], layout, material)
+        for kind, path in OWN_PAGES.items()
+        if kind in kinds
+    }
+    return {HOME: _first_page(schema, material), **own}
+
+
+def _own_page(kind: str, node: Node, layout: Layout, material: Material) -> str:
+    head = [guide.GENERATED, f"# {kind}\n", f"{node['description']}\n", guide.KINDS[kind], guide.OWN_PAGE]
+    return "\n".join(
+        [*head, *_chapter(kind, layout), f"## {kind}: an example\n", _fenced(material.examples[kind])]
+    )
+
+
+def _first_page(schema: Node, material: Material) -> str:
+    kinds: Mapping[str, Node] = schema["definitions"]
+    layout = layout_of(kinds)
+    parts = [guide.GENERATED, guide.HEAD, _table(("Kind", "Says"), _contents(kinds))]
     parts += [guide.FILES, _table(("File", "What it shows"), _files(material.files))]
     parts += [guide.BEFORE, _fenced(material.shared_fleet), guide.AFTER]
     parts += [f"## {_SHARED}\n", guide.EVERY_DOCUMENT, _fields(_envelope(schema), layout)]
     parts += _chapter(_SHARED, layout)
-    for kind, node in kinds.items():
+    for kind, node in ((kind, node) for kind, node in kinds.items() if kind not in OWN_PAGES):
         parts += [f"## {kind}\n", f"{node['description']}\n", guide.KINDS[kind], *_chapter(kind, layout)]
         parts += [f"### {kind}: an example\n", _fenced(material.examples[kind])]
     return "\n".join(parts)
@@ -124,7 +151,7 @@ def forms_of(node: Node) -> list[Node]:
 
 def _contents(kinds: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
     for kind, node in kinds.items():
-        yield f"[{kind}](#{kind.lower()})", str(node["description"])
+        yield f"[{kind}]({OWN_PAGES.get(kind, f'#{kind.lower()}')})", str(node["description"])
 
 
 def _files(files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -155,7 +182,8 @@ def _chapter(chapter: str, layout: Layout) -> Iterator[str]:
             others = ", ".join(
                 f"`{place}`" for place in dict.fromkeys(section.places) if place not in section.title
             )
-            yield f"{section.node['description']}{others and f' The same keys: {others}.'}\n"
+            said = " ".join(filter(None, (section.node["description"], _unbuilt(section.node))))
+            yield f"{said}{others and f' The same keys: {others}.'}\n"
             yield _fields(section.node, layout)
 
 
@@ -172,7 +200,7 @@ def _fields(mapping: Node, layout: Layout) -> str:
 
 def _value(node: Node, layout: Layout) -> str:
     """Say what may stand there, with links to the sections of mappings."""
-    words = facts.values_in_words(node)
+    words = facts.values_in_words(node).replace(DNS_LABEL, "a DNS label")  # what that is, the guide says once
     sections = [layout[identity(form)] for form in forms_of(node)]
     if len(sections) == 1:
         name = facts.type_in_words(node)
@@ -192,12 +220,18 @@ def _default(node: Node, required: bool) -> str:  # noqa: FBT001 - private, one 
 
 def _meaning(node: Node) -> str:
     """Give the description, what each of a closed set's values means, and an example."""
-    lines = [str(node["description"])]
+    lines = [str(node["description"]), *filter(None, [_unbuilt(node)])]
     docs = dict(zip(node.get("enum", ()), node.get("enumDescriptions", ()), strict=False))
     lines += [f"{facts.as_code(value)}: {doc}" for value, doc in docs.items()]
     for example in node.get("examples", node.get("items", {}).get("examples", ())):
         lines.append(f"Example: {facts.as_code([example] if 'items' in node else example)}")
     return "<br>".join(lines)
+
+
+def _unbuilt(node: Node) -> str:
+    """Say what happens instead of what a key says; nothing where it is acted on."""
+    note = str(node.get(facts.NOT_ACTED_ON, ""))
+    return f"**{note.replace(':', ':**', 1)}" if note else ""
 
 
 def _fenced(text: str) -> str:

@@ -89,9 +89,10 @@ class Ttft(PolicyModel):
 
     seconds: Annotated[int, integer("seconds", 1, 3600, example=1)] | None = None
     """Time to first token in seconds. Give either this or `milliseconds`; with neither it is one second, which people
-    at a prompt still take for an answer."""
+    at a prompt still take for an answer. Choose an edge of the histogram that it is measured with, as
+    1, 5, 10 or 20 s are: between two edges a share can only be guessed."""
     milliseconds: Annotated[int, integer("milliseconds", 1, 3_600_000, example=500)] | None = None
-    """Time to first token in milliseconds."""
+    """Time to first token in milliseconds. Edges of histograms are 100, 500 and 750 ms."""
     percent: Annotated[int, integer("percent", 1, 100, example=99)] = 99
     """Share of requests for which it should hold. The default is 99."""
 
@@ -114,7 +115,8 @@ class Objectives(PolicyModel):
     """What users of the model may expect."""
 
     ttft: Ttft = Ttft()
-    """Time to first token. A request that has waited so long that this is at risk begins a burst."""
+    """Time to first token. A request that has waited so long that this is at risk begins a burst. Left out, it is one
+    second for 99 of 100 requests, and rules as if it were written."""
 
 
 class Serving(PolicyModel):
@@ -123,8 +125,9 @@ class Serving(PolicyModel):
     min: Residents = 1
     """Residents that always serve: the floor, on every path. The default is one, so that a first request waits for no
     promotion; 0 lets the model rest entirely, which needs the gateway or a queue to see the next request."""
-    max: Residents | None = None
-    """Residents that serve at most. By default only the fleets' seats are a limit."""
+    max: Annotated[int, integer("residents", 1, _MOST_RESIDENTS, example=4)] | None = None
+    """Residents that serve at most. It is one at least: a model that may never serve needs no policy. By default only
+    the fleets' seats are a limit."""
     queue_drain_seconds: Annotated[int, integer("seconds", 1, 3600, example=2)] = 2
     """Seconds within which what waits should be admitted: a queue that would take longer asks for more residents. The
     default of two seconds answers a burst at once and still rides over a hiccup."""
@@ -195,7 +198,11 @@ class Fallback(PolicyModel):
     holds anyway."""
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rule that a number that rules is one that somebody chose."""
+        """Yield the rules that a number that rules is one that somebody chose, and that no other is given."""
+        if self.behavior is FallbackBehavior.CURRENT_REPLICAS and self.replicas:
+            message = f"is {self.replicas}, and behavior CurrentReplicas compares with no number"
+            hint = "remove replicas, or set behavior: CurrentReplicasIfHigher"
+            yield Broken(path=("replicas",), message=message, hint=hint)
         if self.behavior in _BY_NUMBER and not self.replicas:
             message = f"is 0, which behavior {self.behavior} would take for no serving resident at all"
             yield Broken(path=("replicas",), message=message, hint="say with how many residents to serve")
@@ -218,7 +225,9 @@ class ScalingPolicySpec(PolicyModel):
     """Who goes first when spare seats are short: higher numbers do. The default is 0 for all, which shares fairly."""
     preemptible: bool = False
     """Whether it is work that can wait, such as a batch queue. The default is false. Such a policy owns its `serving.min`
-    residents; beyond those it only borrows spare seats, until somebody wants them."""
+    residents; beyond those it only borrows spare seats, until somebody wants them. The last `spare.min` seats of a fleet
+    are never lent: with spares in mode `Fixed` there are more only while a schedule or the time after a burst keeps
+    them."""
     on_reclaim: OnReclaim = OnReclaim.ABORT
     """What becomes of its requests on a borrowed seat that is wanted back. The default is `Abort`: whoever waits for the
     seat has people behind it. Only for a preemptible policy."""
@@ -231,7 +240,8 @@ class ScalingPolicySpec(PolicyModel):
     signals: Annotated[tuple[Signal, ...], Field(min_length=1, max_length=20)] = (
         Pushed(name="gateway", type="Pushed"),
     )
-    """Where its load is read from. The default is what the gateway pushes, which is exact and needs no setting."""
+    """Where its load is read from. The default is what the gateway pushes, which is exact and needs no setting. Several
+    complete each other: of what they say of the same requests the highest counts, and queues of work add up."""
     schedules: Annotated[tuple[ServingFloor, ...], Field(max_length=50)] = ()
     """Floors of the serving residents by the clock. By default there are none."""
     fallback: Fallback = Fallback()

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Annotated, Final
+from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
 
-from cronsim import CronSim, CronSimError
+from cronsim import CronSim
 
-from scaler.policy.base import Broken, Name, PolicyModel, integer, text
-
-_LONGEST_GAP: Final = timedelta(days=366 * 4 + 1)
-"""A moment that doesn't come within four years (29 February is the rarest that there is) never comes."""
+from scaler.policy.base import Broken, PolicyModel, form, integer, label, text
+from scaler.policy.cron import cron_problem
+from scaler.policy.wording import did_you_mean
 
 Cron = Annotated[
     str,
@@ -26,6 +25,7 @@ Cron = Annotated[
         longest=200,
         example="0 8 * * 1-5",
     ),
+    form(cron_problem),
 ]
 TimeZone = Annotated[
     str,
@@ -41,26 +41,22 @@ TimeZone = Annotated[
 class Schedule(PolicyModel):
     """A window that the clock opens again and again."""
 
-    name: Name
+    name: Annotated[str, label("office-hours")]
     """Name of the window; decisions give it as their reason."""
     time_zone: TimeZone = "Etc/UTC"
     """IANA name of the time zone that `start` and `end` are read in, daylight saving time included. The default is UTC."""
     start: Cron
-    """When the window opens, as five cron fields."""
+    """When the window opens, as five cron fields: minute, hour, day of month, month, day of week. Where both days are
+    given, either is enough, unless one of them begins with a star. Write it in quotes: YAML takes a star at the beginning
+    for an alias."""
     end: Cron
     """When it closes, as five cron fields. It is open from a `start` to the next `end`."""
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rules that the time zone exists and that both moments come again and again."""
+        """Yield the rules that the time zone exists and that the window has some length."""
         if self.time_zone not in _zones():
-            hint = "Region/City as in Europe/Berlin, or Etc/UTC"
+            hint = _zone_meant(self.time_zone) or "Region/City as in Europe/Berlin, or Etc/UTC"
             yield Broken(path=("timeZone",), message=f"there is no time zone {self.time_zone}", hint=hint)
-            return
-        for key, cron in (("start", self.start), ("end", self.end)):
-            if problem := cron_problem(cron):
-                yield Broken(
-                    path=(key,), message=problem, hint="0 8 * * 1-5 is eight o'clock from Monday to Friday"
-                )
         if " ".join(self.start.split()) == " ".join(self.end.split()):
             yield Broken(
                 path=("end",), message="is the same moment as start", hint="a window needs some length"
@@ -94,18 +90,6 @@ class Said:
     value: int = 0
     schedule: str = ""
     changes_at: datetime | None = None
-
-
-def cron_problem(cron: str) -> str:
-    """Say what is wrong with a cron expression; nothing if it is one whose moment comes again and again."""
-    begin = datetime(2024, 1, 1, tzinfo=ZoneInfo("Etc/UTC"))
-    try:
-        moment = next(CronSim(cron, begin))
-    except CronSimError as error:
-        return f"is no cron expression of five fields: {str(error).lower()}"
-    except StopIteration:
-        return "never comes"
-    return "never comes" if moment - begin > _LONGEST_GAP else ""
 
 
 def floor_at(schedules: Iterable[SeatFloor | ServingFloor], now: datetime) -> Said:
@@ -144,3 +128,11 @@ def _last(cron: str, before: datetime) -> datetime:
 @cache
 def _zones() -> frozenset[str]:
     return frozenset(available_timezones())
+
+
+def _zone_meant(name: str) -> str:
+    """Guess which time zone was meant, by its whole name or by its city alone; empty without a good guess."""
+    zones = sorted(zone for zone in _zones() if "/" in zone)
+    cities = {zone.rpartition("/")[2].lower(): zone for zone in zones}
+    city = cities.get(name.rpartition("/")[2].lower().replace(" ", "_"))
+    return f"did you mean {city}?" if city else did_you_mean(name, zones)

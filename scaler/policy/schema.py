@@ -22,10 +22,11 @@ not to write the key is the same; a list of mappings stands under a key of its o
 
 Keywords beyond draft-07, which validators ignore: `markdownDescription`, `enumDescriptions`, `markdownEnumDescriptions`
 and `patternErrorMessage` are what editors show, `defaultSnippets` what they offer in an empty document or entry;
-`x-unit` is a number's unit, `x-expects` a pattern in words, `x-default` a default that is a list of mappings.
+`x-unit` is a number's unit, `x-expects` a pattern in words, `x-default` a default that is a list of mappings,
+`x-not-acted-on` what happens instead of what the key says (`scaler.policy.unbuilt`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -35,7 +36,9 @@ from pydantic_core import core_schema
 
 from scaler.policy import facts
 from scaler.policy.base import EXPECTS, UNIT, Envelope
+from scaler.policy.document import Path
 from scaler.policy.member_docs import member_docs
+from scaler.policy.unbuilt import EACH, UNBUILT, Unbuilt
 from scaler.policy.units import unit_of
 
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"
@@ -78,7 +81,42 @@ def _head(file_name: str, title: str, description: str) -> Node:
 def _definition(kind: str, model: type[Envelope]) -> Node:
     whole = model.model_json_schema(by_alias=True, schema_generator=_Generator)
     definitions = whole.pop("$defs", {})
-    return {"title": kind, **_Writer(definitions).written(whole)}
+    written = {"title": kind, **_Writer(definitions).written(whole)}
+    for entry in UNBUILT:
+        for field in _fields_at(written, entry.path) if entry.kind == kind else ():
+            _mark(field, entry)
+    return written
+
+
+def _fields_at(node: Node, path: Path) -> Iterator[Node]:
+    """Yield the fields that a path leads to: several where entries of a list have several forms."""
+    if not path:
+        yield node
+        return
+    head, rest = path[0], path[1:]
+    if head == EACH:
+        yield from _fields_at(node["items"], rest)
+        return
+    for form in (node, *(branch["then"] for branch in node.get("allOf", ()))):
+        if head in form.get("properties", {}):
+            yield from _fields_at(form["properties"][head], rest)
+
+
+def _mark(field: Node, entry: Unbuilt) -> None:
+    """Say that a key, or some of its values, are accepted and not acted on yet."""
+    note = f"Not acted on yet: {entry.instead}."
+    values = [value for value in field.get("enum", ()) if value is not None]
+    told = [value for value in values if entry.when(value)]
+    if told and told != values:
+        docs = [
+            f"{doc} {note}" if value in told else doc
+            for value, doc in zip(field["enum"], field["enumDescriptions"], strict=True)
+        ]
+        field["enumDescriptions"] = field["markdownEnumDescriptions"] = docs
+        note = f"Not acted on yet: {', '.join(f'`{value}`' for value in told)}; {entry.instead}."
+    else:
+        field[facts.NOT_ACTED_ON] = note
+    field["markdownDescription"] += f"\n\n**{note.replace(':', ':**', 1)}"
 
 
 def _chosen_by(key: str, variants: Mapping[str, Node], branches: Mapping[str, Node]) -> Node:

@@ -1,40 +1,45 @@
 """Where a policy's load is read from: one model for each type of signal.
 
-Several signals of one policy complete each other. What the gateway and the engines say of the same requests is counted
-once; what waits in a Redis queue is work that has not arrived yet, and counts for how fast the queue must drain.
+Several signals of one policy complete each other. What the gateway, the engines and a query say of the same requests is
+counted once; what waits in a Redis queue is work that has not arrived yet, and counts for how fast it must drain.
 """
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from scaler.policy.base import Broken, Name, PolicyModel, integer, text
+from scaler.policy.addresses import host_port_problem, url_problem
+from scaler.policy.base import Broken, PolicyModel, form, integer, label, text
 
-_DAY = 86_400
 
-FilePath = Annotated[
-    str,
-    text(
-        "an absolute path of a file",
-        pattern=r"^/[^\x00]*$",
-        longest=4096,
-        example="/etc/emberpool/prometheus-token",
-    ),
-]
+def _file(example: str) -> Any:  # noqa: ANN401 - as pydantic's own Field
+    return text("an absolute path of a file", pattern=r"^/[^\x00]*$", longest=4096, example=example)
+
+
+TokenFile = Annotated[str, _file("/etc/emberpool/prometheus-token")]
+PasswordFile = Annotated[str, _file("/etc/emberpool/password")]
+CertificateFile = Annotated[str, _file("/etc/emberpool/ca.pem")]
 HttpUrl = Annotated[
     str,
     text(
         "an http or https address",
-        pattern=r"^https?://[^\s/?#]+[^\s]*$",
+        pattern=r"^https?://[^\s/?#@]+([/?#]\S*)?$",
         longest=2048,
         example="http://prometheus.monitoring:9090",
     ),
+    form(url_problem),
 ]
 HostPort = Annotated[
     str,
-    text("HOST:PORT", pattern=r"^[^\s/:]+:[0-9]{1,5}$", longest=300, example="redis.serving:6379"),
+    text(
+        "HOST:PORT",
+        pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):[0-9]{1,5}$",
+        longest=300,
+        example="redis.serving:6379",
+    ),
+    form(host_port_problem),
 ]
 Key = Annotated[
     str,
@@ -45,7 +50,7 @@ Key = Annotated[
 class SignalBase(PolicyModel):
     """What every signal has."""
 
-    name: Name
+    name: Annotated[str, label("gateway")]
     """Name of the signal, unique within the policy. It stands in decisions and metrics."""
 
 
@@ -73,9 +78,9 @@ class Measures(StrEnum):
     """What a number from outside stands for."""
 
     REQUESTS = "Requests"
-    """Requests that wait or are being answered: demand."""
+    """Requests that engines have, waiting or being answered: demand. Of this and EngineMetrics the higher counts."""
     QUEUE_DEPTH = "QueueDepth"
-    """Requests that wait to be taken."""
+    """Requests that wait before the engines: demand beside that. Of this and the gateway's queue the higher counts."""
     QUEUE_AGE_SECONDS = "QueueAgeSeconds"
     """Seconds that the oldest of them has waited."""
     TTFT_SHARE_OVER_OBJECTIVE = "TtftShareOverObjective"
@@ -89,7 +94,7 @@ class Basic(PolicyModel):
         str, text("a user name", pattern=r"^[^\x00:\r\n]+$", longest=256, example="emberpool")
     ]
     """Name of the user."""
-    password_file: FilePath
+    password_file: PasswordFile
     """File that holds the password. It is read anew for each request, so that a rotated secret works."""
 
 
@@ -98,7 +103,7 @@ class Authorization(PolicyModel):
 
     basic: Basic | None = None
     """HTTP basic authentication. By default none."""
-    bearer_token_file: FilePath | None = None
+    bearer_token_file: TokenFile | None = None
     """File with a bearer token. It is read anew for each request, so that a rotated token works. By default none."""
 
     def broken_rules(self) -> Iterator[Broken]:
@@ -112,10 +117,16 @@ class Authorization(PolicyModel):
 class Tls(PolicyModel):
     """How a server proves itself."""
 
-    ca_file: FilePath | None = None
+    ca_file: CertificateFile | None = None
     """File with the certificates to trust. By default the system's own."""
     skip_verify: bool = False
     """Take any certificate. The default is false: only a test needs this."""
+
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield the rule that nothing is named that isn't looked at."""
+        if self.skip_verify and self.ca_file is not None:
+            message = "is given, and skipVerify takes any certificate"
+            yield Broken(path=("caFile",), message=message, hint="keep one of the two")
 
 
 class Prometheus(SignalBase):
@@ -148,7 +159,10 @@ class Prometheus(SignalBase):
     """How the server proves itself."""
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rule that queries don't overlap."""
+        """Yield the rules that queries don't overlap, and that only a server with a certificate is verified."""
+        if self.server is not None and self.server.startswith("http://") and self.tls != Tls():
+            message = "is given, and server is an http address, which shows no certificate"
+            yield Broken(path=("tls",), message=message, hint="write https:// in server, or remove tls")
         if self.timeout_seconds > self.interval_seconds:
             message = f"must be ≤ intervalSeconds ({self.timeout_seconds} > {self.interval_seconds})"
             yield Broken(path=("timeoutSeconds",), message=message, hint="lower timeoutSeconds")
@@ -172,7 +186,7 @@ class RedisServer(PolicyModel):
     """How it is run. The default is `Standalone`."""
     addresses: Annotated[tuple[HostPort, ...], Field(min_length=1, max_length=64)] | None = None
     """The server, the sentinels, or some nodes of the cluster. By default the controller's `--redis`."""
-    sentinel_master: Name | None = None
+    sentinel_master: Annotated[str, label("mymaster")] | None = None
     """Name that the sentinels know the master by; needed with `Sentinel`, and only there."""
     database: Annotated[int, integer("number of a database", 0, 1000, example=0)] = 0
     """Number of the database. The default is 0, the only one that a cluster has."""
@@ -180,7 +194,7 @@ class RedisServer(PolicyModel):
         Annotated[str, text("a user name", pattern=r"^[^\x00\s]+$", longest=256, example="emberpool")] | None
     ) = None
     """ACL user. By default Redis' `default` user."""
-    password_file: FilePath | None = None
+    password_file: PasswordFile | None = None
     """File with the password. By default none is sent."""
     tls: Tls | None = None
     """Encrypt the connection. By default it is not."""

@@ -5,15 +5,16 @@ The models say what a value must be; this module turns what pydantic found into 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.base import API_VERSION, Broken, Envelope, PolicyModel
+from scaler.policy.base import API_VERSION, MISSHAPEN, Broken, Envelope, PolicyModel
 from scaler.policy.document import (
     MAX_FAULTS,
     Document,
@@ -23,14 +24,21 @@ from scaler.policy.document import (
     parse_documents,
     show,
 )
-from scaler.policy.wording import did_you_mean, expectation, first_sentence, mend, schema_at, schema_of
+from scaler.policy.wording import described, did_you_mean, expectation, mend, schema_at, schema_of
 
 __all__ = ["Document", "Path", "dotted", "load_documents", "model_for", "parse_documents", "show", "validate"]
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_PLAIN_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+_PLAIN_NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
 """Numbers that everybody reads alike."""
+_OLD_OCTAL: Final = re.compile(r"[-+]?0[0-7]+")
+"""An octal number in YAML 1.1, and a decimal one in YAML 1.2."""
+_CHECKED_BY: Final = MappingProxyType(
+    {"DrillScenario": "drill validate"}
+    | dict.fromkeys(("Fleet", "ScalingPolicy", "Controller", "XidTable"), "policy validate")
+)
+"""The command that each kind is checked with: where a kind is given to the other one, its name is the mend."""
 
 
 def validate(model: type[Model], document: Document) -> Model:
@@ -43,9 +51,12 @@ def validate(model: type[Model], document: Document) -> Model:
         checked = model.model_validate_json(json.dumps(document.data), by_alias=True, by_name=False)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        told = islice((details for details in found if not _follows(details)), MAX_FAULTS)
-        faults = [_fault(model, document, details) for details in told]
-        raise PolicyError(tuple(sorted(faults, key=lambda fault: (fault.line, fault.column)))) from error
+        faults = [_fault(model, document, details) for details in found if not _follows(details)]
+        faults += _ambiguous(document, {fault.path for fault in faults})
+        faults.sort(key=lambda fault: (fault.line, fault.column))
+        raise PolicyError(tuple(faults[:MAX_FAULTS])) from error
+    if ambiguous := tuple(islice(_ambiguous(document, ()), MAX_FAULTS)):
+        raise PolicyError(ambiguous)
     broken = tuple(
         document.fault(path + rule.path, rule.message, rule.hint)
         for path, rule in islice(_broken_rules(checked, ()), MAX_FAULTS)
@@ -64,15 +75,56 @@ def model_for(kinds: Mapping[str, type[Envelope]], document: Document) -> type[E
     faults = []
     version, kind = document.data.get("apiVersion"), document.data.get("kind")
     if version != API_VERSION:
-        faults.append(
-            document.fault(("apiVersion",), _found(API_VERSION, "apiVersion" in document.data, version))
-        )
+        message = _found(API_VERSION, "apiVersion" in document.data, version)
+        faults.append(document.fault(("apiVersion",), message, _mend_of_version(version)))
     if not isinstance(kind, str) or kind not in kinds:
         message = _found("one of " + ", ".join(kinds), "kind" in document.data, kind)
-        faults.append(document.fault(("kind",), message, did_you_mean(kind, kinds)))
+        faults.append(document.fault(("kind",), message, _mend_of_kind(kind, kinds)))
     if faults:
         raise PolicyError(tuple(faults))
     return kinds[str(kind)]
+
+
+def _mend_of_version(version: object) -> str:
+    if isinstance(version, str) and version and "emberpool" not in version:
+        return "this is no document of Emberpool's: keep it in another file or folder"
+    return f"write apiVersion: {API_VERSION}"
+
+
+def _mend_of_kind(kind: object, kinds: Iterable[str]) -> str:
+    if command := _CHECKED_BY.get(str(kind)):
+        return f"a {kind} is checked with `emberpool {command} FILE`"
+    return did_you_mean(kind, kinds)
+
+
+def _ambiguous(document: Document, told: Container[str]) -> Iterator[PolicyFault]:
+    """Yield each number that not every reader of YAML takes for the same one, but for the paths that are told already."""
+    for path, value in _numbers(document.data, ()):
+        written = document.written(path)
+        if written and not _PLAIN_NUMBER.fullmatch(written) and dotted(path) not in told:
+            message = f"must be a decimal number without leading zeros, is {_as_read(written, value)}"
+            yield document.fault(path, message, _plainly(written, value))
+
+
+def _numbers(data: object, path: Path) -> Iterator[tuple[Path, int]]:
+    match data:
+        case dict():
+            for key, value in data.items():
+                yield from _numbers(value, (*path, key))
+        case list():
+            for index, item in enumerate(data):
+                yield from _numbers(item, (*path, index))
+        case int() if not isinstance(data, bool):
+            yield path, data
+        case _:
+            pass
+
+
+def _plainly(written: str, value: int) -> str:
+    """Say how to write a number so that it is one number to everybody."""
+    if _OLD_OCTAL.fullmatch(written) and (octal := int(written, base=8)) != value:
+        return f"write {value}, or {octal} if the zero was to say octal, as in YAML 1.1"
+    return f"write {value}"
 
 
 def _found(expected: str, present: bool, value: object) -> str:  # noqa: FBT001 - private, two callers
@@ -115,7 +167,9 @@ def _fault(model: type[BaseModel], document: Document, details: ErrorDetails) ->
         return _unknown_tag(document, (*path, tags["propertyName"]), details["input"], list(tags["mapping"]))
     schema = schema_at(schema_of(model), path, document.data)
     if details["type"] == "missing":
-        return document.fault(path, f"is missing: must be {expectation(schema)}", first_sentence(schema))
+        return document.fault(path, f"is missing: must be {expectation(schema)}", described(schema))
+    if details["type"] == MISSHAPEN:
+        return document.fault(path, details["ctx"]["message"], details["ctx"]["hint"])
     if details["type"] in {"value_error", "assertion_error"}:
         return document.fault(path, details["msg"].partition(", ")[2] or details["msg"])
     value = details["input"]

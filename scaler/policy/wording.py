@@ -4,8 +4,10 @@ The wording of errors comes from the same schema that editors read, so that the 
 """
 
 import difflib
+import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +24,11 @@ _BINARY: Final = re.compile(r"0b[01_]*[01]")
 """Numbers in YAML 1.1, and text in YAML 1.2."""
 _WITH_UNIT: Final = re.compile(r"[0-9]+(\.[0-9]+)?\s?[A-Za-z%µ]{1,8}")
 """As Kubernetes and Prometheus write quantities and durations."""
+_DIGITS: Final = re.compile(r"-?[0-9]+")
+_LARGEST_EXACT: Final = 2**53
+"""Up to here every integer has a float of its own."""
+_NAMES: Final = frozenset({"Emberpool", "Kubernetes", "Prometheus", "Redis"})
+"""Words that keep their capital wherever they stand."""
 _WORDS_FOR_TRUTH: Final = frozenset({"yes", "no", "on", "off", "y", "n"})
 
 
@@ -51,7 +58,17 @@ def schema_at(schema: Schema, path: Path, data: object = None) -> Schema:
                 break
         else:
             return {}
-    return here
+    return _opened(here, definitions)
+
+
+def _opened(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Follow the references of a mapping's fields, too."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [_opened(branch, definitions) for branch in schema["anyOf"]]}
+    if "properties" not in schema:
+        return schema
+    fields = {key: _resolved(field, definitions) for key, field in schema["properties"].items()}
+    return {**schema, "properties": fields}
 
 
 def _part(data: object, part: str | int) -> object:
@@ -131,17 +148,84 @@ def _bounds(schema: Schema) -> str:
 def mend(schema: Schema, value: object) -> str:
     """Say what to do about a wrong value."""
     kinds = {branch.get("type") for branch in _branches(schema)}
-    if isinstance(value, str) and "enum" in schema and (guess := did_you_mean(value, schema["enum"])):
+    if value is None and "default" in schema:
+        return _in_place_of_nothing(schema["default"])
+    match value:
+        case str():
+            found = _instead_of_text(schema, kinds, value)
+        case float():
+            found = _whole(value) if "integer" in kinds else ""
+        case dict() if "array" in kinds:
+            found = "begin each entry with a dash and a space"
+        case _:
+            found = ""
+    if not found and isinstance(value, int | float) and kinds == {"string"}:
+        found = "put it into quotes"
+    return found or described(schema, value)
+
+
+def _instead_of_text(schema: Schema, kinds: Collection[object], value: str) -> str:
+    """Say what to write instead of a text; empty where nothing can be told from it."""
+    if "enum" in schema and (guess := did_you_mean(value, schema["enum"])):
         return guess
-    if isinstance(value, str) and "integer" in kinds and value.lstrip("-").isdecimal():
-        return "remove the quotes"
-    if isinstance(value, str) and "boolean" in kinds and value.lower() in _WORDS_FOR_TRUTH:
+    if "boolean" in kinds and value.lower() in _WORDS_FOR_TRUTH:
         return "YAML 1.2 knows only true and false"
-    if isinstance(value, str) and "integer" in kinds and (number := _number_alone(value, schema)):
-        return number
-    if isinstance(value, int | float) and kinds == {"string"}:
-        return "put it into quotes"
-    return first_sentence(schema)
+    if "integer" not in kinds:
+        return ""
+    if _DIGITS.fullmatch(value):
+        return "remove the quotes"
+    if value.isdecimal():
+        return f"write the digits of ASCII: {int(value)}"
+    return _number_alone(value, schema)
+
+
+def _whole(value: float) -> str:
+    """Say how to write a number that must be whole; empty for one that no integer is near."""
+    if not math.isfinite(value) or abs(value) > _LARGEST_EXACT:
+        return ""
+    low, high = math.floor(value), math.ceil(value)
+    return f"write {low}" if low == high else f"write {low} or {high}"
+
+
+def _in_place_of_nothing(default: object) -> str:
+    """Say what to do about a key that has no value and may be left out."""
+    plain = isinstance(default, int | str) and not isinstance(default, bool) and default != ""
+    return f"write a value, or remove the line{f': the default is {default}' if plain else ''}"
+
+
+def _keys_of(schema: Schema, value: object) -> str:
+    """Say which keys a mapping takes, and below which of them the value that was given for it would be right."""
+    mapping = next(branch for branch in _branches(schema) if branch.get("type") == "object")
+    if "discriminator" in schema:
+        tags = schema["discriminator"]
+        return f"a mapping whose {tags['propertyName']} is one of {', '.join(tags['mapping'])}"
+    fields, required = mapping.get("properties", {}), mapping.get("required", ())
+    if not fields:
+        return _first_sentence(schema)
+    known = f"it has the keys {', '.join(f'{key} (required)' if key in required else key for key in fields)}"
+    for name, field in fields.items():
+        for branch in _branches(field):
+            for form, written in ((branch, value), (branch.get("items", {}), [value])):
+                if _takes(form, value):
+                    return f"write {{{name}: {json.dumps(written, ensure_ascii=False)}}}; {known}"
+    return known
+
+
+def _takes(schema: Schema, value: object) -> bool:
+    """Whether a value by itself is right for a schema, as far as this can be told in a few words."""
+    match value:
+        case bool():
+            return schema.get("type") == "boolean"
+        case int():
+            high = schema.get("maximum", value)
+            return schema.get("type") == "integer" and bool(schema.get("minimum", value) <= value <= high)
+        case str() if "enum" in schema:
+            return value in schema["enum"]
+        case str():
+            pattern = schema.get("pattern", "")
+            return pattern.startswith("^") and re.search(pattern, value) is not None  # others take any text
+        case _:
+            return False
 
 
 def _number_alone(value: str, schema: Schema) -> str:
@@ -162,11 +246,27 @@ def _number_alone(value: str, schema: Schema) -> str:
     return ""
 
 
-def first_sentence(schema: Schema) -> str:
-    """Take the first sentence of a field's description, as a hint reads: no capital, no full stop."""
+def described(schema: Schema, value: object = None) -> str:
+    """Say in a hint what belongs there: the keys of a mapping, what a list, a number or a text is, with an example.
+
+    Args:
+        schema: what the schema says of the place.
+        value: what was written there.
+    """
+    if any(branch.get("type") == "object" for branch in _branches(schema)):
+        return _keys_of(schema, value)
+    sentence = _first_sentence(schema)
+    examples = [example for branch in (schema, *_branches(schema)) for example in branch.get("examples", ())]
+    return f"{sentence}, for example {examples[0]}" if sentence and examples else sentence
+
+
+def _first_sentence(schema: Schema) -> str:
+    """Take the first sentence of a field's description, as a hint reads: no full stop, a capital for names only."""
     text = " ".join(str(schema.get("description", "")).split())
     sentence = text.partition(". ")[0].rstrip(".")
-    return sentence[:1].lower() + sentence[1:]
+    word = sentence.partition(" ")[0]
+    is_name = len(word) > 1 and (word[1:] != word[1:].lower() or word.removesuffix("'s") in _NAMES)
+    return sentence if is_name else sentence[:1].lower() + sentence[1:]
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

@@ -15,6 +15,8 @@ from scaler.policy.base import Broken, Envelope, PolicyModel, integer, text
 OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 94})
 """Codes that a faulty application causes on a healthy GPU, or that the GPU contained: alone they never exclude a node."""
 
+_DAY: Final = 86_400
+
 Xid = Annotated[int, integer("code of an error", 1, 1023, example=79)]
 
 
@@ -60,13 +62,18 @@ class XidRule(PolicyModel):
     """When the rule holds; otherwise its errors are recorded. The default is `Always`."""
     occurrences: Annotated[int, integer("errors", 1, 1000, example=2)] = 1
     """Errors on one GPU, within `withinSeconds`, that it takes. The default is one."""
-    within_seconds: Annotated[int, integer("seconds", 1, 30 * 86_400, example=86_400)] = 86_400
+    within_seconds: Annotated[int, integer("seconds", 1, 30 * _DAY, example=86_400)] = _DAY
     """Seconds over which `occurrences` are counted. The default is a day."""
     note: Annotated[str, text("a sentence", pattern=r"\S", longest=500, example="GPU has fallen off the bus")]
     """What the errors are, for whoever reads the verdict."""
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rule that an application's fault excludes no node."""
+        """Yield the rules that an application's fault excludes no node, and that only what is counted has a time."""
+        if self.occurrences == 1 and self.within_seconds != _DAY:
+            message = "is the time over which occurrences are counted, and one is enough here"
+            yield Broken(
+                path=("withinSeconds",), message=message, hint="set occurrences, or remove withinSeconds"
+            )
         for index, xid in enumerate(self.xids):
             if self.verdict is XidVerdict.BAD and xid in OF_APPLICATIONS:
                 message = f"Xid {xid} comes from applications on healthy GPUs and alone never makes one Bad"

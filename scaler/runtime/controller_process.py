@@ -35,6 +35,7 @@ from scaler.runtime.clock import Clock, SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
 from scaler.runtime.controller_options import ControllerOptions
 from scaler.runtime.events import EventLog
+from scaler.runtime.garbage import keep_garbage_quiet
 from scaler.runtime.hang_up import reload_on_hang_up
 from scaler.runtime.learning import Learned, Learning
 from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
@@ -53,6 +54,7 @@ from scaler.runtime.signals import PolicySignals, SignalsFollow
 from scaler.runtime.sockets import listen, url_of
 from scaler.store.journal import Journal
 from warmpool.claim import Term
+from warmpool.metric_families import expose_declared_only
 from warmpool.seats import PolicyName, Seat
 
 log = structlog.get_logger(__name__)
@@ -76,6 +78,7 @@ def run(options: ControllerOptions) -> int:
         LeadershipLost: another controller works with the same agents.
     """
     logs.configure()
+    expose_declared_only()
     return asyncio.run(_main(options))
 
 
@@ -259,6 +262,7 @@ async def _run_until(options: SignalOptions, signals: _Signals, parts: _Parts, r
                 parts.actuator.run(),
                 parts.publisher.run(),
                 parts.learning.keep(lambda: parts.controller.learned),
+                keep_garbage_quiet(parts.controller),
                 parts.signals.run(),
                 *(each.run() for each in listeners(parts.signals, options)),
                 _watch_term(parts.cluster, parts.term.epoch),

@@ -26,7 +26,7 @@ from scaler.runtime.metrics import Page, catalogue
 from scaler.runtime.published_routes import PublishedTable, divided
 from scaler.runtime.route_follower import RouteFollower
 from scaler.runtime.sockets import listen, port_taken, url_of
-from warmpool.metric_families import counter, gauge
+from warmpool.metric_families import counter, expose_declared_only, gauge
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +41,7 @@ def run(options: GatewayOptions) -> int:
         UserError: an address can't be had.
     """
     logs.configure()
+    expose_declared_only()
     return asyncio.run(_main(options))
 
 

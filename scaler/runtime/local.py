@@ -36,6 +36,7 @@ from scaler.runtime.api import Api, Intake, waiting_for
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
 from scaler.runtime.events import EventLog
+from scaler.runtime.garbage import keep_garbage_quiet
 from scaler.runtime.hang_up import reload_on_hang_up
 from scaler.runtime.learning import Learning
 from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
@@ -58,6 +59,7 @@ from scaler.state_directory import state_directory
 from scaler.store.journal import Journal
 from warmpool.claim import Term
 from warmpool.lifeline import follow_parent
+from warmpool.metric_families import expose_declared_only
 from warmpool.seats import PolicyName, Seat
 from warmpool.states import ResidentState
 
@@ -74,6 +76,7 @@ def run(options: LocalOptions) -> int:
         The exit code: 0 after an orderly end, 2 for input that can't be used (already said on stderr), 1 otherwise.
     """
     logs.configure()
+    expose_declared_only()
     follow_parent(os.environ)
     return asyncio.run(_main(options))
 
@@ -257,6 +260,7 @@ async def _run_until(signals: _Signals, machine: _Machine) -> None:
                 machine.controller.run(),
                 heartbeat(machine.controller, _HEARTBEAT_SECONDS),
                 machine.learning.keep(lambda: machine.controller.learned),
+                keep_garbage_quiet(machine.controller),
                 _announce(machine),
                 _watch_failures(machine.cluster),
                 _reload(machine.reloader, signals.reload),

@@ -34,7 +34,7 @@ class PublishedTable:
         term: the publishing controller's term; of two tables the one of the later term counts.
         version: grows with each table within a term.
         gateways: instance ids of the live gateways; None while the controller can't know yet: what was known holds.
-        policies: per policy, models and endpoints with the slots of all gateways together.
+        policies: per policy, models, promise and endpoints with the slots of all gateways together.
     """
 
     term: int
@@ -47,6 +47,7 @@ class PublishedTable:
         policies = {
             name: {
                 "models": list(routes.models),
+                "ttftSeconds": routes.ttft_seconds,
                 "endpoints": [
                     {"seat": each.seat, "uid": each.uid, "url": each.url, "slots": each.slots}
                     for each in routes.endpoints
@@ -95,7 +96,11 @@ def _routes(name: str, data: Mapping[str, Any]) -> PolicyRoutes:
         )
         for each in data["endpoints"]
     )
-    return PolicyRoutes(models=tuple(str(model) for model in data["models"]), endpoints=endpoints)
+    return PolicyRoutes(
+        models=tuple(str(model) for model in data["models"]),
+        endpoints=endpoints,
+        ttft_seconds=float(data.get("ttftSeconds", 0.0)),  # a controller of an older version doesn't say
+    )
 
 
 def divided(

@@ -31,5 +31,10 @@ def routes(
                     Endpoint(seat=seat.name, uid=seat.uid, policy=name, url=resident.address, slots=room)
                 )
     return {
-        name: PolicyRoutes(models=models[name], endpoints=tuple(found)) for name, found in endpoints.items()
+        policy.name: PolicyRoutes(
+            models=models[policy.name],
+            endpoints=tuple(endpoints[policy.name]),
+            ttft_seconds=policy.ttft_objective,
+        )
+        for policy in policies
     }

@@ -55,6 +55,7 @@ def factories(cluster: Cluster, options: SignalOptions) -> Mapping[str, Factory]
     def engine(wanted: Wanted) -> Source:
         signal = wanted.signal
         assert isinstance(signal, EngineMetrics)
+        assert wanted.objective is not None
         scrapes = EngineScrapes(
             interval=signal.interval_milliseconds / 1000,
             timeout=signal.timeout_milliseconds / 1000,

@@ -12,7 +12,7 @@ from scaler.core.model import Load
 from scaler.errors import PolicyFault, SampleRejected
 from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
-from scaler.policy.signals import RedisServer, Signal
+from scaler.policy.signals import EngineMetrics, RedisServer, Signal
 from scaler.runtime import signal_view
 from scaler.runtime.clock import Clock
 from scaler.runtime.mailbox import Mailbox
@@ -73,13 +73,13 @@ class PolicySignals:
     def follow(self, policies: PolicySet) -> None:
         """Read what these policies name, and nothing else. Signals that have not changed go on as they are."""
         wanted = {
-            key: Wanted(key=key, signal=signal, objective=policies.policy_specs[key.policy].ttft_objective)
+            key: Wanted(key=key, signal=signal, objective=_objective(policies, key, signal))
             for key, signal in signals_of(policies).items()
         }
         self._board.expect({key: expectation(each.signal) for key, each in wanted.items()})
         for key, each in wanted.items():
-            before = self._wanted.get(key)
-            if before is not None and not _says_the_same(before, each):
+            before = self._wanted.get(key, each)
+            if before != each and _meaning(before.signal) != _meaning(each.signal):
                 self._board.forget(key)
             if each.signal.type not in self._factories and each.signal.type != PUSHED:
                 self._board.failed(key, "nothing reads signals of this type here")
@@ -231,10 +231,10 @@ class SignalsFollow:
         return notes
 
 
-def _says_the_same(before: Wanted, after: Wanted) -> bool:
-    """Whether numbers of the one are numbers of the other, however often they are read."""
-    return before.objective == after.objective and _meaning(before.signal) == _meaning(after.signal)
+def _objective(policies: PolicySet, key: SignalKey, signal: Signal) -> float | None:
+    return policies.policy_specs[key.policy].ttft_objective if isinstance(signal, EngineMetrics) else None
 
 
 def _meaning(signal: Signal) -> dict[str, Any]:
+    """Return what a signal's number stands for, however often it is read."""
     return signal.model_dump(exclude=set(_PACE))

@@ -30,12 +30,12 @@ class Wanted:
     Attributes:
         key: whose readings they are.
         signal: what to read.
-        objective: seconds within which the policy's first tokens should be there.
+        objective: seconds within which the policy's first tokens should be there; None where its source needn't know.
     """
 
     key: SignalKey
     signal: Signal
-    objective: float
+    objective: float | None = None
 
 
 Factory: TypeAlias = Callable[[Wanted], Source]

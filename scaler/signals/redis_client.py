@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
 from scaler.errors import SignalError, UserError
+from scaler.policy.addresses import host_and_port
 from scaler.policy.signals import RedisMode, RedisServer, Tls
 from scaler.signals.failures import one_line, system_reason
 from scaler.signals.secret_file import read_secret

@@ -117,8 +117,11 @@ class Here:
             places[target].parent.mkdir(parents=True, exist_ok=True)
             if (ROOT / source).is_dir():
                 shutil.copytree(ROOT / source, places[target], dirs_exist_ok=True)
+                copies = [path for path in places[target].rglob("*.yaml") if path.is_file()]
             else:
-                places[target].write_text(self.moved((ROOT / source).read_text("utf-8")), "utf-8")
+                copies = [Path(shutil.copyfile(ROOT / source, places[target]))]
+            for copy in copies:
+                copy.write_text(self.moved(copy.read_text("utf-8")), "utf-8")
         return places
 
     def published(self, text: str) -> str:

@@ -12,8 +12,11 @@ from typing import Any
 
 import promql_parser
 import pytest
+import typer.core
+import typer.main
 from ruamel.yaml import YAML
 
+from scaler.cli.app import app
 from scaler.drill.metrics import FAMILIES as DRILL_FAMILIES
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +30,8 @@ HISTOGRAM_PARTS = ("_bucket", "_count", "_sum")
 RATE_INTERVAL = "7m"
 RANGE = "11m"
 """Unlikely durations that stand for Grafana's variables, so that they can be told from durations that were written."""
+VARIABLES = {"namespace": ".*", "job": ".+", "arm": ".*", "policy": ".+", "fleet": ".+"}
+"""The dashboard's variables and what All means for each: a namespace and an arm may be empty."""
 
 
 def needs(program: str) -> str:
@@ -88,11 +93,16 @@ class Query:
     expr: str
 
     def filled(
-        self, *, rate_interval: str = RATE_INTERVAL, whole: str = RANGE, everything: str = ".+"
+        self, *, rate_interval: str = RATE_INTERVAL, whole: str = RANGE, everything: str | None = None
     ) -> str:
-        """Replace Grafana's variables as Grafana does with All picked everywhere."""
+        """Replace Grafana's variables as Grafana does with All picked everywhere, or with one value for all of them."""
         text = self.expr.replace("$__rate_interval", rate_interval).replace("$__range", whole)
-        return re.sub(r"\$(job|policy|fleet|arm)\b", everything, text)
+        return filled(text, dict.fromkeys(VARIABLES, everything) if everything else VARIABLES)
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """Replace Grafana's variables by these values."""
+    return re.sub(rf"\$({'|'.join(values)})\b", lambda match: values[match[1]], text)
 
 
 def load_dashboard(path: Path) -> dict[str, Any]:
@@ -168,3 +178,18 @@ def words(command: str, values: Mapping[str, str]) -> list[str]:
     text = re.sub(r"\$\{?(\w+)\}?", lambda match: values[match[1]], command)
     split = shlex.split(text)
     return split[: split.index("|")] if "|" in split else split
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse a command line down to its command, without running it.
+
+    Raises:
+        TyperException: there is no such command or option.
+    """
+    command: Any = typer.main.get_command(app)
+    context = None
+    rest = arguments
+    while isinstance(command, typer.core.TyperGroup):
+        context = command.make_context(command.name, list(rest), parent=context)
+        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+    command.make_context(command.name, list(rest), parent=context)

@@ -2,17 +2,19 @@
 
 import fnmatch
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from scaler.cluster.static.listing import load_agents
 from scaler.policy.compile import load_policies
 from tests.deploy.compose import FILE, PORT_OPTIONS, ROOT, load, substituted, variables_of
-from tests.deploy.monitoring import needs
+from tests.deploy.monitoring import needs, parse
 
 COMPOSE = load()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -88,6 +90,19 @@ def test_no_secret_stands_in_the_file_and_the_example_names_each() -> None:
         substituted(COMPOSE, {})
 
 
+def test_git_leaves_files_with_secrets_alone() -> None:
+    assert "/.env" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
+    assert "/agent-token" in (ROOT / "deploy/monitoring/.gitignore").read_text("utf-8").splitlines()
+
+
+def test_nothing_is_published_beyond_this_machine_unless_it_is_asked_for() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in substituted(ports, {}))
+    opened = substituted(ports, {"EMBERPOOL_GATEWAY_ADDRESS": "0.0.0.0"})
+    assert [port for port in opened if not port.startswith("127.0.0.1:")] == ["0.0.0.0:8000:8000"]
+
+
 def test_images_are_pinned_and_name_no_registry() -> None:
     for name, service in SERVICES.items():
         first, _, rest = service["image"].partition("/")
@@ -151,6 +166,32 @@ def test_policies_agents_and_services_are_of_one_mind() -> None:
     assert seats == {name: f"http://{name}:9081" for name in SEATS}
     for name in SEATS:
         assert SERVICES[name]["command"] == ["agent", f"--config=/data/seats/{name}.json"]
+
+
+def test_the_seats_are_the_same_ones_without_docker_each_with_a_port_of_its_own() -> None:
+    here, there = (load_agents(DEPLOY / name).spec.fleets for name in ("agents-here.yaml", "agents.yaml"))
+    assert [(each.name, [seat.name for seat in each.seats]) for each in here] == [
+        (each.name, [seat.name for seat in each.seats]) for each in there
+    ]
+    places = [urlsplit(seat.agent) for fleet in here for seat in fleet.seats]
+    assert {place.hostname for place in places} == {"127.0.0.1"}
+    taken = {8000, 9080, 9082, 9090, *(place.port for place in places)}
+    assert len(taken) == 4 + len(places)
+
+
+def test_the_commands_without_docker_are_those_of_the_services() -> None:
+    text = (DEPLOY / "README.md").read_text("utf-8")
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    started = {tuple(shlex.split(line)[1:3]) for line in lines if line.startswith(("emberpool", "python"))}
+    commands = {service["command"][0] for name, service in OURS.items() if name not in ENDING}
+    assert {command for command, _ in started} >= commands
+    assert {f"$DATA/seats/{name}.json" for name in SEATS} == set(re.findall(r"agent --config (\S+)", text))
+    for path in re.findall(r"deploy/[\w./-]+", text):
+        assert (ROOT / path).exists() or path.endswith("/agent-token"), path
+    for line in lines:
+        arguments = shlex.split(line.partition(" 2>")[0])
+        if arguments and arguments[0] == "emberpool":
+            parse(arguments[1:])
 
 
 def jobs() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from scaler.drill.load import Tally, Target, generate
 from scaler.drill.records import Outcome
 from scaler.drill.schedule import Request
 from tests.deploy.compose import ROOT, Here, load
-from tests.deploy.monitoring import RUNBOOKS, commands
+from tests.deploy.monitoring import RUNBOOKS, catalogue, commands, family
 from tests.integration.processes.rig import Processes
 
 READY_SECONDS = 60.0
@@ -98,7 +98,8 @@ async def test_a_burst_through_the_services_promotes_and_loses_nothing(tmp_path:
 
 
 async def scraped(here: Here, session: aiohttp.ClientSession) -> None:
-    """Every target of prometheus.yml answers as Prometheus would ask it."""
+    """Every target of prometheus.yml answers as Prometheus would ask it, with metrics that METRICS.md lists and no others."""
+    metrics = catalogue()
     config = load(ROOT / "deploy/compose/prometheus.yml")
     for job in config["scrape_configs"]:
         if "static_configs" not in job:  # a drill's, which isn't always there
@@ -108,7 +109,10 @@ async def scraped(here: Here, session: aiohttp.ClientSession) -> None:
             service, _, port = target.partition(":")
             async with session.get(f"{here.url(service, int(port))}/metrics", headers=token) as response:
                 assert response.status == 200
-                assert "\nemberpool_" in await response.text()
+                page = await response.text()
+            names = set(re.findall(r"^(emberpool_\w+)", page, re.MULTILINE))
+            assert names
+            assert [name for name in names if family(name, metrics) is None] == []
 
 
 # ------------------------------------------------------------------ runbooks
@@ -143,7 +147,7 @@ def typed(here: Here) -> set[str]:
         found |= {line for line in lines if line.split()[0] in ASKING}
         prose = re.sub(r"```sh\n.*?```", "", book.read_text("utf-8"), flags=re.DOTALL)
         found |= set(re.findall(r"`(emberpool [^`]+)`", prose))
-    policies = here.mounts("controller")["/etc/emberpool/policies.yaml"]
+    policies = here.mounts("controller")["/etc/emberpool"] / "policies.yaml"
     return {re.sub(r"\bPATH\b", str(policies), line) for line in found - NOT_ABOUT_THESE}
 
 

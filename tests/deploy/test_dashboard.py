@@ -1,6 +1,7 @@
 """The rules of Grafana's dashboard linter, and a few of our own, on every committed dashboard."""
 
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import promql_parser
 import pytest
+from ruamel.yaml import YAML
 
 from deploy.monitoring.burst_drill import PATH, rendered
 from tests.deploy.monitoring import (
@@ -15,12 +17,15 @@ from tests.deploy.monitoring import (
     HISTOGRAM_PARTS,
     RANGE,
     RATE_INTERVAL,
+    VARIABLES,
     Metric,
     Query,
     catalogue,
     dashboard_queries,
     family,
+    filled,
     load_dashboard,
+    needs,
     panels,
     rows,
     walk,
@@ -30,8 +35,8 @@ METRICS = catalogue()
 UNITS = {"s", "percentunit", "short", "reqps", "ops", "bytes"}
 WINDOWS = {promql_parser.parse_duration(RATE_INTERVAL), promql_parser.parse_duration(RANGE)}
 RATES = {"rate", "increase"}
-SCRAPED = {"job", "instance"}
-"""Labels that the scraping side gives."""
+SCRAPED = {"namespace", "job", "instance", "arm"}
+"""Labels that the scraping side gives, the last one for drills."""
 
 
 # ------------------------------------------------------------------ a query's faults
@@ -62,7 +67,7 @@ def selector_faults(selector: Any, above: tuple[Any, ...]) -> Iterator[str]:
     yield from kind_faults(name, metric, above)
     given = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
     labels = metric.labels | SCRAPED | ({"le"} if name.endswith("_bucket") else set())
-    for variable in ("job", *sorted({"policy", "fleet", "arm"} & metric.labels)):
+    for variable in ("namespace", "job", "arm", *sorted({"policy", "fleet"} & metric.labels)):
         if "all-of-them" not in given.get(variable, ""):
             yield f"{name} isn't selected by ${variable}"
     kept = {label for node in above for label in grouping(node)}
@@ -104,6 +109,7 @@ def grouping(node: Any) -> list[str]:
             'sum(rate(emberpool_leader{job=~"$job"}[$__rate_interval]))', "up and down", id="rate-of-a-gauge"
         ),
         pytest.param("max(emberpool_leader)", "isn't selected by $job", id="without-job"),
+        pytest.param('max(emberpool_leader{job=~"$job"})', "$namespace", id="without-namespace"),
         pytest.param('max(emberpool_demand_requests{job=~"$job"})', "$policy", id="without-policy"),
         pytest.param('max(emberpool_seats{job=~"$job"})', "$fleet", id="without-fleet"),
         pytest.param('max(emberpool_drill_stage{job=~"$job"})', "$arm", id="without-arm"),
@@ -164,12 +170,14 @@ def test_variables_are_templated_and_follow_the_time_range(path: Path) -> None:
     variables = {each["name"]: each for each in load_dashboard(path)["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["datasource"]["query"] == "prometheus"
-    for name in ("job", "policy", "fleet"):
+    assert set(variables) == {"datasource", *VARIABLES}
+    for name, everything in VARIABLES.items():
         variable = variables[name]
         assert variable["datasource"]["uid"] == "${datasource}"
         assert variable["label"]
         assert variable["refresh"] == 2, "on change of the time range"
-        assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".+")
+        assert variable["description"].endswith(".")
+        assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, everything)
 
 
 @pytest.mark.parametrize("path", ALL)
@@ -179,7 +187,7 @@ def test_the_queries_of_variables_name_what_exists(path: Path) -> None:
             continue
         parts = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
         assert parts is not None
-        selector = promql_parser.parse(parts[1].replace("$job", "any"))
+        selector = promql_parser.parse(filled(parts[1], VARIABLES))
         assert isinstance(selector, promql_parser.VectorSelector)
         if selector.name is not None:
             metric = family(selector.name, METRICS)
@@ -261,7 +269,7 @@ def test_a_table_shows_labels_and_neither_time_nor_value(panel: dict[str, Any]) 
     if panel["type"] != "table":
         return
     (target,) = panel["targets"]  # with a second one the values' fields have other names
-    labels = grouping(promql_parser.parse(target["expr"].replace("$job", "x")))
+    labels = grouping(promql_parser.parse(filled(target["expr"], VARIABLES)))
     (organize,) = (each["options"] for each in panel["transformations"] if each["id"] == "organize")
     shown = {"Time", "Value", *labels} - organize["excludeByName"].keys()
     assert shown == set(labels)
@@ -295,3 +303,53 @@ def test_a_repeated_panel_says_which_one_it_is(panel: dict[str, Any]) -> None:
     if "repeat" in panel:
         assert f"${panel['repeat']}" in panel["title"]
         assert all('"$' + panel["repeat"] + '"' in target["expr"] for target in panel["targets"])
+
+
+# ------------------------------------------------------------------ what queries give
+
+
+SILENT_AGENT = """\
+'emberpool_seats{job="c", fleet="f", value="Serving"}': 1
+'emberpool_seats{job="c", fleet="f", value="Draining"}': 1
+'emberpool_seats{job="c", fleet="f", value="Spare"}': 1
+'emberpool_supply_residents{job="c", fleet="f", policy="chat", supply="Serving"}': 1
+'emberpool_supply_residents{job="c", fleet="f", policy="code", supply="Serving"}': 0
+"""
+"""Three seats, one of which served code when its agent fell silent: it counts as Draining and is no supply of anybody."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "others"), [pytest.param(".+", 1, id="all policies"), pytest.param("code", 2, id="one policy")]
+)
+def test_every_seat_is_shown_once_when_an_agent_is_silent(tmp_path: Path, policy: str, others: int) -> None:
+    (panel,) = (each for each in panels(load_dashboard(PATH)) if each["title"] == "Seats by what they serve")
+    supply, rest, values = (
+        filled(each["expr"], {**VARIABLES, "policy": policy}) for each in panel["targets"]
+    )
+    expected = {f"sum({supply}) + sum({rest}) + sum({values})": 3, f"sum({rest})": others}
+    assert evaluated(tmp_path, SILENT_AGENT, expected) == ""
+
+
+def evaluated(folder: Path, series: str, expected: Mapping[str, float]) -> str:
+    """Have Prometheus evaluate queries over constant series; return how what they give differs from what is expected."""
+    yaml = YAML(typ="safe", pure=True)
+    inputs = [{"series": name, "values": f"{value}x4"} for name, value in yaml.load(series).items()]
+    tests = [
+        {"expr": expr, "eval_time": "1m", "exp_samples": [{"labels": "{}", "value": value}]}
+        for expr, value in expected.items()
+    ]
+    path = folder / "test.yaml"
+    with path.open("w") as file:
+        yaml.dump({"tests": [{"interval": "15s", "input_series": inputs, "promql_expr_test": tests}]}, file)
+    done = subprocess.run(
+        [needs("promtool"), "test", "rules", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_a_wrong_expectation_of_a_query_is_noticed(tmp_path: Path) -> None:
+    assert "exp" in evaluated(tmp_path, SILENT_AGENT, {"sum(emberpool_seats)": 4})

@@ -34,11 +34,13 @@ from tests.deploy.monitoring import (
     ROOT,
     RULES,
     RUNBOOKS,
+    VARIABLES,
     Query,
     catalogue,
     commands,
     dashboard_queries,
     family,
+    filled,
     load_dashboard,
     load_rules,
     needs,
@@ -341,7 +343,7 @@ def test_what_may_be_empty_is_a_query() -> None:
     assert MAY_BE_EMPTY.keys() <= {query.place for query in QUERIES}
 
 
-@pytest.mark.parametrize("name", ["job", "policy", "fleet", "arm"])
+@pytest.mark.parametrize("name", VARIABLES)
 def test_a_variable_has_values(proof: Proof, name: str) -> None:
     (variable,) = (
         each
@@ -351,8 +353,19 @@ def test_a_variable_has_values(proof: Proof, name: str) -> None:
     )
     parts = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
     assert parts is not None
-    selector = parts[1].replace("$job", ".+")
-    assert proof.prometheus.api(f"label/{parts[2]}/values", **{"match[]": selector})
+    assert proof.prometheus.api(f"label/{parts[2]}/values", **{"match[]": filled(parts[1], VARIABLES)})
+
+
+def test_an_arm_and_a_namespace_leave_out_what_is_not_theirs(proof: Proof) -> None:
+    (query,) = (each for each in QUERIES if each.place == "Demand against capacity: $policy / A")
+
+    def shown(**picked: str) -> bool:
+        return bool(proof.prometheus.values(filled(query.expr, {**VARIABLES, **picked}), proof.end))
+
+    assert shown(arm="warm")
+    assert shown(namespace=DRILL_JOB)
+    assert not shown(arm="cold")
+    assert not shown(namespace="serving")
 
 
 def test_a_drill_is_a_job_that_can_be_picked_and_keeps_to_its_own_namespace(proof: Proof) -> None:
@@ -379,7 +392,7 @@ def test_every_metric_that_dashboard_and_alerts_name_is_there(proof: Proof) -> N
 def test_every_metric_that_is_exposed_is_in_the_catalogue(proof: Proof) -> None:
     exposed = proof.prometheus.api("label/__name__/values")
     metrics = catalogue()
-    ours = [name for name in exposed if name.startswith("emberpool_") and not name.endswith("_created")]
+    ours = [name for name in exposed if name.startswith("emberpool_")]
     assert [name for name in ours if family(name, metrics) is None] == []
 
 

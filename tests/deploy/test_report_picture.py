@@ -157,13 +157,13 @@ class Seen:
     complaints: list[str] = field(default_factory=list)
 
 
-async def look(devtools: str, page: Path, scheme: str) -> Seen:
-    """Open a page in a light or dark browser."""
+async def look(devtools: str, page: Path, scheme: str, width: int = 1280) -> Seen:
+    """Open a page in a light or dark browser of so many pixels."""
     async with opened(devtools) as tab:
         for domain in ("Page", "Network", "Runtime", "Log"):
             await tab.call(f"{domain}.enable")
         await tab.call(
-            "Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
         )
         await tab.call(
             "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
@@ -294,6 +294,33 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_every_plot_can_be_read_and_nothing_is_fetched(devtools: str, page: Path, scheme: str) -> None:
     assert faults(await look(devtools, page, scheme), scheme) == []
+
+
+async def test_on_a_telephone_plots_scroll_and_stay_large_enough_to_be_read(
+    devtools: str, page: Path
+) -> None:
+    seen = await look(devtools, page, "light", width=420)
+    assert seen.facts["overflow"] == 0, "the page itself doesn't scroll sideways"
+    for plot in seen.facts["plots"]:
+        assert plot["rect"][2] >= 700, plot["title"]
+        assert min(text["rect"][3] for text in plot["texts"] if text["text"].strip()) >= 9, plot["title"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_spare_seat_is_told_from_one_that_starts(devtools: str, page: Path, scheme: str) -> None:
+    seen = await look(devtools, page, scheme)
+    spare, starting = (brightness(swatch(seen, name)) for name in ("spare", "starting"))
+    assert spare.std() < 5, "plain"
+    assert starting.std() > 20, "hatched"
+    assert abs(spare.mean() - starting.mean()) > 20
+
+
+def swatch(seen: Seen, name: str) -> np.ndarray:
+    """What stands beside a name in the legend of the first plot."""
+    plot, pixels = seen.facts["plots"][0], seen.pictures[0]
+    (x, y, _, height), *_ = (text["rect"] for text in plot["texts"] if text["text"] == name)
+    left, middle = round(x - plot["rect"][0]), round(y - plot["rect"][1] + height / 2)
+    return pixels[middle - 2 : middle + 2, left - 30 : left - 15]
 
 
 def without_data(text: str) -> str:

@@ -9,13 +9,10 @@ from typing import Any
 
 import promql_parser
 import pytest
-import typer
-import typer.core
-import typer.main
 from ruamel.yaml import YAML
 from typer.exceptions import TyperException
 
-from scaler.cli.app import app
+from scaler.cluster.static.listing import load_agents
 from tests.deploy.monitoring import (
     DASHBOARDS,
     MONITORING,
@@ -30,6 +27,7 @@ from tests.deploy.monitoring import (
     load_rules,
     needs,
     panels,
+    parse,
     rows,
     series_named,
     walk,
@@ -67,6 +65,21 @@ def test_promtool_accepts_the_rules() -> None:
 
 def test_promtool_accepts_the_configuration() -> None:
     promtool("check", "config", "prometheus.yaml")
+
+
+def test_promtool_accepts_the_configuration_with_the_jobs_of_separate_processes(tmp_path: Path) -> None:
+    text = (MONITORING / "prometheus.yaml").read_text("utf-8")
+    opened = re.sub(r"^  # (?=- job_name|  )", "  ", text, flags=re.MULTILINE)
+    jobs = YAML(typ="safe", pure=True).load(opened)["scrape_configs"]
+    targets = {job["job_name"]: job.get("static_configs", [{}])[0].get("targets") for job in jobs}
+    assert targets["emberpool-gateway"] == ["127.0.0.1:9082"]
+    listed = load_agents(ROOT / "deploy/compose/agents-here.yaml")
+    seats = [seat.agent for fleet in listed.spec.fleets for seat in fleet.seats]
+    assert [f"http://{target}" for target in targets["emberpool-agent"]] == seats
+    shutil.copytree(MONITORING / "rules", tmp_path / "rules")
+    (tmp_path / "agent-token").write_text("secret")
+    (tmp_path / "prometheus.yaml").write_text(opened)
+    promtool("check", "config", "prometheus.yaml", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in RULE_TESTS])
@@ -173,6 +186,27 @@ def test_a_runbooks_commands_parse(book: Path) -> None:
 
 
 @pytest.mark.parametrize("book", BOOKS)
+def test_a_runbook_that_was_told_nothing_asks_no_process_that_cannot_answer(book: Path) -> None:
+    """A gateway's metric asked of a controller would print nothing, and look like zero."""
+    lines = commands(book)
+    (controller,) = {line for line in lines if line.startswith("export EMBERPOOL_SERVER=")}
+    gateway = {line for line in lines if line.startswith("export GATEWAY_METRICS=")}
+    assert words(controller, VALUES)[1] == "EMBERPOOL_SERVER=http://127.0.0.1:9080"
+    assert all(words(line, VALUES)[1] == "GATEWAY_METRICS=http://127.0.0.1:9082" for line in gateway)
+    for line in lines:
+        if "emberpool_gateway_" in line:
+            assert "$GATEWAY_METRICS/" in line
+            assert gateway
+
+
+@pytest.mark.parametrize("book", BOOKS)
+def test_a_runbooks_commands_end_where_a_process_hangs(book: Path) -> None:
+    for text in re.findall(r"\bcurl [^`\n]+", book.read_text("utf-8")):
+        if "/" in text:
+            assert re.search(r" -m \d+ ", text), text
+
+
+@pytest.mark.parametrize("book", BOOKS)
 def test_the_panels_that_a_runbook_names_are_on_a_dashboard(book: Path) -> None:
     dashboards = [load_dashboard(path) for path in DASHBOARDS]
     titles = [each["title"] for board in dashboards for each in (*rows(board), *panels(board))]
@@ -207,18 +241,3 @@ def test_a_command_that_is_not_there_is_noticed() -> None:
         parse(["seat", "gett"])
     with pytest.raises(TyperException, match="--wide"):
         parse(["seat", "get", "--wide"])
-
-
-def parse(arguments: list[str]) -> None:
-    """Parse a command line down to its command, without running it.
-
-    Raises:
-        TyperException: there is no such command or option.
-    """
-    command: Any = typer.main.get_command(app)
-    context = None
-    rest = arguments
-    while isinstance(command, typer.core.TyperGroup):
-        context = command.make_context(command.name, list(rest), parent=context)
-        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-    command.make_context(command.name, list(rest), parent=context)

@@ -17,6 +17,7 @@ from warmpool.agent.seat import LiveSeat
 from warmpool.agent.server import make_app
 from warmpool.errors import StartFailed
 from warmpool.lifeline import follow_parent
+from warmpool.metric_families import expose_declared_only
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ def run(config: AgentConfig) -> int:
         raise StartFailed(
             f"{TOKEN_VARIABLE} is not set: without a token anyone could pause and resume the engines of this seat"
         )
+    expose_declared_only()
     follow_parent(os.environ)
     asyncio.run(serve(config, token))
     return 0

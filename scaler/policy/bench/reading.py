@@ -73,7 +73,7 @@ spec:
   models: [{name}, {name}-chat]
   engine:
     type: VLLM
-    port: 8001
+    port: {port}
     args: [--max-model-len, "8192", --gpu-memory-utilization, "0.3"]
   priority: {priority}
   objectives:
@@ -107,6 +107,7 @@ def model_text(number: int, *, priority: int = 0) -> str:
     """Return the file of one model."""
     return _MODEL.format(
         number=number,
+        port=8001 + number,
         team=number % 20,
         name=_name(number),
         shared=_shared(number),

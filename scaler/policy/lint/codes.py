@@ -6,6 +6,9 @@ from enum import StrEnum
 class Code(StrEnum):
     """What kind of finding it is."""
 
+    # all documents
+    NOT_ACTED_ON = "NotActedOn"
+    """Something is accepted and nothing is done about it yet."""
     # sizes
     SCALE_UP_DISABLED = "ScaleUpDisabled"
     """A fleet never grows."""

@@ -18,18 +18,18 @@ def lending_findings(subject: Subject) -> Iterator[Finding]:
             yield from _reclaim(subject, policy)
 
 
-def lendable(fleet: Fleet) -> int:
-    """Return the spare seats that a fleet may ever lend: those beyond `spare.min`.
+def lendable(subject: Subject, fleet: Fleet) -> int:
+    """Return the spare seats that a fleet may ever lend while it rests: those beyond `spare.min` and what always serves.
 
     The target of mode Fixed is `spare.min` itself, so that only a schedule's floor, or seats that wait to be deleted, go
-    beyond it.
+    beyond it (`scaler.core.allocate`: borrowers come last, and `spare.min` seats are withheld from them).
     """
-    spare = fleet.spec.spare
-    scheduled = max((each.min_seats for each in fleet.spec.schedules), default=0)
-    if spare.mode is SpareMode.AUTO:
-        most = fleet.spec.max_seats if spare.max is None else spare.max
-        return max(most, scheduled) - spare.min
-    return max(0, scheduled - spare.min)
+    spec, kept = fleet.spec, subject.floor_on(fleet) + fleet.spec.spare.min
+    seats = max((each.min_seats for each in spec.schedules), default=0)
+    if spec.spare.mode is SpareMode.AUTO:
+        learned = spec.max_seats if spec.spare.max is None else spec.spare.max
+        seats = max(seats, subject.floor_on(fleet) + learned)
+    return max(0, min(spec.max_seats, seats) - kept)
 
 
 def _neighbours(subject: Subject, policy: ScalingPolicy) -> list[ScalingPolicy]:
@@ -60,7 +60,7 @@ def _order(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
 def _nothing_to_lend(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
     """Spares up to `spare.min` stay unlent, so that a burst never has to reclaim the first of them."""
     fleets = subject.fleets_of(policy)
-    if any(lendable(fleet) for fleet in fleets):
+    if any(lendable(subject, fleet) for fleet in fleets):
         return
     terms = tuple(
         Term(

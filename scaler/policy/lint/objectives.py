@@ -10,7 +10,7 @@ from scaler.policy.lint.delays import sees_demand
 from scaler.policy.lint.findings import SECONDS, Finding, Place, Severity, Term
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.times import burst_on_spare
-from scaler.policy.scaling_policy import EngineType, ScalingPolicy
+from scaler.policy.scaling_policy import EngineType, Objectives, ScalingPolicy, Serving
 from scaler.policy.signals import EngineMetrics, Measures, Prometheus, Pushed, RedisSignal
 
 ENGINE_EDGES: Final = (
@@ -27,7 +27,9 @@ _EDGES: Final[Mapping[EngineType, tuple[float, ...]]] = {
     EngineType.VLLM: ENGINE_EDGES,
     EngineType.REFERENCE: ENGINE_EDGES,
 }
-_COMMON_EDGES: Final = tuple(sorted(frozenset(ENGINE_EDGES) & frozenset(GATEWAY_EDGES)))
+_SHORTEST_DRAIN: Final = 1
+"""Seconds; the format takes no less."""
+_DEFAULT_DRAIN_AND_LIMIT: Final = (Serving().queue_drain_seconds, Objectives().ttft.limit_seconds)
 _SERVING_LABEL: Final = "serving_emberpool_dev_"
 """How kube-state-metrics writes the label that puts a resident into rotation, up to the policy's name."""
 _COUNTS: Final = frozenset({Measures.REQUESTS, Measures.QUEUE_DEPTH})
@@ -58,12 +60,8 @@ def _objective_place(policy: ScalingPolicy) -> Place:
 def _buckets(policy: ScalingPolicy) -> Iterator[Finding]:
     """A share of requests within the objective is exact on an edge only; between two it is interpolated."""
     limit = policy.spec.objectives.ttft.limit_seconds
-    lacking = []
-    if any(isinstance(signal, Pushed) for signal in policy.spec.signals) and limit not in GATEWAY_EDGES:
-        lacking.append(f"the gateway's ({_around(limit, GATEWAY_EDGES)})")
-    edges = _EDGES.get(policy.spec.engine.type)
-    if edges is not None and limit not in edges:
-        lacking.append(f"the engine's ({_around(limit, edges)})")
+    edges = _histograms(policy)
+    lacking = [f"{name} ({_around(limit, each)})" for name, each in edges.items() if limit not in each]
     if lacking:
         yield Finding(
             code=Code.OBJECTIVE_BETWEEN_BUCKETS,
@@ -73,9 +71,29 @@ def _buckets(policy: ScalingPolicy) -> Iterator[Finding]:
                 f"{limit:g} s is no edge of {' nor of '.join(lacking)} TTFT histogram: shares of requests over it are"
                 " interpolated"
             ),
-            hint=f"edges of both: {_around(limit, _COMMON_EDGES)}",
+            hint=_better_edges(limit, edges),
             terms=(Term(name="objective", value=limit, unit=SECONDS, origin="objectives.ttft"),),
         )
+
+
+def _histograms(policy: ScalingPolicy) -> dict[str, tuple[float, ...]]:
+    """Return whose TTFT histograms tell of the policy, with their edges in seconds."""
+    found: dict[str, tuple[float, ...]] = {}
+    if any(isinstance(signal, Pushed) for signal in policy.spec.signals):
+        found["the gateway's"] = GATEWAY_EDGES
+    if policy.spec.engine.type in _EDGES:
+        found["the engine's"] = _EDGES[policy.spec.engine.type]
+    return found
+
+
+def _better_edges(limit: float, edges: Mapping[str, tuple[float, ...]]) -> str:
+    """Name the nearest objectives that can be read exactly: by all histograms if there are such on both sides."""
+    common = tuple(sorted(frozenset.intersection(*map(frozenset, edges.values()))))
+    if common[0] < limit < common[-1]:
+        whose = "that both histograms have" if len(edges) > 1 else "of the histogram"
+        return f"the nearest edges {whose}: {_around(limit, common)}"
+    each = ", ".join(f"{name}: {_around(limit, own)}" for name, own in edges.items())
+    return f"the nearest edges are {each}; beyond a histogram's last edge it can't tell how late a request was"
 
 
 def _around(limit: float, edges: tuple[float, ...]) -> str:
@@ -103,16 +121,17 @@ def _promotion(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
 def _drain(policy: ScalingPolicy) -> Iterator[Finding]:
     """The drain term asks for too little when a drain may take longer than the objective.
 
-    The deadline term makes up for it, where somebody tells how long the oldest request has waited.
+    The deadline term makes up for it, where somebody tells how long the oldest request has waited; so nothing is said of
+    the two defaults there, nor of a drain that is as short as can be written.
     """
     drain, limit = policy.spec.serving.queue_drain_seconds, policy.spec.objectives.ttft.limit_seconds
-    if drain <= limit:
-        return
     aged = any(
         not isinstance(signal, EngineMetrics | Prometheus)
         or (isinstance(signal, Prometheus) and signal.measures is Measures.QUEUE_AGE_SECONDS)
         for signal in policy.spec.signals
     )
+    if drain <= max(limit, _SHORTEST_DRAIN) or (aged and (drain, limit) == _DEFAULT_DRAIN_AND_LIMIT):
+        return
     rest = (
         "until the age of the oldest request puts the objective at risk"
         if aged
@@ -123,7 +142,7 @@ def _drain(policy: ScalingPolicy) -> Iterator[Finding]:
         severity=Severity.INFO if aged else Severity.WARNING,
         place=Place.of(policy, "spec", "serving", "queueDrainSeconds"),
         message=f"a queue may take {drain} s to drain, longer than the objective of {limit:g} s, {rest}",
-        hint="lower queueDrainSeconds to the objective, which promotes more for the same queue",
+        hint=f"queueDrainSeconds: {max(_SHORTEST_DRAIN, math.floor(limit))} promotes more for the same queue",
         terms=(
             Term(name="drain", value=float(drain), unit=SECONDS, origin="serving.queueDrainSeconds"),
             Term(name="objective", value=limit, unit=SECONDS, origin="objectives.ttft"),

@@ -18,9 +18,11 @@ from scaler.policy.lint.sizes import size_findings
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.template import template_findings
 from scaler.policy.lint.times import policy_times
+from scaler.policy.lint.unbuilt import unbuilt_findings
 from scaler.policy.scaling_policy import ScalingPolicy
 
 _CHECKS: Final[Sequence[Callable[[Subject], Iterator[Finding]]]] = (
+    unbuilt_findings,
     size_findings,
     cost_findings,
     memory_findings,

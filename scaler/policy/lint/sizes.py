@@ -97,10 +97,10 @@ def _dead_zone(subject: Subject, fleet: Fleet) -> Iterator[Finding]:
     swallowed = f", as many as all its spare seats ({spares})" if 0 < spares <= step else ""
     yield Finding(
         code=Code.HPA_DEAD_ZONE,
-        severity=Severity.WARNING,
+        severity=_of_foreign(subject, "hpa_tolerance_percent"),
         place=Place.of(fleet, "spec", "resizedBy"),
         message=(
-            f"the HPA's tolerance of {percent} % ignores a change of one seat from {first} seats on, at {most} seats one of"
+            f"the HPA's tolerance of {percent} %{_guessed(subject, 'hpa_tolerance_percent')} ignores a change of one seat from {first} seats on, at {most} seats one of"
             f" up to {step}{swallowed}"
         ),
         hint=(
@@ -110,6 +110,19 @@ def _dead_zone(subject: Subject, fleet: Fleet) -> Iterator[Finding]:
         ),
         terms=_tolerance_terms(most, percent, "assumption hpaTolerancePercent"),
     )
+
+
+def _of_foreign(subject: Subject, assumption: str) -> Severity:
+    """Return how much a finding about the ScaledObject's HPA matters: it is only a note while its setting is a guess.
+
+    The policies can't be wrong about what stands in a manifest that wasn't shown; they are once somebody says so.
+    """
+    told = assumption in subject.assumptions.model_fields_set
+    return Severity.WARNING if told else Severity.INFO
+
+
+def _guessed(subject: Subject, assumption: str) -> str:
+    return "" if assumption in subject.assumptions.model_fields_set else " (its default, unless the ScaledObject says otherwise)"
 
 
 def _tolerance_terms(most: int, percent: int, origin: str) -> tuple[Term, ...]:
@@ -137,10 +150,10 @@ def _added_up(subject: Subject, fleet: Fleet) -> Iterator[Finding]:
         total = sum(term.value or 0.0 for term in terms)
         yield Finding(
             code=Code.WINDOWS_ADD_UP,
-            severity=Severity.WARNING,
+            severity=_of_foreign(subject, "hpa_down_window_seconds"),
             place=Place.of(fleet, "spec", "scaleDown", "stabilizationWindowSeconds"),
             message=(
-                "windows come one after the other: "
+                f"windows come one after the other{_guessed(subject, 'hpa_down_window_seconds')}: "
                 + " + ".join(f"{term.value:.0f} s ({term.name})" for term in terms)
                 + f" = {total:.0f} s before a seat that nobody needs is deleted"
             ),

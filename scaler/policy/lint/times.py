@@ -41,6 +41,7 @@ def policy_times(subject: Subject, policy: ScalingPolicy) -> tuple[Figure, ...]:
         figures.append(_onto_spares(subject, policy, least, most))
         figures += _onto_neighbours(subject, policy)
         figures += _onto_new(subject, policy, least, most)
+        figures += _onto_own(subject, policy, least, most)
     if most > floor:
         paused = _paused(subject, policy, most)
         figures += [paused, _deleted(subject, policy, paused)]
@@ -81,7 +82,7 @@ def promotion(
 def first_on_spare(subject: Subject, policy: ScalingPolicy) -> Figure:
     """Return 0→1 where a seat is spare: signal + tick + promotion."""
     name = f"0→1 on a {_standing(policy)}"
-    fleets = [fleet for fleet in subject.fleets_of(policy) if _ready(policy, fleet)]
+    fleets = [fleet for fleet in subject.fleets_of(policy) if _ready(subject, policy, fleet)]
     delay = fastest(policy, subject.assumptions, serving=False)
     if delay is None or not fleets:
         never = _BLIND if delay is None else _none_ready(policy)
@@ -114,8 +115,8 @@ def _first_on_new(subject: Subject, policy: ScalingPolicy) -> Figure:
 
 def _onto_spares(subject: Subject, policy: ScalingPolicy, least: int, most: int) -> Figure:
     """As far as the spare seats of its fleets reach, when nobody else wants them."""
-    fleets = [fleet for fleet in subject.fleets_of(policy) if _ready(policy, fleet)]
-    reach = min(most, least + sum(_ready(policy, fleet) for fleet in fleets))
+    fleets = [fleet for fleet in subject.fleets_of(policy) if _ready(subject, policy, fleet)]
+    reach = min(most, least + sum(_ready(subject, policy, fleet) for fleet in fleets))
     if reach == least:
         name = f"{least}→{least + 1} on a {_standing(policy)}"
         return Figure(name=name, unit=SECONDS, never=_none_ready(policy))
@@ -181,6 +182,33 @@ def _onto_new(subject: Subject, policy: ScalingPolicy, least: int, most: int) ->
     return [Figure(name=name, unit=SECONDS, terms=terms, never=slow.never and f"{slow.name}: {slow.never}")]
 
 
+def _onto_own(subject: Subject, policy: ScalingPolicy, least: int, most: int) -> list[Figure]:
+    """From the bridge back onto its own fleet, which grows for the mean over the stable window and not for the peak.
+
+    So a burst that the spares carry and that is soon over starts no pod (`scaler.core.placement.homes`). What exceeds the
+    spares is asked for at once: that is the time on new seats.
+    """
+    home, *bridge = subject.fleets_of(policy)
+    delay = fastest(policy, subject.assumptions, serving=True)
+    if policy.spec.preemptible or delay is None or not any(fleet.spec.spare.min for fleet in bridge):
+        return []
+    floor, present = policy.spec.serving.min, subject.floor_on(home) + home.spec.spare.min
+    reach = min(most, least + home.spec.spare.min + sum(fleet.spec.spare.min for fleet in bridge))
+    reach = min(reach, floor + home.spec.max_seats - present)
+    if reach <= least:
+        return []
+    grown = growing(subject, Resizing(fleet=home, start=present, goal=present + reach - floor))
+    mean = Term(
+        name="mean reaches the load",
+        value=policy.spec.burst.stable_window_seconds + BUCKET_SECONDS,
+        unit=SECONDS,
+        origin="burst.stableWindowSeconds and one bucket of 1 s: its own fleet follows the mean",
+    )
+    terms = (*delay.terms, mean, *grown.terms, *promotion(subject, policy, [home], reach - floor))
+    name = f"{least}→{reach} on its own fleet, off the bridge"
+    return [Figure(name=name, unit=SECONDS, terms=terms, never=grown.never)]
+
+
 def _paused(subject: Subject, policy: ScalingPolicy, most: int) -> Figure:
     """From all serving to the floor, after a burst: the last of them is paused.
 
@@ -235,12 +263,12 @@ def _most(subject: Subject, policy: ScalingPolicy) -> int:
     most = most_serving(subject, policy)
     if not policy.spec.preemptible:
         return most
-    return min(most, policy.spec.serving.min + sum(lendable(fleet) for fleet in subject.fleets_of(policy)))
+    return min(most, policy.spec.serving.min + sum(lendable(subject, fleet) for fleet in subject.fleets_of(policy)))
 
 
-def _ready(policy: ScalingPolicy, fleet: Fleet) -> int:
+def _ready(subject: Subject, policy: ScalingPolicy, fleet: Fleet) -> int:
     """Return the seats that stand ready for a policy on a fleet: its spares; for work that only borrows, those it lends."""
-    return lendable(fleet) if policy.spec.preemptible else fleet.spec.spare.min
+    return lendable(subject, fleet) if policy.spec.preemptible else fleet.spec.spare.min
 
 
 def _standing(policy: ScalingPolicy) -> str:

@@ -37,6 +37,7 @@ from scaler.runtime.bench.exposition import seats
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring
 from scaler.runtime.events import EventLog, Trigger
+from scaler.runtime.garbage import freeze_what_there_is
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.policy_process import PolicyReader
@@ -225,6 +226,8 @@ async def _measure(directory: Path, options: argparse.Namespace) -> None:
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(reloader.run())
         await reloader.request(Cause.REQUEST)  # the reader has started and has read everything once
+        controller.tick(Counter())
+        freeze_what_there_is()  # as the processes do once they have decided
         _say("nothing else", await bench.round(None))
         _say("one file changed", await bench.round(lambda: bench.change(1, 1)))
         _say("every file changed", await bench.round(lambda: bench.change(options.policies, 2)))

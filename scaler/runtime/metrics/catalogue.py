@@ -255,7 +255,7 @@ FLEET_REPLICAS = _gauge(
 FLEET_MAX = _gauge("fleet_max_seats", "Seats that the fleet may have at most.", "seats", FLEET)
 FLEET_SERVING = _gauge(
     "fleet_serving_seats",
-    "Seats that serve or shall serve, wants included: a part of the total.",
+    "Seats that serve or are wanted to serve. More than the total where seats can't be had for all that is wanted.",
     "seats",
     FLEET,
 )

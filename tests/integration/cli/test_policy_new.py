@@ -105,3 +105,54 @@ def test_who_hangs_up_leaves_nothing_behind(tmp_path: Path, asked: str) -> None:
     assert (code, out) == (1, "")
     assert "Traceback" not in person.seen
     assert list(tmp_path.iterdir()) == []
+
+
+def test_answers_that_contradict_those_before_are_asked_for_again(tmp_path: Path) -> None:
+    person = Person(tmp_path, "chat")
+    person.answer("shared-fleet", "")
+    person.answer("engine [VLLM]", "")
+    person.answer("target-in-flight", "8")
+    person.answer("serving-min [1]", "4")
+    person.answer("ttft [1]", "")
+    person.answer("max-seats", "1")
+    person.answer("max-seats", "5")
+    person.answer("gpus [1]", "")
+    person.answer("spare [1]", "2")
+    person.answer("spare [1]", "1")
+    person.answer("resized-by [Emberpool]", "")
+    code, _ = person.leave()
+    assert code == 0
+    assert "must be a whole number from 4 to 100000" in person.seen
+    assert "must be a whole number from 0 to 1" in person.seen
+    assert load_policies([tmp_path / "chat.yaml"]).fleets["chat"].spec.max_seats == 5
+
+
+def test_a_name_that_is_taken_is_asked_for_again(tmp_path: Path) -> None:
+    first = Person(tmp_path, "chat", "--max-seats", "5", "--target-in-flight", "16", "--yes")
+    assert first.leave()[0] == 0
+    person = Person(tmp_path, "--beside", "chat.yaml", "--output", "code.yaml", "--max-seats", "3")
+    person.answer("NAME", "chat")
+    person.answer("NAME", "code")
+    person.read_to("shared-fleet: ")
+    person.hang_up()
+    person.leave()
+    assert "chat is taken by a policy that there is already" in person.seen
+
+
+def test_answers_that_cannot_be_used_together_are_kept(tmp_path: Path) -> None:
+    first = Person(tmp_path, "chat", "--max-seats", "2", "--target-in-flight", "16", "--yes")
+    assert first.leave()[0] == 0
+    person = Person(tmp_path, "code", "--beside", "chat.yaml", "--fleet", "chat")  # whose two seats are taken
+    person.answer("shared-fleet", "")
+    person.answer("engine [VLLM]", "")
+    person.answer("target-in-flight", "8")
+    person.answer("serving-min [1]", "3")
+    person.answer("ttft [1]", "0.5")
+    code, _ = person.leave()
+    assert code == 2
+    end = person.seen.replace("\r", "").rpartition("error: ")[2]
+    assert end.startswith("code.yaml:") or "maxSeats" in end
+    assert end.endswith(
+        "your answers as arguments, to give again with a change: --shared-fleet '' --engine VLLM"
+        " --target-in-flight 8 --serving-min 3 --ttft 0.5\n"
+    )

@@ -63,6 +63,7 @@ class Rig:
     registry: CollectorRegistry
     stack: AsyncExitStack
     limits: QueueLimits = field(default_factory=QueueLimits)
+    ttft_seconds: float = 60.0
 
     async def engine(self, script: Script | None = None) -> tuple[OpenAIEngine, str]:
         engine = OpenAIEngine(script=script or Script())
@@ -73,9 +74,13 @@ class Rig:
             Endpoint(seat=SeatName(f"seat-{url[-5:]}"), uid=url, policy=CHAT, url=url, slots=slots)
             for url in urls
         )
-        self.gateway.routes.replace(
-            {CHAT: PolicyRoutes(models=("m", "m-chat"), endpoints=endpoints, limits=self.limits)}
+        routes = PolicyRoutes(
+            models=("m", "m-chat"),
+            endpoints=endpoints,
+            limits=self.limits,
+            ttft_seconds=self.ttft_seconds,
         )
+        self.gateway.routes.replace({CHAT: routes})
 
     def post(
         self, body: Mapping[str, Any] | None = None, path: str = "/v1/chat/completions", **more: Any

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -243,6 +244,32 @@ async def test_a_client_that_goes_away_while_it_waits_leaves_the_queue() -> None
         ask.cancel()
         assert await r.observed.until_outcomes(1) == [Outcome.ABANDONED]
         assert r.gateway.stats(CHAT).queued == 0
+
+
+@pytest.mark.parametrize("engines", [pytest.param(0, id="in the queue"), pytest.param(1, id="at an engine")])
+async def test_a_client_that_waits_longer_than_promised_and_goes_away_is_told_from_a_whim(
+    engines: int,
+) -> None:
+    async with rig() as r, asyncio.TaskGroup() as group:
+        r.ttft_seconds = 0.001
+        r.route(*[(await r.engine(Script(behaviour=Behaviour.HANG)))[1] for _ in range(engines)])
+        began = time.monotonic()
+        ask = group.create_task(r.ask())
+        await r.until_demand(1)
+        await until(lambda: time.monotonic() - began > 0.1)
+        ask.cancel()
+        assert await r.observed.until_outcomes(1) == [Outcome.ABANDONED_WAITING]
+
+
+async def test_a_client_that_goes_away_in_mid_answer_has_not_waited() -> None:
+    async with rig() as r:
+        r.ttft_seconds = 0.0
+        _, url = await r.engine(Script(behaviour=Behaviour.FLOOD))
+        r.route(url)
+        response = await r.post()
+        await response.content.readany()
+        response.close()
+        assert await r.observed.until_outcomes(1) == [Outcome.ABANDONED]
 
 
 async def test_a_slow_reader_holds_its_engine_back() -> None:

@@ -103,6 +103,9 @@ async def test_signals_of_every_way_reach_a_controller_and_follow_its_policies(t
             headers = {"Authorization": f"Bearer {SIGNAL_TOKEN}"}
             async with session.post(f"{url}/v1/signals", json=body, headers=headers) as answer:
                 assert answer.status == 204
+            for path in ("signals", "first-tokens"):
+                async with session.post(f"{url}/v1/{path}", json={"items": []}) as answer:
+                    assert answer.status == 401
             heard = sample("worker-8", 1, {"backlog": 7}, intervalSeconds=60)
             assert server.call("PUBLISH", "emberpool:signals", json.dumps(heard)) == "1"
             found = await until(

@@ -127,7 +127,7 @@ async def test_without_any_policy_left_the_controller_goes_on(reloading: Reloadi
     assert (found["fleets"], found["policies"]) == (1, 0)
     (reloading.policies / "fleet.yaml").unlink()  # an empty directory is more likely a mistake than a wish
     code, body = await reloading.post()
-    assert (code, body["faults"][0]["message"]) == (422, "the directory holds no *.yaml file")
+    assert (code, body["faults"][0]["message"]) == (422, "the directory holds no *.yaml or *.yml file")
 
 
 async def test_all_files_rewritten_and_removed_for_a_moment_change_nothing(reloading: Reloading) -> None:

@@ -46,7 +46,7 @@ def test_every_fault_is_an_error_with_its_hint_on_stderr(
         (
             f"error: {file}:4:1: spec.maxSeats: is missing: must be an integer from 1 to 100000\n"
             "\n"
-            "hint: seats that the fleet may have at most\n"
+            "hint: seats that the fleet may have at most, for example 12\n"
             "\n"
             f"error: {file}:4:8: spec.maxseats: is not a known key\n"
             "\n"

@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_the_text_goes_from_the_load_to_the_seats(capsys: pytest.CaptureFixture[str], file: str) -> None:
-    code, out, err = run(capsys, file, "--load", "chat=20", "--for", "70")
+    code, out, err = run(capsys, file, "--load", "chat=20", "--for", "70", "--seats", "all")
     assert (code, err) == (0, "")
     assert out == (
         "Load:      chat 20 in flight, 0 queued (the oldest for 0 s), 10 s a request\n"
@@ -134,7 +134,9 @@ def test_how_long_a_request_takes_says_how_long_a_queue_waits(
 
 
 def test_json_holds_every_change_with_its_terms(capsys: pytest.CaptureFixture[str], file: str) -> None:
-    code, out, _ = run(capsys, file, "--load", "chat=20", "--for", "70", "-o", "json")
+    code, out, _ = run(
+        capsys, file, "--load", "chat=20", "--for", "70", "--seats", "all", "-o", "json"
+    )
     tree = json.loads(out)
     assert code == 0
     assert tree["heldSeconds"] == 70
@@ -168,7 +170,7 @@ def test_residents_and_seats_can_be_given(capsys: pytest.CaptureFixture[str], fi
         "json",
     )
     first = json.loads(out)["answers"][0]
-    assert first["seats"] == {"own": 1, "spares": 3}
+    assert first["seats"] == {"own": 1, "spares": 2}
     assert first["policies"]["chat"]["capacity"] == 16
 
 
@@ -196,8 +198,32 @@ def test_a_moment_can_be_given(capsys: pytest.CaptureFixture[str], file: str) ->
         pytest.param(
             ["--load", "chat=1", "--serving", "chat=1.5"],
             "--serving chat=1.5: must be a whole number",
-            "residents and seats are counted",
+            "such as --serving chat=2: requests, residents and seats are counted",
             id="half-a-resident",
+        ),
+        pytest.param(
+            ["--load", "chat=1.5"],
+            "--load chat=1.5: must be a whole number",
+            "such as --load chat=2: requests, residents and seats are counted",
+            id="half-a-request",
+        ),
+        pytest.param(
+            ["--load", "chat=1", "--oldest-wait", "chat=10"],
+            "--oldest-wait chat: no request of it waits",
+            "give --queued chat=N as well",
+            id="the-age-of-nothing",
+        ),
+        pytest.param(
+            ["--load", "chat=1", "--service", "code=10"],
+            "--service code: it has no load",
+            "give --load code=N as well",
+            id="how-long-nothing-takes",
+        ),
+        pytest.param(
+            ["--load", "chat=1", "--serving", "chat=99"],
+            "serving chat=99: its fleets have seats for 5",
+            "let fewer serve at first, or give its fleets more seats",
+            id="more-residents-than-seats",
         ),
         pytest.param(
             ["--load", "chat=1", "--seats", "spare=1"],
@@ -242,3 +268,46 @@ def test_help_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
     assert "emberpool policy explain" in out.partition("Examples:")[2]
+
+
+def test_by_default_there_are_the_seats_of_floors_and_spares(
+    capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    _, out, _ = run(capsys, file, "--load", "chat=20", "--for", "0")
+    assert "Seats up:  own 1, spares 1 (as many as there are at rest; --seats says otherwise)\n" in out
+    assert "Seats give:          1 on own, 1 on spares\n" in out
+
+
+def test_all_seats_but_for_a_fleet_that_is_named(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    _, out, _ = run(capsys, file, "--load", "chat=1", "--seats", "all", "--seats", "spares=2", "--for", "0")
+    assert "Seats up:  own 2, spares 2\n" in out
+
+
+def test_what_is_not_acted_on_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "set.yaml"
+    file.write_text(SET.replace("{maxSeats: 2}", "{maxSeats: 2, gpuHealth: {mode: Observe}}"), "utf-8")
+    sentence = "is not acted on yet: the health of GPUs is not looked at"
+    _, out, _ = run(capsys, str(file), "--load", "chat=1", "--for", "0")
+    assert f"\n\nNot acted on:\n  Fleet own: spec.gpuHealth {sentence}\n\n" in out
+    _, out, _ = run(capsys, str(file), "--load", "chat=1", "--for", "0", "-o", "json")
+    assert json.loads(out)["notActedOn"] == [
+        {"kind": "Fleet", "name": "own", "path": "spec.gpuHealth", "message": sentence}
+    ]
+
+
+def test_a_file_that_cannot_be_used_is_told_as_data(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "set.yaml"
+    file.write_text(SET.replace("maxSeats: 2", "maxSeats: x"), "utf-8")
+    code, out, err = run(capsys, str(file), "--load", "chat=1", "-o", "json")
+    assert (code, err) == (2, "")
+    assert [fault["path"] for fault in json.loads(out)["faults"]] == ["spec.maxSeats"]
+
+
+def test_a_policy_that_shares_nothing_is_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    other = SET.replace("own", "far").replace("spares", "away").replace("chat", "talk").replace("code", "prose")
+    (tmp_path / "a.yaml").write_text(SET, "utf-8")
+    (tmp_path / "b.yaml").write_text(other, "utf-8")
+    _, out, _ = run(capsys, str(tmp_path), "--load", "chat=1", "--for", "0", "-o", "json")
+    assert json.loads(out)["answers"][0]["policies"].keys() == {"chat", "code"}

@@ -55,16 +55,16 @@ Policy chat: on spares
   0→1 on a new seat     > 60.2s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
   1→3 on spare seats    0.23s     signal gateway 10ms + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
   1→5 on new seats      > 60.2s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
-  5→0, paused           2m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
-  5→0, seats deleted    7m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
+  5→0, paused           2m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
+  5→0, seats deleted    7m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
 
 Policy code: on spares
   TIME                 AT MOST   MADE OF
   0→1                  never     serving.min keeps 1 serving
-  1→3 on spare seats   0.17s     signal gateway 10ms + tick 20ms + decision 1ms + promotion to first token 0.14s
-  1→6 on new seats     > 60.2s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s
-  6→1, paused          2m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
-  6→1, seats deleted   7m37s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
+  1→3 on spare seats   0.18s     signal gateway 10ms + tick 20ms + decision 1ms + promotion to first token 0.14s
+  1→6 on new seats     > 60.1s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s
+  6→1, paused          2m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
+  6→1, seats deleted   7m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
 
 info: {file}:6:21: spec.seat.memoryMiB: whether 2 residents fit a seat can't be told without engine.kvMiB of code [MemoryUnknown]
 

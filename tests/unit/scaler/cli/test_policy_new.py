@@ -1,6 +1,7 @@
 """`emberpool policy new` where nobody can be asked: what flags say, what is missing, and what is refused."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -141,13 +142,61 @@ def test_unless_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_cannot_be_used_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "chat", "--max-seats", "1", "--target-in-flight", "8")
-    assert (code, out) == (2, "")
-    assert err.startswith(
-        "nothing was written; --dry-run shows the text that these lines are of\n"
-        "error: chat.yaml:21:13: spec.maxSeats: floors and spares need 1 (chat serving.min) + 1 (chat spare.min) = 2 seats"
+    code, out, err = run(
+        capsys, "chat", "--max-seats", "2", "--spare", "2", "--serving-min", "1", "--target-in-flight", "8"
     )
+    assert (code, out) == (2, "")
+    assert re.match(
+        r"error: chat\.yaml:\d+:13: spec\.maxSeats: floors and spares need 1 \(chat serving\.min\)"
+        r" \+ 2 \(chat spare\.min\) = 3 seats",
+        err,
+    )
+    assert err.endswith("\nnothing was written; --dry-run shows the text that these lines are of\n")
     assert not Path("chat.yaml").exists()
+
+
+def test_a_default_that_does_not_fit_is_told_with_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "chat", "--max-seats", "2", "--spare", "2", "--target-in-flight", "8")
+    assert (code, err) == (
+        2,
+        "error: --serving-min is 1 by default: must be a whole number from 0 to 0\n\nhint: give --serving-min\n\n",
+    )
+
+
+def test_where_no_seat_is_left_for_a_spare_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "chat", "--max-seats", "1", "--target-in-flight", "8")
+    assert code == 0
+    assert err.startswith("no spare seat: 1 at most leave no room beside those that always serve\n")
+    assert load_policies([Path("chat.yaml")]).fleets["chat"].spec.spare.min == 0
+
+
+def test_work_that_can_wait_is_written_with_all_that_makes_it_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "-m", "chat", "--shared-fleet", "spares", *NUMBERS, "--output", "first.yaml")
+    code, _, err = run(
+        capsys, "batch", "--fleet", "spares", "--beside", "first.yaml", "--target-in-flight", "64",
+        "--preemptible", "--priority", "-10", "--serving-max", "3", "--signal", "Pushed",
+        "--signal", "RedisStream=jobs/workers", "--signal", "RedisList=more=jobs",
+        "--signal", "Prometheus=QueueDepth=sum(q{a=\"b\"})",
+    )  # fmt: skip
+    assert code == 0, err
+    spec = load_policies([Path("first.yaml"), Path("batch.yaml")]).policies["batch"].spec
+    assert (spec.preemptible, spec.priority, spec.serving.min, spec.serving.max) == (True, -10, 0, 3)
+    written = [signal.model_dump(by_alias=True, exclude_unset=True) for signal in spec.signals]
+    assert written == [
+        {"name": "gateway", "type": "Pushed"},
+        {"name": "queue", "type": "RedisStream", "key": "jobs", "group": "workers"},
+        {"name": "queue-2", "type": "RedisList", "key": "more=jobs"},
+        {"name": "prometheus", "type": "Prometheus", "measures": "QueueDepth", "query": 'sum(q{a="b"})'},
+    ]
+
+
+def test_what_comes_next_is_about_all_files_of_the_set(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "-m", "chat", "--shared-fleet", "spares", *NUMBERS, "--output", "the first.yaml")
+    _, _, err = run(
+        capsys, "code", "--shared-fleet", "spares", "--beside", "the first.yaml", *NUMBERS, "--output", "b.yaml"
+    )
+    assert err.splitlines()[-1] == "next: emberpool policy lint 'the first.yaml' b.yaml"
+    assert main(["policy", "lint", "the first.yaml", "b.yaml"]) == 0
 
 
 NOBODY = "standard input is no terminal, so nobody is asked; give each of them"
@@ -194,6 +243,30 @@ NOBODY = "standard input is no terminal, so nobody is asked; give each of them"
             "invalid value for '--engine': 'TGI' is not one of 'Reference', 'VLLM', 'SGLang', 'Generic'",
             "see emberpool policy new --help",
             id="engine",
+        ),
+        pytest.param(
+            ["chat", *NUMBERS, "--signal", "RedisLst=jobs"],
+            "--signal RedisLst=jobs: there is no type RedisLst: did you mean RedisList?",
+            "such as --signal RedisList=jobs",
+            id="signal-type",
+        ),
+        pytest.param(
+            ["chat", *NUMBERS, "--signal", "RedisStream=jobs"],
+            "--signal RedisStream=jobs: must be RedisStream=KEY/GROUP",
+            "such as --signal RedisList=jobs",
+            id="signal-lacks",
+        ),
+        pytest.param(
+            ["chat", *NUMBERS, "--signal", "Pushed=x"],
+            "--signal Pushed=x: must be Pushed",
+            "such as --signal RedisList=jobs",
+            id="signal-has-too-much",
+        ),
+        pytest.param(
+            ["-m", "a", "-m", "b", "--fleet", "f", *NUMBERS, "--signal", "RedisList=jobs"],
+            "--signal RedisList=jobs is one model's, and there are several",
+            "write a file for each of them: its load would count for all",
+            id="one-queue-for-several",
         ),
         pytest.param(
             ["chat", *NUMBERS, "--output", "nowhere/chat.yaml"],

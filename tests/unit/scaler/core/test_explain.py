@@ -109,3 +109,20 @@ def test_a_reason_is_given_once_and_keeps_its_place() -> None:
     codes = [reason.code for reason in run.decision.policies["a"].reasons]
     assert codes[:2] == [ReasonCode.DEADLINE_AT_RISK, ReasonCode.BURST_ENTERED]
     assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.25, "250 ms"),
+        (300.0, "300 s"),
+        (599.0, "599 s"),
+        (657.0, "10 min 57 s"),
+        (3600.0, "1 h"),
+        (7321.0, "2 h 2 min"),
+        (298_800.0, "3 d 11 h"),
+    ],
+)
+def test_how_long_until_something_may_change_reads_as_a_time(seconds: float, said: str) -> None:
+    reason = Reason(code=ReasonCode.FROZEN, facts={}, until=seconds)
+    assert explain(reason, 0.0).endswith(f"; this may change in {said}.")

@@ -231,7 +231,7 @@ def test_seconds_and_milliseconds_say_the_same_objective() -> None:
                 + "x"
                 * 57
                 + '…" | name of the object,'
-                " unique among the objects of its kind"
+                " unique among the objects of its kind, for example llama-8b"
             ],
             id="name-too-long",
         ),
@@ -261,10 +261,95 @@ def test_seconds_and_milliseconds_say_the_same_objective() -> None:
                 (
                     "f.yaml:28:29: spec.burst.thresholdPercent: must be an integer from 101 to 1000, is 100 |"
                     " a burst begins when demand over the short window reaches this share of the serving capacity, in"
-                    " percent"
+                    " percent, for example 150"
                 )
             ],
             id="threshold-that-is-always-reached",
+        ),
+        pytest.param(
+            "serving: {min: 2, max: 5",
+            "serving: {min: 0, max: 0",
+            [
+                (
+                    "f.yaml:27:26: spec.serving.max: must be an integer from 1 to 1000000, is 0 | residents that serve at"
+                    " most, for example 4"
+                )
+            ],
+            id="a-model-that-may-never-serve",
+        ),
+        pytest.param(
+            "spare: {min: 1, max: 3",
+            "spare: {min: 1, max: 3, quantile: 95",
+            [
+                "f.yaml:8:37: spec.spare.quantile: is for mode Auto, and mode is Fixed | set mode: Auto, or remove quantile"
+            ],
+            id="quantile-of-fixed-spares",
+        ),
+        pytest.param(
+            "spare: {min: 1, max: 3",
+            "spare: {min: 1, max: 3, lookbackSeconds: 3600",
+            [
+                (
+                    "f.yaml:8:44: spec.spare.lookbackSeconds: is for mode Auto, and mode is Fixed | set mode: Auto, or"
+                    " remove lookbackSeconds"
+                )
+            ],
+            id="look-back-of-fixed-spares",
+        ),
+        pytest.param(
+            "behavior: CurrentReplicasIfHigher",
+            "behavior: CurrentReplicas",
+            [
+                (
+                    "f.yaml:29:72: spec.fallback.replicas: is 3, and behavior CurrentReplicas compares with no number |"
+                    " remove replicas, or set behavior: CurrentReplicasIfHigher"
+                )
+            ],
+            id="a-number-that-the-fallback-ignores",
+        ),
+        pytest.param(
+            "spec: {maxSeats: 3}",
+            "spec: {maxSeats: 3, spare: Auto}",
+            [
+                (
+                    'f.yaml:14:28: spec.spare: must be a mapping, is "Auto" | write {mode: "Auto"}; it has the keys mode,'
+                    " min, max, quantile, lookbackSeconds, replenish, parked"
+                )
+            ],
+            id="a-key-below-is-left-out",
+        ),
+        pytest.param(
+            "seat: {gpus: 2,",
+            "seat: {gpus: two,",
+            [
+                (
+                    'f.yaml:7:16: spec.seat.gpus: must be an integer from 0 to 16, is "two" | GPUs of one seat, which every'
+                    " resident of the seat uses as a whole, for example 1"
+                )
+            ],
+            id="an-acronym-keeps-its-capitals",
+        ),
+        pytest.param(
+            "spec: {maxSeats: 3}",
+            "spec: {maxSeats: 3, frozen: {until: '2026-12-24T18:00:00+25:00', reason: update}}",
+            [
+                (
+                    "f.yaml:14:37: spec.frozen.until: there is no such time: the hour of the offset goes from 0 to 23, and"
+                    " is 25 | as 2026-12-24T18:00:00Z, or with an offset as 2026-12-24T18:00:00+01:00"
+                )
+            ],
+            id="an-offset-that-no-place-has",
+        ),
+        pytest.param(
+            "spec: {maxSeats: 3}",
+            "spec: {maxSeats: 3, frozen: {until: '2026-02-30T18:00Z', reason: update}}",
+            [
+                (
+                    "f.yaml:14:37: spec.frozen.until: there is no such time: 2026-02 has fewer than 30 days |"
+                    " as 2026-12-24T18:00:00Z, or with an offset as 2026-12-24T18:00:00+01:00"
+                )
+            ],
+            id="a-day-that-the-month-lacks",
         ),
     ],
 )
@@ -300,6 +385,64 @@ def test_a_policys_own_name_is_a_model_name_too() -> None:
             " list it in one policy; see f.yaml:18"
         )
     ]
+
+
+def on_port(name: str, port: int, *fleets: str) -> str:
+    shares = ", ".join(f"{{name: {fleet}, targetInFlight: 8}}" for fleet in fleets)
+    return (
+        f"---\napiVersion: emberpool.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {{name: {name}}}\n"
+        f"spec: {{fleets: [{shares}], serving: {{min: 0}}, engine: {{port: {port}}}}}\n"
+    )
+
+
+def test_residents_of_a_seat_share_a_pod_and_so_no_port() -> None:
+    assert faults(FLEET + on_port("a", 8001, "own", "spares") + on_port("b", 8001, "own", "spares")) == [
+        (
+            "f.yaml:25:119: spec.engine.port: port 8001 is that of policy a already, in f.yaml:20, and both are on each"
+            " seat of own | give each policy of a fleet a port of its own"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [on_port("b", 8002, "own"), on_port("b", 8001, "spares")], ids=["another-port", "another-fleet"]
+)
+def test_a_port_is_free_on_other_pods(other: str) -> None:
+    assert set(compiled(FLEET + on_port("a", 8001, "own") + other).policies) == {"a", "b"}
+
+
+BUDGET = """\
+---
+apiVersion: emberpool.dev/v1alpha1
+kind: Controller
+metadata: {name: emberpool}
+spec: {gpuBudget: %d}
+"""
+
+
+def test_a_budget_holds_the_floors() -> None:
+    assert faults(FLEET + POLICY + SECOND % ("code", "spares", "code", 1) + BUDGET % 2) == [
+        (
+            "f.yaml:39:19: spec.gpuBudget: floors need 2 (chat serving.min) + 1 (code serving.min) = 3 GPUs, and the"
+            " budget is 2 | raise gpuBudget, or lower serving.min"
+        )
+    ]
+    on_two = POLICY.replace("    - {name: spares, targetInFlight: 24}\n", "")
+    assert faults(FLEET + on_two + BUDGET % 3) == [
+        (
+            "f.yaml:33:19: spec.gpuBudget: floors need 4 (chat serving.min × 2 GPUs) = 4 GPUs, and the budget is 3 |"
+            " raise gpuBudget, or lower serving.min"
+        )
+    ]
+    single = on_two.replace("serving: {min: 2", "serving: {min: 1").replace("seat: {gpus: 2", "seat: {gpus: 1")
+    assert " = 2 GPUs, and" in faults(FLEET + single + BUDGET % 1)[0]
+    assert "= 1 GPU, and" in faults(FLEET.replace("gpus: 2", "gpus: 1") + single + BUDGET % 0)[0]
+
+
+@pytest.mark.parametrize("budget", [3, 96])
+def test_a_budget_may_be_too_small_for_spares(budget: int) -> None:
+    text = FLEET + POLICY + SECOND % ("code", "spares", "code", 1) + BUDGET % budget
+    assert compiled(text).gpu_budget == budget
 
 
 def test_two_policies_of_one_name() -> None:

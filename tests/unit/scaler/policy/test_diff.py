@@ -269,8 +269,39 @@ def test_an_object_that_says_the_same_under_another_name_was_renamed() -> None:
     )
 
 
-def test_a_renamed_fleet_that_names_no_workload_is_told_once() -> None:
-    assert [change.path for change in changes(fleet(), fleet(name="other"))] == ["metadata.name"]
+def test_a_renamed_fleet_that_names_no_workload_has_another_one() -> None:
+    assert words(fleet(), fleet(name="other")) == [
+        "fleet other: renamed from own (labels, metrics and pod names carry the new name)",
+        "fleet other: target.name own → other (the pods of another workload are the seats)",
+    ]
+
+
+def test_a_renamed_fleet_that_names_its_workload_keeps_it() -> None:
+    target = "target: {kind: Deployment, name: own}"
+    assert [change.path for change in changes(fleet(target), fleet(target, name="other"))] == ["metadata.name"]
+
+
+@pytest.mark.parametrize(
+    ("signal", "said"),
+    [
+        pytest.param(
+            QUEUE,
+            "{name: q, key: jobs, server: {mode: Standalone, database: 0}, intervalMilliseconds: 1000,"
+            " timeoutMilliseconds: 500, type: RedisList}",
+            id="redis",
+        ),
+        pytest.param(
+            "{name: p, type: Prometheus, query: up, measures: Requests}",
+            "{name: p, type: Prometheus, query: up, measures: Requests, intervalSeconds: 15, timeoutSeconds: 5,"
+            " tls: {skipVerify: false}}",
+            id="prometheus",
+        ),
+    ],
+)
+def test_an_added_entry_is_told_without_what_it_does_not_give(signal: str, said: str) -> None:
+    (added,) = words(policy("signals: [{name: g, type: Pushed}]"), policy(f"signals: [{{name: g, type: Pushed}}, {signal}]"))
+    assert said in added
+    assert "null" not in added
 
 
 def test_where_several_could_have_been_renamed_none_was() -> None:

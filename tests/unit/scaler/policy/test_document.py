@@ -17,6 +17,12 @@ def one(text: str) -> Document:
     return document
 
 
+def hints(text: str) -> list[str]:
+    with pytest.raises(PolicyError) as raised:
+        parse_documents(text, "f.yaml")
+    return [fault.hint for fault in raised.value.faults]
+
+
 def faults(text: str) -> list[str]:
     with pytest.raises(PolicyError) as raised:
         parse_documents(text, "f.yaml")
@@ -128,6 +134,69 @@ def test_scalars_follow_the_core_schema(text: str, expected: object) -> None:
 )
 def test_what_would_mislead_is_refused(text: str, expected: list[str]) -> None:
     assert faults(text) == expected
+
+
+FIRST = "apiVersion: e/v1\nkind: Fleet\nmetadata: {name: a}\nspec: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            FIRST * 3,
+            [
+                "5:1: a second document begins inside the one of line 1: apiVersion appears twice",
+                "9:1: a second document begins inside the one of line 1: apiVersion appears twice",
+            ],
+            id="two-of-three",
+        ),
+        pytest.param(
+            FIRST + "kind: Fleet\napiVersion: e/v1\nspec: {}\n",
+            ["5:1: a second document begins inside the one of line 2: kind appears twice"],
+            id="kind-first",
+        ),
+        pytest.param(
+            FIRST + "spec: {}\n", ['5:1: the key "spec" appears twice, first in line 4'], id="one-key-alone"
+        ),
+        pytest.param(
+            "a: {kind: 1, kind: 2}", ['1:14: the key "kind" appears twice, first in line 1'], id="further-inside"
+        ),
+    ],
+)
+def test_a_forgotten_line_of_dashes_is_one_fault_for_each_document(text: str, expected: list[str]) -> None:
+    assert faults(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        pytest.param(FIRST * 2, "is a line with --- missing before it?", id="two-documents"),
+        pytest.param(
+            "start: */5 8 * * *",
+            'a text that begins with * must be in quotes: "*/5 8 * * *"',
+            id="cron-with-a-step",
+        ),
+        pytest.param(
+            "{start: */5,30 8 * * *, end: 3}  # all of it",
+            'a text that begins with * must be in quotes: "*/5,30 8 * * *"',
+            id="cron-in-braces",
+        ),
+        pytest.param("start: *x # why", 'a text that begins with * must be in quotes: "*x"', id="comment"),
+        pytest.param("start: * 8 * * *", "a text that begins with * or & must be in quotes", id="cron-with-a-star"),
+        pytest.param("start: @daily", "a text that begins with this character must be in quotes", id="at"),
+        pytest.param(
+            "a: {{ .Values.max }}", "is this a template? Render it first, as `helm template` does", id="template"
+        ),
+        pytest.param(
+            "a: 1\n{{- end }}", "is this a template? Render it first, as `helm template` does", id="template-end"
+        ),
+        pytest.param("~: 3", "write a name before the colon", id="no-key"),
+        pytest.param("1: 3", "put the key into quotes", id="number-as-key"),
+        pytest.param("{[a]: 3}", "a key is a single word", id="list-as-key"),
+    ],
+)
+def test_the_hint_is_for_what_was_written(text: str, hint: str) -> None:
+    assert hints(text) == [hint]
 
 
 def test_deep_nesting_through_aliases_is_refused() -> None:

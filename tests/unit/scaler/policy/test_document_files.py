@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -121,7 +122,46 @@ def test_all_unusable_files_are_named_at_once_in_their_order(tmp_path: Path) -> 
         ("latin.yaml", 1, 6, "is not UTF-8: byte 0xeb can't be decoded"),
         ("large.yaml", 1, 1, "is larger than 1024 KiB"),
         ("missing.yaml", 1, 1, "no such file"),
-        ("empty", 1, 1, "the directory holds no *.yaml file"),
+        ("empty", 1, 1, "the directory holds no *.yaml or *.yml file"),
         ("torn.yaml", 1, 5, "is not valid YAML: expected the node content, but found the end of the file"),
         ("link.yaml", 1, 1, "is a link to a file that isn't there"),
     ]
+
+
+# ------------------------------------------------------------------ pipes
+
+
+def test_a_pipe_into_which_nobody_writes_is_a_fault_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert refused(tmp_path / "pipe") == [("pipe", 1, 1, "is a pipe into which nobody writes")]
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    text = "a: 1\n" + "# more than a pipe holds at once\n" * 10_000
+    writer = Thread(target=(tmp_path / "pipe").write_text, args=(text,))
+    writer.start()
+    assert data(tmp_path / "pipe") == [{"a": 1}]
+    writer.join()
+
+
+def test_what_a_shell_puts_in_the_place_of_a_command_is_read() -> None:
+    read, write = os.pipe()
+    os.write(write, b"a: 1")
+    os.close(write)
+    assert data(Path(f"/dev/fd/{read}")) == [{"a": 1}]
+    os.close(read)
+
+
+def test_a_writer_may_take_its_time(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    found: list[object] = []
+    reader = Thread(target=lambda: found.extend(data(tmp_path / "pipe")))
+    reader.start()
+    reader.join(timeout=1.5)  # longer than one has to come at all
+    assert reader.is_alive()
+    os.write(writer, b"a: 1")
+    os.close(writer)
+    reader.join()
+    assert found == [{"a": 1}]

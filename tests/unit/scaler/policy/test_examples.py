@@ -1,5 +1,6 @@
 """The examples in `policies/`: each can be used, by itself and with the others, and shows what it is there for."""
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -8,17 +9,19 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from scaler.policy.compile import PolicySet, load_policies
-from scaler.policy.document import load_documents, parse_documents
+from scaler.policy.document import dotted, load_documents, parse_documents
 from scaler.policy.fleet import FleetMode, ResizedBy, SpareMode
 from scaler.policy.schedules import floor_at
 from scaler.policy.signals import EngineMetrics, Prometheus, RedisStream
 from scaler.policy.template import Starts, Written, template
+from scaler.policy.unbuilt import not_acted_on
 from scaler.policy.workload import find_workload
 from warmpool.seats import FleetName, PolicyName
 
 EXAMPLES = Path(__file__).parents[4] / "policies"
 FILES = sorted(EXAMPLES.glob("*.yaml"))
 MODELINE = "# yaml-language-server: $schema=schema/emberpool.schema.json\n"
+NOT_ACTED_ON = "# Not acted on yet: "
 EVERY_FILE = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 
 
@@ -49,6 +52,21 @@ def test_each_is_a_page_that_says_what_it_shows(file: Path) -> None:
     assert len(text.splitlines()) <= 100
     assert first.startswith(MODELINE + "# ")
     assert all(document.startswith(MODELINE) for document in others)  # the comment counts for one document
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: file.name)
+def test_each_says_what_of_it_is_not_acted_on_yet(file: Path) -> None:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    told = [line.removeprefix(NOT_ACTED_ON).rstrip(".") for line in lines if line.startswith(NOT_ACTED_ON)]
+    found = [dotted(each.path) for document in load_documents([file]) for each in not_acted_on(document.data)]
+    assert [key for line in told for key in line.split(", ")] == list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: file.name)
+def test_cron_fields_are_in_quotes(file: Path) -> None:
+    for line in file.read_text(encoding="utf-8").splitlines():
+        for value in re.findall(r"\b(?:start|end): (\S)", line.partition("#")[0]):
+            assert value == '"', line
 
 
 @pytest.mark.parametrize(

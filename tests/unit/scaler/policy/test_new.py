@@ -1,5 +1,6 @@
 """A first policy file: what is written is what was decided for, it validates, and it explains itself."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,10 @@ BRIDGED = NewSet(
 )
 
 
+COMMENTED_OUT = re.compile(r"( *)# (\w+: \d+)$")
+"""A key that is written once it has been measured."""
+
+
 def read(new: NewSet) -> PolicySet:
     return compile_set(parse_documents(written(new), "new.yaml"))
 
@@ -111,7 +116,9 @@ def test_each_document_names_its_schema_first(new: NewSet) -> None:
 @pytest.mark.parametrize("new", [ALONE, TOGETHER, BRIDGED], ids=["alone", "together", "bridged"])
 def test_nothing_is_explained_twice(new: NewSet) -> None:
     comments = [
-        line for line in written(new).splitlines() if line.strip().startswith("# ") and line != MODELINE
+        line
+        for line in written(new).splitlines()
+        if line.strip().startswith("# ") and line != MODELINE and not COMMENTED_OUT.match(line)
     ]
     assert len(comments) == len(set(comments))
 
@@ -167,3 +174,17 @@ def test_ports_that_neighbours_have_are_not_given_again() -> None:
     assert free_ports(policies, ["chat"], 2) == [8003, 8004]
     assert free_ports(policies, ["another"], 2) == [8001, 8002]
     assert free_ports(None, ["chat"], 1) == [8001]
+
+
+@pytest.mark.parametrize("new", [ALONE, TOGETHER, BRIDGED], ids=["alone", "together", "bridged"])
+def test_what_is_to_be_measured_counts_once_its_mark_is_taken_away(new: NewSet) -> None:
+    text = "\n".join(COMMENTED_OUT.sub(r"\1\2", line) for line in written(new).splitlines())
+    policies = compile_set(parse_documents(text, "new.yaml"))
+    assert all(fleet.spec.seat.memory_mib for fleet in policies.fleets.values())
+    for policy in policies.policies.values():
+        engine = policy.spec.engine
+        assert engine.paused_mib and engine.kv_mib and engine.start_seconds
+
+
+def test_a_seat_without_gpus_has_no_memory_of_theirs() -> None:
+    assert "memoryMiB" not in written(replace(ALONE, fleets=(replace(FLEET, gpus=0),)))

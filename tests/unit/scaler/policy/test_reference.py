@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,21 +12,23 @@ from scaler.cli.app import main
 from scaler.cli.formats import FORMATS, POLICIES
 from scaler.drill.loading import load_scenario
 from scaler.policy import guide, reference
+from scaler.policy.base import DNS_LABEL
 from scaler.policy.compile import KINDS, compile_set
 from scaler.policy.document import load_documents, parse_documents
+from scaler.policy.lint.objectives import ENGINE_EDGES, GATEWAY_EDGES
 from scaler.policy.reference import Section, layout_of
 from scaler.policy.schema import schema_of_all
 from scaler.policy.source import model_for, validate
+from scaler.policy.unbuilt import UNBUILT
 
-PAGE = POLICIES / "README.md"
+PAGES = {POLICIES / reference.HOME, *(POLICIES / path for path in reference.OWN_PAGES.values())}
 SCHEMA = schema_of_all(FORMATS)
 LAYOUT = layout_of(SCHEMA["definitions"])
-TEXT = PAGE.read_text("utf-8")
+TEXTS = {page: page.read_text("utf-8") for page in sorted(PAGES)}
+HOME = TEXTS[POLICIES / reference.HOME]
+TEXT = "\n".join([HOME, *(text for text in TEXTS.values() if text is not HOME)])
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"^\$ emberpool (.*)$", TEXT, flags=re.MULTILINE)
-HEADINGS = re.findall(
-    r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", TEXT, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE
-)
 each_kind = pytest.mark.parametrize("kind", FORMATS)
 
 NOT_SHOWN = {
@@ -36,8 +39,20 @@ NOT_SHOWN = {
 """Keys that an example can't have beside those that it has: they exclude each other, or ask for what it doesn't do."""
 
 
-def test_the_page_is_fresh() -> None:
-    assert formats.generated()[PAGE] == TEXT, "run: make generate"
+def headings(text: str) -> list[str]:
+    found: list[str] = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE
+    )
+    return found
+
+
+def anchors(text: str) -> list[str]:
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings(text)]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_each_page_is_fresh(page: Path) -> None:
+    assert formats.generated()[page] == TEXTS[page], "run: make generate"
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: re.search(r"kind: (\w+)", block)[1])
@@ -84,7 +99,7 @@ def rows_of(section: Section) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The rows of a section's table, by key."""
     _, found, rest = TEXT.partition(f"### {section.title}\n")
     assert found
-    for line in rest.partition("\n#")[0].splitlines():
+    for line in rest.partition("\n#")[0].replace("a DNS label", DNS_LABEL).splitlines():
         if line.startswith("| `"):
             key, *cells = [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             yield key.strip("`"), tuple(cells)
@@ -93,7 +108,8 @@ def rows_of(section: Section) -> Iterator[tuple[str, tuple[str, ...]]]:
 def test_every_kind_has_a_chapter_and_an_example() -> None:
     assert set(FORMATS) == set(guide.KINDS)
     for kind in FORMATS:
-        assert {kind, f"{kind}: an example"} <= set(HEADINGS)
+        page = TEXTS[POLICIES / reference.OWN_PAGES.get(kind, reference.HOME)]
+        assert {kind, f"{kind}: an example"} <= set(headings(page))
 
 
 @each_kind
@@ -119,12 +135,46 @@ def collect(node: dict[str, Any], data: Any, shown: dict[str, set[str]]) -> None
                 collect(form["properties"].get(key, {}), inner, shown)
 
 
-def test_every_link_inside_the_page_leads_to_one_heading() -> None:
-    anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADINGS]
-    assert len(set(anchors)) == len(anchors)
-    links = re.findall(r"\]\(#([^)]*)\)", TEXT)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_or_to_one_heading_of_the_page(page: Path) -> None:
+    known = anchors(TEXTS[page])
+    assert len(set(known)) == len(known)
+    links = re.findall(r"\]\((?!https:)([^)]*)\)", TEXTS[page])
     assert links
-    assert set(links) <= set(anchors)
+    assert [link for link in links if link.startswith("#") and link[1:] not in known] == []
+    assert [link for link in links if not link.startswith("#") and not (page.parent / link).exists()] == []
+
+
+def test_what_a_dns_label_is_stands_there_once() -> None:
+    assert TEXT.count("lower-case letters, digits") == 1
+
+
+def test_the_guide_knows_the_edges_of_histograms() -> None:
+    text = " ".join(guide.BEFORE.split())
+    for edges in (ENGINE_EDGES, GATEWAY_EDGES):
+        *most, last = (f"{edge:g}" for edge in edges if edge >= 0.1)
+        assert f"{', '.join(most)} and {last}" in text
+
+
+def test_what_is_not_acted_on_yet_is_marked() -> None:
+    for entry in UNBUILT:
+        rest = TEXT.partition(f"{entry.instead}.")
+        assert rest[1], entry
+        assert re.search(r"Not acted on yet:(\*\*)? $", rest[0])
+
+
+def test_every_command_about_policies_is_told() -> None:
+    told = set(re.findall(r"^\| `(policy \w+)` \|", HOME, flags=re.MULTILINE))
+    assert told == {f"policy {name}" for name in ("new", "validate", "lint", "explain", "diff")}
+
+
+def test_every_column_of_a_lint_report_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "lint", str(POLICIES / "shared-spares.yaml")]) == 0
+    lines = [re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    heads = [cells for cells in lines if len(cells) > 1 and re.fullmatch(r"[A-Z][A-Z -]+", cells[0])]
+    columns = {"OF" if cell.startswith("OF ") else cell for cells in heads for cell in cells}
+    assert len(columns) > 10
+    assert [column for column in columns if f"`{column}`" not in HOME] == []
 
 
 def test_every_key_that_the_guide_names_exists() -> None:
@@ -152,7 +202,7 @@ def test_every_command_on_the_page_is_one(
 
 
 def test_every_file_is_listed_with_what_it_shows() -> None:
-    listed = dict(re.findall(r"^\| \[([\w./-]+)\]\(\1\) \| (.*) \|$", TEXT, flags=re.MULTILINE))
+    listed = dict(re.findall(r"^\| \[([\w./-]+)\]\(\1\) \| (.*) \|$", HOME, flags=re.MULTILINE))
     folders = (POLICIES, POLICIES / "drills")
     assert set(listed) == {
         str(file.relative_to(POLICIES)) for folder in folders for file in folder.glob("*.yaml")

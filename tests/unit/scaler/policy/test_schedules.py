@@ -9,7 +9,7 @@ from scaler.policy.base import API_VERSION, Metadata
 from scaler.policy.calendar import Calendar
 from scaler.policy.fleet import Fleet, FleetSpec, Frozen
 from scaler.policy.scaling_policy import FleetShare, ScalingPolicy, ScalingPolicySpec
-from scaler.policy.schedules import SeatFloor, ServingFloor, cron_problem, floor_at, is_open
+from scaler.policy.schedules import SeatFloor, ServingFloor, floor_at, is_open
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -48,17 +48,23 @@ def test_a_start_that_summer_time_skips_opens_the_window_when_the_clock_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("cron", "problem"),
+    ("zone", "hint"),
     [
-        ("0 8 * * 1-5", ""),
-        ("0 0 29 2 *", ""),
-        ("61 * * * *", "is no cron expression of five fields: bad minute"),
-        ("0 0 30 2 *", "is no cron expression of five fields: bad day-of-month"),
-        ("* * * *", "is no cron expression of five fields: wrong number of fields"),
+        ("europe/berlin", "did you mean Europe/Berlin?"),
+        ("Berlin", "did you mean Europe/Berlin?"),
+        ("Europe/Berln", "did you mean Europe/Berlin?"),
+        ("America/New-York", "did you mean America/New_York?"),
+        ("x", "Region/City as in Europe/Berlin, or Etc/UTC"),
     ],
 )
-def test_what_is_wrong_with_a_cron_expression_is_said(cron: str, problem: str) -> None:
-    assert cron_problem(cron) == problem
+def test_a_misspelt_time_zone_is_guessed(zone: str, hint: str) -> None:
+    (broken,) = window(zone=zone).broken_rules()
+    assert (broken.path, broken.message, broken.hint) == (("timeZone",), f"there is no time zone {zone}", hint)
+
+
+def test_a_window_has_some_length() -> None:
+    (broken,) = window("0 8 * * *", "0  8 * * *").broken_rules()
+    assert (broken.path, broken.message) == (("end",), "is the same moment as start")
 
 
 def test_the_highest_floor_of_the_open_windows_rules() -> None:

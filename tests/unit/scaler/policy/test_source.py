@@ -77,7 +77,7 @@ def check(text: str) -> list[str]:
         ),
         pytest.param(
             "  slices: [{name: a, weightGrams: 3.0}]",
-            "f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is 3.0 | weight of the slice",
+            "f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is 3.0 | write 3",
             id="fraction",
         ),
         pytest.param(
@@ -102,11 +102,41 @@ def check(text: str) -> list[str]:
         ),
         pytest.param(
             "  slices: {name: a}",
-            "f.yaml:5:3: spec.slices: must be a list with at least one entry, is a mapping | all slices of the cake",
+            "f.yaml:5:3: spec.slices: must be a list with at least one entry, is a mapping | begin each entry with a dash and a"
+            " space",
             id="mapping-for-a-list",
         ),
         pytest.param(
-            "  slices: [x]", 'f.yaml:5:12: spec.slices[0]: must be a mapping, is "x"', id="text-for-a-mapping"
+            "  slices: [x]",
+            'f.yaml:5:12: spec.slices[0]: must be a mapping, is "x" | write {name: "x"}; it has the keys name (required),'
+            " weightGrams (required)",
+            id="text-for-a-mapping",
+        ),
+        pytest.param(
+            "  slices: [7]",
+            "f.yaml:5:12: spec.slices[0]: must be a mapping, is 7 | write {weightGrams: 7}; it has the keys name"
+            " (required), weightGrams (required)",
+            id="number-for-a-mapping",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: }]",
+            "f.yaml:5:22: spec.slices[0].weightGrams: must be an integer ≥ 1, is empty | weight of the slice",
+            id="nothing-for-a-required-number",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: 2.5}]",
+            "f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is 2.5 | write 2 or 3",
+            id="between-two-integers",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: ４}]",
+            'f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is "４" | write the digits of ASCII: 4',
+            id="digits-of-another-script",
+        ),
+        pytest.param(
+            "  slices: [{name: a, weightGrams: .inf}]",
+            "f.yaml:5:35: spec.slices[0].weightGrams: must be an integer ≥ 1, is .inf (inf in YAML 1.2) | weight of the slice",
+            id="no-number-is-near",
         ),
     ],
 )
@@ -131,6 +161,22 @@ def test_a_wrong_value_is_said_with_what_it_should_be(line: str, expected: str) 
             "  baked: yes",
             'f.yaml:6:10: spec.baked: must be true or false, is "yes" | YAML 1.2 knows only true and false',
             id="yes",
+        ),
+        pytest.param(
+            "  share:",
+            "f.yaml:6:3: spec.share: must be a number, is empty | write a value, or remove the line",
+            id="forgotten-fraction",
+        ),
+        pytest.param(
+            "  percent:",
+            None,
+            id="nothing-where-nothing-is-the-default",
+        ),
+        pytest.param(
+            "  taste:",
+            "f.yaml:6:3: spec.taste: must be one of Sweet, Salty, is empty | write a value, or remove the line: the"
+            " default is Sweet",
+            id="forgotten-choice",
         ),
         pytest.param("  baked: 1", "f.yaml:6:10: spec.baked: must be true or false, is 1", id="one-for-true"),
         pytest.param(
@@ -201,7 +247,8 @@ def test_a_second_key_is_wrong(line: str, expected: str | None) -> None:
         ),
         pytest.param(
             "percent: 1e1",
-            "f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is 1e1 (10.0 in YAML 1.2)",
+            "f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is 1e1 (10.0 in YAML 1.2) | write"
+            " 10",
             id="exponent",
         ),
         pytest.param(
@@ -224,11 +271,53 @@ def test_a_second_key_is_wrong(line: str, expected: str | None) -> None:
             "f.yaml:6:9: spec.note: must be text, is true | put it into quotes",
             id="truth-for-text",
         ),
-        pytest.param("note: ~", "f.yaml:6:3: spec.note: must be text, is empty", id="null-for-text"),
+        pytest.param(
+            "note: ~",
+            "f.yaml:6:3: spec.note: must be text, is empty | write a value, or remove the line",
+            id="null-for-text",
+        ),
+        pytest.param(
+            "percent: 010",
+            "f.yaml:6:12: spec.percent: must be a decimal number without leading zeros, is 010 (10 in YAML 1.2) | write"
+            " 10, or 8 if the zero was to say octal, as in YAML 1.1",
+            id="old-octal",
+        ),
+        pytest.param(
+            "percent: 09",
+            "f.yaml:6:12: spec.percent: must be a decimal number without leading zeros, is 09 (9 in YAML 1.2) | write 9",
+            id="leading-zero-that-no-octal-has",
+        ),
+        pytest.param(
+            "percent: 0x10",
+            "f.yaml:6:12: spec.percent: must be a decimal number without leading zeros, is 0x10 (16 in YAML 1.2) |"
+            " write 16",
+            id="hexadecimal",
+        ),
+        pytest.param(
+            "percent: 0o10",
+            "f.yaml:6:12: spec.percent: must be a decimal number without leading zeros, is 0o10 (8 in YAML 1.2) |"
+            " write 8",
+            id="octal",
+        ),
     ],
 )
 def test_what_yaml_1_1_read_otherwise_is_said(line: str, expected: str) -> None:
     assert check(f"{HEAD}{GOOD}  {line}\n") == [expected]
+
+
+def test_a_number_that_is_read_in_two_ways_is_told_once_and_beside_other_faults() -> None:
+    assert check(f"{HEAD}{GOOD}  percent: 0777\n  share: 010\n  baked: 3\n") == [
+        "f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is 0777 (777 in YAML 1.2)",
+        "f.yaml:7:10: spec.share: must be a decimal number without leading zeros, is 010 (10 in YAML 1.2) | write 10, or"
+        " 8 if the zero was to say octal, as in YAML 1.1",
+        "f.yaml:8:10: spec.baked: must be true or false, is 3",
+    ]
+
+
+@pytest.mark.parametrize("number", ["7", "+7", "100"])
+def test_a_number_that_everybody_reads_alike_is_right(number: str) -> None:
+    (document,) = parse_documents(f"{HEAD}{GOOD}  percent: {number}\n", "f.yaml")
+    assert validate(Cake, document).spec.percent == int(number)
 
 
 def test_faults_without_end_are_cut_off() -> None:
@@ -276,13 +365,17 @@ def test_a_good_document_becomes_the_model() -> None:
     [
         pytest.param(
             "kind: Cake",
-            ["f.yaml:1:1: apiVersion: must be emberpool.dev/v1alpha1, is missing"],
+            [
+                "f.yaml:1:1: apiVersion: must be emberpool.dev/v1alpha1, is missing | write apiVersion:"
+                " emberpool.dev/v1alpha1"
+            ],
             id="no-version",
         ),
         pytest.param(
             "apiVersion: apps/v1\nkind: Deployment",
             [
-                'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "apps/v1"',
+                'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "apps/v1" | this is no document of'
+                " Emberpool's: keep it in another file or folder",
                 'f.yaml:2:7: kind: must be one of Cake, is "Deployment"',
             ],
             id="something-else",
@@ -296,6 +389,30 @@ def test_a_good_document_becomes_the_model() -> None:
             "apiVersion: emberpool.dev/v1alpha1\nkind: [Cake]",
             ["f.yaml:2:1: kind: must be one of Cake, is a list"],
             id="kind-of-a-wrong-type",
+        ),
+        pytest.param(
+            "apiVersion: emberpool.dev/v1\nkind: Cake",
+            [
+                'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "emberpool.dev/v1" | write apiVersion:'
+                " emberpool.dev/v1alpha1"
+            ],
+            id="another-version",
+        ),
+        pytest.param(
+            "apiVersion: emberpool.dev/v1alpha1\nkind: DrillScenario",
+            [
+                'f.yaml:2:7: kind: must be one of Cake, is "DrillScenario" | a DrillScenario is checked with `emberpool'
+                " drill validate FILE`"
+            ],
+            id="a-drill",
+        ),
+        pytest.param(
+            "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet",
+            [
+                'f.yaml:2:7: kind: must be one of Cake, is "Fleet" | a Fleet is checked with `emberpool policy validate'
+                " FILE`"
+            ],
+            id="a-policy-where-a-drill-is-wanted",
         ),
     ],
 )

@@ -3,9 +3,11 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
+from scaler.gateway.intake import Intake
 from scaler.gateway.observe import FAMILIES, GatewayMetrics, Outcome
 from scaler.gateway.queue import PolicyStats
 from scaler.gateway.routes import Failure
+from scaler.gateway.settings import GatewaySettings
 from warmpool.metric_families import Kind
 from warmpool.seats import PolicyName
 
@@ -18,7 +20,8 @@ class Stand:
     def __init__(self) -> None:
         self.stats = {CHAT: PolicyStats(queued=2, queued_bytes=70, in_flight=3, oldest_wait_seconds=1.5)}
         self.registry = CollectorRegistry()
-        self.metrics = GatewayMetrics(self.registry, lambda: self.stats)
+        self.intake = Intake(GatewaySettings(max_held_bytes=1000))
+        self.metrics = GatewayMetrics(self.registry, lambda: self.stats, self.intake)
 
     def read(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"emberpool_gateway_{name}", labels)
@@ -56,6 +59,12 @@ def test_queue_and_flight_are_read_at_the_scrape(stand: Stand) -> None:
     assert stand.read("in_flight_requests", policy="chat") == 9.0
 
 
+def test_what_is_held_of_how_much_is_read_at_the_scrape(stand: Stand) -> None:
+    assert (stand.read("held_bytes"), stand.read("max_held_bytes")) == (0.0, 1000.0)
+    stand.intake.held_bytes = 700
+    assert stand.read("held_bytes") == 700.0
+
+
 def test_series_go_with_their_policy_even_when_a_request_ends_later(stand: Stand) -> None:
     stand.stats[CODE] = PolicyStats()
     stand.metrics.finished(CODE, Outcome.COMPLETED)
@@ -79,5 +88,5 @@ def test_all_declared_families_are_exposed_as_declared(stand: Stand) -> None:
 
 def test_after_closing_another_gateway_may_use_the_registry(stand: Stand) -> None:
     stand.metrics.close()
-    GatewayMetrics(stand.registry, dict)
+    GatewayMetrics(stand.registry, dict, stand.intake)
     assert stand.policies() == set()

@@ -31,7 +31,9 @@ TABLE = PublishedTable(
     version=2,
     gateways=("gw-1", "gw-2"),
     policies={
-        CHAT: PolicyRoutes(models=("chat", "chat-large"), endpoints=(endpoint(1), endpoint(2))),
+        CHAT: PolicyRoutes(
+            models=("chat", "chat-large"), endpoints=(endpoint(1), endpoint(2)), ttft_seconds=0.5
+        ),
         PolicyName("code"): PolicyRoutes(models=("code",)),
     },
 )
@@ -42,6 +44,13 @@ def test_a_table_survives_the_wire(gateways: tuple[str, ...] | None) -> None:
     table = replace(TABLE, gateways=gateways)
     assert from_line(table.to_line()) == table
     assert table.to_line().count(b"\n") == 1
+
+
+def test_a_table_of_a_controller_that_says_nothing_of_promises_is_read() -> None:
+    line = TABLE.to_line().replace(b'"ttftSeconds":0.5,', b"")
+    table = from_line(line)
+    assert table is not None
+    assert table.policies[CHAT] == replace(TABLE.policies[CHAT], ttft_seconds=0.0)
 
 
 def test_a_heartbeat_is_no_table() -> None:

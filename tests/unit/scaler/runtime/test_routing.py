@@ -10,7 +10,7 @@ from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName, Verd
 from warmpool.states import ResidentState as S
 
 CHAT, FLEET = PolicyName("chat"), FleetName("spares")
-POLICY = PolicySpec(name=CHAT, fleets=(FleetShare(fleet=FLEET, target_in_flight=7),))
+POLICY = PolicySpec(name=CHAT, fleets=(FleetShare(fleet=FLEET, target_in_flight=7),), ttft_objective=0.7)
 
 
 def seat(state: S = S.SERVING, **changes: object) -> Seat:
@@ -46,3 +46,7 @@ def urls(one: Seat) -> list[tuple[str, int]]:
 )
 def test_who_gets_requests(one: Seat, found: list[tuple[str, int]]) -> None:
     assert urls(one) == found
+
+
+def test_a_gateway_learns_what_the_policy_promises() -> None:
+    assert routes([POLICY], {CHAT: ("chat",)}, [])[CHAT].ttft_seconds == 0.7

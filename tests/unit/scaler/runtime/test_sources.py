@@ -27,7 +27,7 @@ CHAT = PolicyName("chat")
 
 def wanted(*names: str, key: str = "jobs") -> dict[SignalKey, Wanted]:
     return {
-        each: Wanted(key=each, signal=RedisList(name=each.signal, type="RedisList", key=key), objective=1.0)
+        each: Wanted(key=each, signal=RedisList(name=each.signal, type="RedisList", key=key))
         for each in (SignalKey(CHAT, name) for name in names)
     }
 
@@ -202,6 +202,6 @@ async def test_signals_come_go_and_change_and_others_read_on() -> None:
 async def test_what_nobody_reads_here_is_left_alone() -> None:
     lives, key = Lives(), SignalKey(CHAT, "gateway")
     async with running(lives) as sources:
-        sources.follow({key: Wanted(key=key, signal=Pushed(name="gateway", type="Pushed"), objective=1.0)})
+        sources.follow({key: Wanted(key=key, signal=Pushed(name="gateway", type="Pushed"))})
         await asyncio.sleep(1)
         assert sources.present == {}

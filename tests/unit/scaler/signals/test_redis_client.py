@@ -24,6 +24,7 @@ from scaler.signals.redis_client import (
     [
         ("redis.serving:6380", RedisServer(addresses=("redis.serving:6380",))),
         ("redis.serving", RedisServer(addresses=("redis.serving:6379",))),
+        ("redis://[::1]:1", RedisServer(addresses=("[::1]:1",))),
         ("redis://r:1/3", RedisServer(addresses=("r:1",), database=3)),
         ("redis://r:1/", RedisServer(addresses=("r:1",))),
         ("rediss://us%40er@r:1", RedisServer(addresses=("r:1",), username="us@er", tls=Tls())),
@@ -44,7 +45,7 @@ def test_addresses_as_command_lines_have_them(url: str, server: RedisServer) -> 
         "redis://r:0",
         "redis://r/x",
         "r:1/²",
-        "redis://[::1]:1",
+        "redis://::1:1",
         "r:1/5000",
         "a b:1",
     ],

@@ -115,3 +115,23 @@ def test_the_last_seat_is_asked_for_when_it_is_said_to_be(scale_up: Tree) -> Non
         if name.startswith("scaleUp")
     )
     assert took <= said + 4 * STEP_SECONDS
+
+
+def test_its_own_fleet_grows_off_the_bridge_within_the_time_that_is_said() -> None:
+    looked_at = subject(
+        fleet(spare={"min": 0}),
+        fleet("spares", spare={"min": 2}),
+        policy(fleets={"own": 32, "spares": 32}),
+    )
+    run = Run(list(looked_at.policies.policy_specs.values()), list(looked_at.policies.fleet_specs.values()))
+    views = {"own": simple({"chat": 1}), "spares": simple({"chat": 0}, spare=2)}
+    run.hold({"chat": load(0)}, views, 90.0)
+    views = {"own": simple({"chat": 1}), "spares": simple({"chat": 2})}
+    began, own = run.now, looked_at.policies.fleet_specs["own"].name  # type: ignore[index]
+    totals = []
+    while not totals or totals[-1] < 3:
+        totals.append(run.step({"chat": load(96)}, views, after=STEP_SECONDS).fleets[own].total)
+    said = terms(figure(looked_at, "off the bridge"))["mean reaches the load"]
+    assert totals[0] == 1  # a burst that the spares carry starts no pod at once
+    assert said is not None
+    assert said / 2 <= run.now - began <= said + STEP_SECONDS

@@ -63,6 +63,26 @@ class Case:
 
 CASES: list[tuple[Code, Case]] = [
     (
+        Code.NOT_ACTED_ON,
+        Case(
+            loud=[fleet(gpuHealth={"mode": "Observe"}), policy()],
+            quiet=[fleet(), policy()],
+            severity=WARNING,
+            path="spec.gpuHealth",
+            says="is not acted on yet: the health of GPUs is not looked at",
+        ),
+    ),
+    (
+        Code.NOT_ACTED_ON,
+        Case(
+            loud=[fleet(), policy(engine={"type": "SGLang"}), controller(breaker={"maxPercent": 5})],
+            quiet=[fleet(), policy(), controller(gpuBudget=9)],
+            severity=WARNING,
+            path="spec.breaker",
+            says="is not acted on yet: no node is excluded",
+        ),
+    ),
+    (
         Code.SCALE_UP_DISABLED,
         Case(
             loud=[fleet(scaleUp={"selectPolicy": "Disabled"}), policy()],
@@ -117,9 +137,9 @@ CASES: list[tuple[Code, Case]] = [
         Case(
             loud=[fleet(maxSeats=44, spare={"min": 2}, **KEDA), policy()],
             quiet=[fleet(maxSeats=9, **KEDA), policy()],
-            severity=WARNING,
+            severity=INFO,
             path="spec.resizedBy",
-            says="from 10 seats on, at 44 seats one of up to 4, as many as all its spare seats (2)",
+            says="(its default, unless the ScaledObject says otherwise) ignores a change of one seat from 10 seats on, at 44 seats one of up to 4, as many as all its spare seats (2)",
         ),
     ),
     (
@@ -127,7 +147,7 @@ CASES: list[tuple[Code, Case]] = [
         Case(
             loud=[fleet(maxSeats=44, spare={"min": 6}, **KEDA), policy()],
             quiet=[fleet(maxSeats=44), policy()],
-            severity=WARNING,
+            severity=INFO,
             path="spec.resizedBy",
             says="at 44 seats one of up to 4",
         ),
@@ -137,7 +157,7 @@ CASES: list[tuple[Code, Case]] = [
         Case(
             loud=[fleet(spare={"min": 0}, **KEDA), policy(serving={"min": 0})],
             quiet=[fleet(spare={"min": 1}, scaleDown={"stabilizationWindowSeconds": 0}, **KEDA), policy()],
-            severity=WARNING,
+            severity=INFO,
             path="spec.scaleDown.stabilizationWindowSeconds",
             says="300 s (scaleDown window) + 300 s (HPA's scaleDown window) + 300 s (KEDA's cooldown) = 900 s",
         ),
@@ -147,9 +167,31 @@ CASES: list[tuple[Code, Case]] = [
         Case(
             loud=[fleet(**KEDA), policy()],
             quiet=[fleet(), policy()],
-            severity=WARNING,
+            severity=INFO,
             path="spec.scaleDown.stabilizationWindowSeconds",
             says="300 s (scaleDown window) + 300 s (HPA's scaleDown window) = 600 s before a seat",
+        ),
+    ),
+    (
+        Code.HPA_DEAD_ZONE,
+        Case(
+            loud=[fleet(maxSeats=44, **KEDA), policy()],
+            quiet=[fleet(maxSeats=9, **KEDA), policy()],
+            severity=WARNING,
+            path="spec.resizedBy",
+            says="the HPA's tolerance of 10 % ignores a change",
+            assumed={"hpa_tolerance_percent": 10},
+        ),
+    ),
+    (
+        Code.WINDOWS_ADD_UP,
+        Case(
+            loud=[fleet(**KEDA), policy()],
+            quiet=[fleet(), policy()],
+            severity=WARNING,
+            path="spec.scaleDown.stabilizationWindowSeconds",
+            says="windows come one after the other: 300 s",
+            assumed={"hpa_down_window_seconds": 300},
         ),
     ),
     (
@@ -470,11 +512,21 @@ CASES: list[tuple[Code, Case]] = [
     (
         Code.DRAIN_SLOWER_THAN_OBJECTIVE,
         Case(
-            loud=[fleet(), policy(objectives={"ttft": {"seconds": 1}})],
-            quiet=[fleet(), policy(objectives={"ttft": {"seconds": 1}}, serving={"queueDrainSeconds": 1})],
+            loud=[fleet(), policy(objectives={"ttft": {"seconds": 1}}, serving={"queueDrainSeconds": 3})],
+            quiet=[fleet(), policy(objectives={"ttft": {"seconds": 1}})],  # the defaults
             severity=INFO,
             path="spec.serving.queueDrainSeconds",
-            says="2 s to drain, longer than the objective of 1 s, until the age",
+            says="3 s to drain, longer than the objective of 1 s, until the age",
+        ),
+    ),
+    (
+        Code.DRAIN_SLOWER_THAN_OBJECTIVE,
+        Case(
+            loud=[fleet(), policy(objectives={"ttft": {"milliseconds": 500}})],
+            quiet=[fleet(), policy(objectives={"ttft": {"milliseconds": 500}}, serving={"queueDrainSeconds": 1})],
+            severity=INFO,
+            path="spec.serving.queueDrainSeconds",
+            says="2 s to drain, longer than the objective of 0.5 s, until the age",
         ),
     ),
     (
@@ -688,8 +740,8 @@ CASES: list[tuple[Code, Case]] = [
     (
         Code.NOTHING_TO_LEND,
         Case(
-            loud=[fleet(schedules=[{**window("minSeats"), "minSeats": 1}]), policy(preemptible=True)],
-            quiet=[fleet(schedules=[window("minSeats")]), policy(preemptible=True)],
+            loud=[fleet(schedules=[window("minSeats")]), policy(preemptible=True)],  # 1 serves, 1 is spare.min
+            quiet=[fleet(schedules=[{**window("minSeats"), "minSeats": 3}]), policy(preemptible=True)],
             severity=WARNING,
             path="spec.preemptible",
             says="only spares beyond spare.min are lent",
@@ -998,6 +1050,40 @@ def test_a_check_says_what_is_so_and_where(code: Code, case: Case) -> None:
 @pytest.mark.parametrize(("code", "case"), CASES, ids=_ids)
 def test_a_check_is_silent_where_all_is_well(code: Code, case: Case) -> None:
     assert findings(code, *case.quiet, **case.assumed) == []
+
+
+BOTH = {"signals": [GATEWAY, ENGINE]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        pytest.param(
+            {"objectives": {"ttft": {"milliseconds": 1500}}, "signals": [ENGINE]},
+            "the nearest edges of the histogram: 1 s and 2.5 s",
+            id="one histogram",
+        ),
+        pytest.param(
+            {"objectives": {"ttft": {"milliseconds": 600}}, **BOTH},
+            "the nearest edges that both histograms have: 0.5 s and 0.75 s",
+            id="both",
+        ),
+        pytest.param(
+            {"objectives": {"ttft": {"seconds": 600}}, **BOTH},
+            "the nearest edges are the gateway's: 120 s, the engine's: 160 s and 640 s; beyond a histogram's last edge it"
+            " can't tell how late a request was",
+            id="beyond what both have",
+        ),
+    ],
+)
+def test_an_objective_between_edges_is_told_the_nearest_ones(spec: dict[str, Any], hint: str) -> None:
+    (found,) = findings(Code.OBJECTIVE_BETWEEN_BUCKETS, fleet(), policy(**spec))
+    assert found.hint == hint
+
+
+def test_what_has_no_mend_is_not_said() -> None:
+    shortest = {"objectives": {"ttft": {"milliseconds": 500}}, "serving": {"queueDrainSeconds": 1}}
+    assert findings(Code.DRAIN_SLOWER_THAN_OBJECTIVE, fleet(), policy(**shortest, signals=[ENGINE])) == []
 
 
 def test_every_code_has_a_case() -> None:

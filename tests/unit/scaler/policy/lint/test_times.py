@@ -280,3 +280,45 @@ def test_floors_fill_the_fleets_in_their_order() -> None:
         of="spares",
     )
     assert "spares 4→3" in found  # two of the six floors are there, and a spare
+
+
+def test_its_own_fleet_grows_for_the_mean_and_not_for_the_peak() -> None:
+    found = times(
+        fleet(maxSeats=4, spare={"min": 0}),
+        fleet("spares", spare={"min": 2}),
+        policy(fleets={"own": 32, "spares": 32}, engine=STARTS),
+    )
+    assert terms(found["1→3 on its own fleet, off the bridge"]) == {
+        "signal gateway": 0.01,
+        "mean reaches the load": 61.0,
+        "pod until its containers run": 40.0,
+        "start of chat": 60.0,
+        **PROMOTION,
+    }
+
+
+@pytest.mark.parametrize(
+    "trees",
+    [
+        pytest.param([fleet(spare={"min": 2}), policy()], id="no-bridge"),
+        pytest.param(
+            [
+                fleet(maxSeats=1, spare={"min": 0}),
+                fleet("spares", spare={"min": 2}),
+                policy(fleets={"own": 32, "spares": 32}),
+            ],
+            id="no-room-of-its-own",
+        ),
+    ],
+)
+def test_without_a_bridge_or_room_nothing_comes_off_it(trees: list[Tree]) -> None:
+    assert not [name for name in times(*trees) if "off the bridge" in name]
+
+
+def test_only_seats_beyond_floors_and_spares_are_lent() -> None:
+    day = {"name": "day", "start": "0 8 * * *", "end": "0 22 * * *"}
+    trees = [policy(serving={"min": 1}), policy("batch", preemptible=True, priority=-1, serving={"min": 0})]
+    two = times(fleet(schedules=[{**day, "minSeats": 2}]), *trees, of="batch")
+    three = times(fleet(schedules=[{**day, "minSeats": 3}]), *trees, of="batch")
+    assert two["0→1 on a lent seat"].never
+    assert three["0→1 on a lent seat"].exact
