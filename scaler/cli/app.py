@@ -96,14 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _replace_what_cannot_be_written()
     try:
         code = _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is where somebody has closed it
+            sys.stdout.flush()
     except OSError as error:
         if not _is_unwritable(sys.stdout):
             raise
         _give_up(sys.stdout)
+        code = FAILED
         if error.errno != errno.EPIPE:  # whoever closed a pipe has read enough
             complain(f"stdout can't be written: {error.strerror or error}", "print to a disk with room")
-        return FAILED
     return code
 
 

@@ -4,6 +4,7 @@
 answers); 2 says that the command itself or a file it names must be mended.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from scaler.errors import PolicyError, ScalerError, UserError
@@ -39,14 +40,15 @@ def report(error: ScalerError) -> int:
 
 
 def complain(message: str, hint: str = "") -> None:
-    """Print one error to stderr."""
+    """Print one error to stderr; where nobody can be told, the exit code alone has to say it."""
     from scaler.cli.output import chatter  # noqa: PLC0415 - rich is slow to import, and most commands succeed
 
     out = chatter()
-    out.print("error: ", style="red", end="")
-    out.print(message, soft_wrap=True)
-    if hint:
+    with suppress(OSError):
+        out.print("error: ", style="red", end="")
+        out.print(message, soft_wrap=True)
+        if hint:
+            out.print()
+            out.print("hint: ", style="cyan", end="")
+            out.print(hint, soft_wrap=True)
         out.print()
-        out.print("hint: ", style="cyan", end="")
-        out.print(hint, soft_wrap=True)
-    out.print()

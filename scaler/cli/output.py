@@ -8,6 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from rich.cells import cell_len
@@ -96,5 +97,6 @@ def emit(text: Text | str) -> None:
 
 
 def note(text: str) -> None:
-    """Print chatter."""
-    chatter().print(text, soft_wrap=True)
+    """Print chatter; what can't be printed is left out, for it is nothing that anybody waits for."""
+    with suppress(OSError):
+        chatter().print(text, soft_wrap=True)

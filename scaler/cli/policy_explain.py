@@ -104,7 +104,7 @@ def explain(  # noqa: PLR0917 - typer hands every option over by name
     """
     with faults_as(output):
         policies = compile_set(read_documents(paths))
-    given = {
+    given: dict[str, Mapping[PolicyName, float]] = {
         "load": _whole("--load", _read("--load", load, policies.policy_specs, "policy")),
         "queued": _whole("--queued", _read("--queued", queued, policies.policy_specs, "policy")),
         "wait": _read("--oldest-wait", oldest_wait, policies.policy_specs, "policy"),
@@ -112,7 +112,7 @@ def explain(  # noqa: PLR0917 - typer hands every option over by name
     }
     _check_together(given)
     question = Question(
-        loads={name: _load_of(name, given) for name in given["load"] | given["queued"]},
+        loads={name: _load_of(name, given) for name in (*given["load"], *given["queued"])},
         serving=_whole("--serving", _read("--serving", serving, policies.policy_specs, "policy")),
         seats=_seats(policies, seats or ()),
         seconds=float(seconds),
@@ -195,7 +195,7 @@ def _check_together(given: Mapping[str, Mapping[PolicyName, float]]) -> None:
                 f"--oldest-wait {name}: no request of it waits", hint=f"give --queued {name}=N as well"
             )
     for name in given["service"]:
-        if name not in given["load"] | given["queued"]:
+        if name not in given["load"] and name not in given["queued"]:
             raise UserError(f"--service {name}: it has no load", hint=f"give --load {name}=N as well")
 
 

@@ -223,7 +223,7 @@ def _bridged(facts: Facts) -> str:
 def _spares_exhausted(facts: Facts) -> str:
     return (
         f"The seats that exist give {_number(facts.get('given'))} of {_plural(facts.get('wanted'), 'resident')}: capacity "
-        f"for {_requests(facts.get('capacity'))}, and {_number(facts.get('needed'))} are needed; the rest waits for new seats"
+        f"for {_requests(facts.get('capacity'))}, and {_number(facts.get('needed'))} are needed; the rest waits for seats"
     )
 
 
@@ -235,6 +235,12 @@ def _preempted(facts: Facts) -> str:
 
 
 def _lent(facts: Facts) -> str:
+    if not facts.get("lent"):
+        return (
+            f"Nothing can be borrowed at present: what is spare is kept for bursts; its own "
+            f"{_plural(facts.get('owned'), 'resident')} hold {_number(facts.get('capacity'))} of the "
+            f"{_requests(facts.get('needed'))} that it could use"
+        )
     return (
         f"{_plural(facts.get('lent'), 'spare seat')} borrowed beside {_number(facts.get('owned'))} of its own: capacity for "
         f"{_requests(facts.get('capacity'))} of the {_number(facts.get('needed'))} it could use, until somebody wants them"

@@ -133,13 +133,16 @@ def _budget_below_floors(
     fleets: Mapping[str, tuple[Document, Fleet]],
     policies: Sequence[tuple[Document, ScalingPolicy]],
 ) -> Iterator[PolicyFault]:
-    """Find a budget that the floors don't fit into even if each resident serves where a seat has the fewest GPUs."""
+    """Find a budget that what always serves doesn't fit into, even if each resident is where a seat has the fewest GPUs.
+
+    What schedules ask for needn't come at one time; `policy lint` looks at it.
+    """
     found = next((each for each in checked if isinstance(each.item, Controller)), None)
     if found is None or not isinstance(found.item, Controller) or found.item.spec.gpu_budget is None:
         return
     terms = list[tuple[str, int]]()
     for _, policy in policies:
-        what, floor = _highest_floor(policy)
+        what, floor = f"{policy.metadata.name} serving.min", policy.spec.serving.min
         fewest = min(fleets[share.name][1].spec.seat.gpus for share in policy.spec.fleets)
         if floor and fewest:
             terms.append((what if fewest == 1 else f"{what} × {fewest} GPUs", floor * fewest))

@@ -87,7 +87,7 @@ that floors find room, or that a fleet exists, only `validate` says.
   (`0 8 1 * 1` is the first of the month *and* every Monday), unless one of the two begins with a star.
 - Objectives are counted in histograms, so choose one of their edges: vLLM and the reference engine have 0.1, 0.25, 0.5,
   0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640 and 2560 s; the gateway 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5,
-  10, 20, 30, 60 and 120 s (both have finer ones below). Between two edges a share can only be guessed.
+  10, 20, 30, 60 and 120 s (all have finer ones below). Between two edges a share can only be guessed.
 - *Not acted on yet* marks what is accepted so that files stay right, and does nothing in this version. `validate` warns.
 
 ## If you know HPA
@@ -129,10 +129,10 @@ Signals complete each other, and nothing is counted twice:
   gateway and to a query with `QueueDepth`. Demand is what waits plus what is in flight.
 - Queues of work (`RedisList`, `RedisStream`, `RedisSortedSet`) are different ones: they add up. What waits there is no
   demand yet; it asks for as many residents as drain it within `spec.serving.queueDrainSeconds`.
-- The gateway's samples count whenever they come. `spec.signals` without an entry of type `Pushed` only says that none
-  are expected: then nothing is missing when they stop.
-- A part that was known and is not now makes the sum a lower bound, which may raise the answer and never lowers it.
-  Without any part that is known, `spec.fallback` rules.
+- A signal that a policy names and that says nothing makes what is known without it a lower bound, which may raise the
+  answer and never lowers it. While nothing at all is known, `spec.fallback` rules.
+- The gateway's samples count whether or not `spec.signals` has an entry of type `Pushed`. With one they are expected: a
+  gateway that was never heard of is then a signal that says nothing.
 
 ## How the kinds fit together
 

@@ -237,7 +237,12 @@ class _Page:
         ]
         if policy.port is not None:
             lines += [*self._why(4, _PORT), f"    port: {policy.port}"]
-        lines += [*self._why(4, _SIZES), "    # pausedMiB: 16800", "    # kvMiB: 40960", "    # startSeconds: 60"]
+        lines += [
+            *self._why(4, _SIZES),
+            "    # pausedMiB: 16800",
+            "    # kvMiB: 40960",
+            "    # startSeconds: 60",
+        ]
         if policy.priority is not None:
             lines += [*self._why(2, _PRIORITY), f"  priority: {policy.priority}"]
         if policy.preemptible:

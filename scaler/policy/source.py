@@ -94,7 +94,7 @@ def _mend_of_version(version: object) -> str:
 def _mend_of_kind(kind: object, kinds: Iterable[str]) -> str:
     if command := _CHECKED_BY.get(str(kind)):
         return f"a {kind} is checked with `emberpool {command} FILE`"
-    return did_you_mean(kind, kinds)
+    return did_you_mean(kind, kinds) or "kind says which format the document has"
 
 
 def _ambiguous(document: Document, told: Container[str]) -> Iterator[PolicyFault]:
@@ -191,7 +191,8 @@ def _unknown_tag(
     """Say that the key by which entries of different forms are told apart is missing or says something unknown."""
     key = str(path[-1])
     message = _found("one of " + ", ".join(known), key in found, found.get(key))
-    return document.fault(path, message, did_you_mean(found.get(key), known))
+    hint = did_you_mean(found.get(key), known) or f"{key} says which form the entry has"
+    return document.fault(path, message, hint)
 
 
 def _follows(details: ErrorDetails) -> bool:

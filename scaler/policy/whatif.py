@@ -169,7 +169,9 @@ def concerned(
             break
         wanted |= more
     items = [item for name, item in policies.fleets.items() if name in near]
-    return build_set([*items, *(item for name, item in policies.policies.items() if name in wanted), *policies.settings])
+    return build_set(
+        [*items, *(item for name, item in policies.policies.items() if name in wanted), *policies.settings]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +280,9 @@ class _World:
             fleet: dict.fromkeys(policies.policies_on(fleet), 0) for fleet in policies.fleet_specs
         }
         self.lent: _Counts = {fleet: dict.fromkeys(on, 0) for fleet, on in self.serving.items()}
-        self.seats = {name: question.seats.get(name, spec.max_seats) for name, spec in policies.fleet_specs.items()}
+        self.seats = {
+            name: question.seats.get(name, spec.max_seats) for name, spec in policies.fleet_specs.items()
+        }
         for spec in sorted(policies.policy_specs.values(), key=lambda spec: (-spec.priority, spec.name)):
             floor = max(spec.serving_min, clocked.serving_floors.get(spec.name, NO_FLOOR).value)
             self._place(spec, floor, question.serving.get(spec.name))
@@ -312,7 +316,9 @@ class _World:
         budget = self._policies.gpu_budget
         for name in sorted(seats, reverse=True) if budget is not None else ():
             gpus = self._policies.fleet_specs[name].gpus
-            over = sum(self._policies.fleet_specs[each].gpus * count for each, count in seats.items()) - (budget or 0)
+            over = sum(self._policies.fleet_specs[each].gpus * count for each, count in seats.items()) - (
+                budget or 0
+            )
             if gpus and over > 0:
                 seats[name] -= min(-(-over // gpus), seats[name] - busy[name])
         return seats

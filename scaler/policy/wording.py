@@ -157,6 +157,8 @@ def mend(schema: Schema, value: object) -> str:
             found = _whole(value) if "integer" in kinds else ""
         case dict() if "array" in kinds:
             found = "begin each entry with a dash and a space"
+        case int() if "array" in kinds and _takes(_entry_of(schema), value):
+            found = f"write [{json.dumps(value)}]"
         case _:
             found = ""
     if not found and isinstance(value, int | float) and kinds == {"string"}:
@@ -168,6 +170,8 @@ def _instead_of_text(schema: Schema, kinds: Collection[object], value: str) -> s
     """Say what to write instead of a text; empty where nothing can be told from it."""
     if "enum" in schema and (guess := did_you_mean(value, schema["enum"])):
         return guess
+    if "array" in kinds and _takes(_entry_of(schema), value):
+        return f"write [{json.dumps(value, ensure_ascii=False)}]"
     if "boolean" in kinds and value.lower() in _WORDS_FOR_TRUTH:
         return "YAML 1.2 knows only true and false"
     if "integer" not in kinds:
@@ -177,6 +181,12 @@ def _instead_of_text(schema: Schema, kinds: Collection[object], value: str) -> s
     if value.isdecimal():
         return f"write the digits of ASCII: {int(value)}"
     return _number_alone(value, schema)
+
+
+def _entry_of(schema: Schema) -> Schema:
+    """Return what the schema of a list says of an entry."""
+    entry: Schema = next((branch["items"] for branch in _branches(schema) if "items" in branch), {})
+    return entry
 
 
 def _whole(value: float) -> str:
@@ -201,7 +211,7 @@ def _keys_of(schema: Schema, value: object) -> str:
         return f"a mapping whose {tags['propertyName']} is one of {', '.join(tags['mapping'])}"
     fields, required = mapping.get("properties", {}), mapping.get("required", ())
     if not fields:
-        return _first_sentence(schema)
+        return _first_sentence(schema) or "write its keys, each with a colon and a value"
     known = f"it has the keys {', '.join(f'{key} (required)' if key in required else key for key in fields)}"
     for name, field in fields.items():
         for branch in _branches(field):
@@ -257,7 +267,7 @@ def described(schema: Schema, value: object = None) -> str:
         return _keys_of(schema, value)
     sentence = _first_sentence(schema)
     examples = [example for branch in (schema, *_branches(schema)) for example in branch.get("examples", ())]
-    return f"{sentence}, for example {examples[0]}" if sentence and examples else sentence
+    return ", ".join(filter(None, (sentence, f"for example {examples[0]}" if examples else "")))
 
 
 def _first_sentence(schema: Schema) -> str:

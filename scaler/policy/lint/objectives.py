@@ -93,7 +93,9 @@ def _better_edges(limit: float, edges: Mapping[str, tuple[float, ...]]) -> str:
         whose = "that both histograms have" if len(edges) > 1 else "of the histogram"
         return f"the nearest edges {whose}: {_around(limit, common)}"
     each = ", ".join(f"{name}: {_around(limit, own)}" for name, own in edges.items())
-    return f"the nearest edges are {each}; beyond a histogram's last edge it can't tell how late a request was"
+    return (
+        f"the nearest edges are {each}; beyond a histogram's last edge it can't tell how late a request was"
+    )
 
 
 def _around(limit: float, edges: tuple[float, ...]) -> str:

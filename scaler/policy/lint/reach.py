@@ -256,7 +256,7 @@ def _budget(subject: Subject) -> Iterator[Finding]:
             message=(
                 "floors and spares need "
                 + " + ".join(f"{term.value:.0f} ({term.name})" for term in terms)
-                + f" = {needed:.0f} GPUs, and the budget is {budget}"
+                + f" = {needed:.0f} GPU{'' if needed == 1 else 's'}, and the budget is {budget}"
             ),
             hint="raise gpuBudget, or lower floors or spares: floors come first, spares last",
             terms=tuple(terms),

@@ -122,7 +122,11 @@ def _of_foreign(subject: Subject, assumption: str) -> Severity:
 
 
 def _guessed(subject: Subject, assumption: str) -> str:
-    return "" if assumption in subject.assumptions.model_fields_set else " (its default, unless the ScaledObject says otherwise)"
+    return (
+        ""
+        if assumption in subject.assumptions.model_fields_set
+        else " (its default, unless the ScaledObject says otherwise)"
+    )
 
 
 def _tolerance_terms(most: int, percent: int, origin: str) -> tuple[Term, ...]:

@@ -263,7 +263,9 @@ def _most(subject: Subject, policy: ScalingPolicy) -> int:
     most = most_serving(subject, policy)
     if not policy.spec.preemptible:
         return most
-    return min(most, policy.spec.serving.min + sum(lendable(subject, fleet) for fleet in subject.fleets_of(policy)))
+    return min(
+        most, policy.spec.serving.min + sum(lendable(subject, fleet) for fleet in subject.fleets_of(policy))
+    )
 
 
 def _ready(subject: Subject, policy: ScalingPolicy, fleet: Fleet) -> int:

@@ -151,7 +151,7 @@ def test_answers_that_cannot_be_used_together_are_kept(tmp_path: Path) -> None:
     code, _ = person.leave()
     assert code == 2
     end = person.seen.replace("\r", "").rpartition("error: ")[2]
-    assert end.startswith("code.yaml:") or "maxSeats" in end
+    assert "spec.maxSeats: floors and spares need" in end
     assert end.endswith(
         "your answers as arguments, to give again with a change: --shared-fleet '' --engine VLLM"
         " --target-in-flight 8 --serving-min 3 --ttft 0.5\n"

@@ -13,11 +13,13 @@ SET = ROOT / "policies" / "shared-spares.yaml"
 LINT = ["policy", "lint", str(SET)]
 
 
-def run(*arguments: str, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.CompletedProcess[bytes]:
+def run(
+    *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "scaler", *arguments],
         stdout=stdout,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT), **environment},
         timeout=60,
         check=False,
@@ -50,7 +52,13 @@ def test_data_is_escaped_and_not_replaced(rendering: str) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize(
     "arguments",
-    [LINT, [*LINT, "-o", "json"], ["policy", "validate", str(SET)], ["--version"], ["policy", "lint", "--help"]],
+    [
+        LINT,
+        [*LINT, "-o", "json"],
+        ["policy", "validate", str(SET)],
+        ["--version"],
+        ["policy", "lint", "--help"],
+    ],
     ids=["text", "json", "a-line", "version", "help"],
 )
 def test_a_full_disk_is_an_error_with_its_reason(arguments: list[str]) -> None:
@@ -63,6 +71,23 @@ def test_a_full_disk_is_an_error_with_its_reason(arguments: list[str]) -> None:
     assert result.stderr.startswith(b"error: stdout can't be written: No space left on device\n")
     assert b"Traceback" not in result.stderr
     assert b"Exception ignored" not in result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize(
+    ("file", "code"), [("policies/keda.yaml", 0), ("policies/nowhere.yaml", 2)], ids=["a-warning", "an-error"]
+)
+def test_chatter_that_nobody_gets_changes_no_exit_code(file: str, code: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = run("policy", "validate", str(ROOT / file), stderr=full.fileno())
+    assert result.returncode == code
+    assert result.stdout.startswith(b"ok: ") is (code == 0)
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    shell = f"{sys.executable} -m scaler policy validate {SET} >&-"
+    result = subprocess.run(["sh", "-c", shell], stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
 
 
 def test_a_reader_who_has_gone_is_no_error_to_tell_of() -> None:

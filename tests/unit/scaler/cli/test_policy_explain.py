@@ -134,9 +134,7 @@ def test_how_long_a_request_takes_says_how_long_a_queue_waits(
 
 
 def test_json_holds_every_change_with_its_terms(capsys: pytest.CaptureFixture[str], file: str) -> None:
-    code, out, _ = run(
-        capsys, file, "--load", "chat=20", "--for", "70", "--seats", "all", "-o", "json"
-    )
+    code, out, _ = run(capsys, file, "--load", "chat=20", "--for", "70", "--seats", "all", "-o", "json")
     tree = json.loads(out)
     assert code == 0
     assert tree["heldSeconds"] == 70
@@ -306,7 +304,9 @@ def test_a_file_that_cannot_be_used_is_told_as_data(
 
 
 def test_a_policy_that_shares_nothing_is_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    other = SET.replace("own", "far").replace("spares", "away").replace("chat", "talk").replace("code", "prose")
+    other = (
+        SET.replace("own", "far").replace("spares", "away").replace("chat", "talk").replace("code", "prose")
+    )
     (tmp_path / "a.yaml").write_text(SET, "utf-8")
     (tmp_path / "b.yaml").write_text(other, "utf-8")
     _, out, _ = run(capsys, str(tmp_path), "--load", "chat=1", "--for", "0", "-o", "json")

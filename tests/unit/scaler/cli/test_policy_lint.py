@@ -1,11 +1,13 @@
 """`policy lint`: exit codes, what people read, and what machines get."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from scaler.cli.app import main
+from scaler.cli.policy_lint import ASSUMPTIONS
 
 SET = """\
 apiVersion: emberpool.dev/v1alpha1
@@ -281,3 +283,52 @@ def test_an_annotation_that_can_t_be_used_is_an_input_error(
     code, out, err = run(capsys, str(file), "--template", str(manifest))
     assert (code, out) == (2, "")
     assert 'emberpool.dev/residents[0].port: must be an integer from 1 to 65535, is "8001"' in err
+
+
+@pytest.mark.parametrize(
+    ("window", "paused", "deleted"),
+    [
+        pytest.param(500, "2m38s", "10m58s", id="beyond ten minutes"),
+        pytest.param(3500, "2m38s", "1h58s", id="beyond an hour"),
+    ],
+)
+def test_the_most_that_something_takes_is_never_less_than_it_takes(
+    capsys: pytest.CaptureFixture[str], file: Path, window: int, paused: str, deleted: str
+) -> None:
+    """Exactly 157.031 s, and the window."""
+    down = f"  scaleDown: {{stabilizationWindowSeconds: {window}}}\n  costPerGpuHour"
+    file.write_text(SET.replace("  costPerGpuHour", down), encoding="utf-8")
+    _, out, _ = run(capsys, str(file))
+    cells = [re.split(" {3,}", line.strip()) for line in out.splitlines() if "→" in line]
+    totals = {name: total for name, total, *_ in cells}
+    assert (totals["5→0, paused"], totals["5→0, seats deleted"]) == (paused, deleted)
+
+
+def test_help_lists_what_can_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    words = out.replace(",", " ").replace(".", " ").split()
+    assert set(ASSUMPTIONS) <= set(words)
+
+
+def test_what_is_not_acted_on_is_a_warning_with_its_place(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(
+        SET.replace("  spare: {min: 2}", "  spare: {min: 2}\n  gpuHealth: {mode: Observe}"), "utf-8"
+    )
+    code, out, _ = run(capsys, str(file), "--strict")
+    assert code == 1
+    assert (
+        f"warning: {file}:8:3: spec.gpuHealth: is not acted on yet: the health of GPUs is not looked at [NotActedOn]"
+        in out
+    )
+
+
+def test_the_example_for_keda_warns_of_nothing_that_it_cannot_know(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keda = Path(__file__).parents[4] / "policies" / "keda.yaml"
+    _, out, _ = run(capsys, str(keda), "-o", "json")
+    warned = [each["code"] for each in json.loads(out)["findings"] if each["severity"] == "Warning"]
+    assert set(warned) <= {"NotActedOn"}

@@ -176,7 +176,7 @@ def test_work_that_can_wait_is_written_with_all_that_makes_it_so(capsys: pytest.
         capsys, "batch", "--fleet", "spares", "--beside", "first.yaml", "--target-in-flight", "64",
         "--preemptible", "--priority", "-10", "--serving-max", "3", "--signal", "Pushed",
         "--signal", "RedisStream=jobs/workers", "--signal", "RedisList=more=jobs",
-        "--signal", "Prometheus=QueueDepth=sum(q{a=\"b\"})",
+        "--signal", 'Prometheus=QueueDepth=sum(q{a="b"})',
     )  # fmt: skip
     assert code == 0, err
     spec = load_policies([Path("first.yaml"), Path("batch.yaml")]).policies["batch"].spec
@@ -193,7 +193,15 @@ def test_work_that_can_wait_is_written_with_all_that_makes_it_so(capsys: pytest.
 def test_what_comes_next_is_about_all_files_of_the_set(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "-m", "chat", "--shared-fleet", "spares", *NUMBERS, "--output", "the first.yaml")
     _, _, err = run(
-        capsys, "code", "--shared-fleet", "spares", "--beside", "the first.yaml", *NUMBERS, "--output", "b.yaml"
+        capsys,
+        "code",
+        "--shared-fleet",
+        "spares",
+        "--beside",
+        "the first.yaml",
+        *NUMBERS,
+        "--output",
+        "b.yaml",
     )
     assert err.splitlines()[-1] == "next: emberpool policy lint 'the first.yaml' b.yaml"
     assert main(["policy", "lint", "the first.yaml", "b.yaml"]) == 0

@@ -115,10 +115,16 @@ def test_an_address_of_a_server_is_right(address: str) -> None:
             'must be an http or https address, is "http://[::1"',
             "for example http://prometheus.monitoring:9090",
         ),
-        ("http://", 'must be an http or https address, is "http://"', "for example http://prometheus.monitoring:9090"),
+        (
+            "http://",
+            'must be an http or https address, is "http://"',
+            "for example http://prometheus.monitoring:9090",
+        ),
     ],
 )
-def test_what_is_no_address_of_a_server_is_refused_with_its_mend(address: str, message: str, hint: str) -> None:
+def test_what_is_no_address_of_a_server_is_refused_with_its_mend(
+    address: str, message: str, hint: str
+) -> None:
     assert fault_of(PROMETHEUS % f'server: "{address}"') == ("server", message, hint)
 
 

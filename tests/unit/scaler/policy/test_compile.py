@@ -319,6 +319,12 @@ def test_seconds_and_milliseconds_say_the_same_objective() -> None:
             id="a-key-below-is-left-out",
         ),
         pytest.param(
+            "[chat, chat-v2]",
+            "chat",
+            ['f.yaml:23:11: spec.models: must be a list with at least one entry, is "chat" | write ["chat"]'],
+            id="one-entry-without-its-list",
+        ),
+        pytest.param(
             "seat: {gpus: 2,",
             "seat: {gpus: two,",
             [
@@ -434,7 +440,9 @@ def test_a_budget_holds_the_floors() -> None:
             " raise gpuBudget, or lower serving.min"
         )
     ]
-    single = on_two.replace("serving: {min: 2", "serving: {min: 1").replace("seat: {gpus: 2", "seat: {gpus: 1")
+    single = on_two.replace("serving: {min: 2", "serving: {min: 1").replace(
+        "seat: {gpus: 2", "seat: {gpus: 1"
+    )
     assert " = 2 GPUs, and" in faults(FLEET + single + BUDGET % 1)[0]
     assert "= 1 GPU, and" in faults(FLEET.replace("gpus: 2", "gpus: 1") + single + BUDGET % 0)[0]
 
@@ -443,6 +451,12 @@ def test_a_budget_holds_the_floors() -> None:
 def test_a_budget_may_be_too_small_for_spares(budget: int) -> None:
     text = FLEET + POLICY + SECOND % ("code", "spares", "code", 1) + BUDGET % budget
     assert compiled(text).gpu_budget == budget
+
+
+def test_a_budget_need_not_hold_at_once_what_schedules_ask_for_one_after_the_other() -> None:
+    night = "  schedules: [{name: night, start: '0 20 * * *', end: '0 6 * * *', minServing: 5}]\n"
+    text = FLEET.replace("maxSeats: 3", "maxSeats: 9") + POLICY + night + BUDGET % 3
+    assert compiled(text).gpu_budget == 3
 
 
 def test_two_policies_of_one_name() -> None:

@@ -16,7 +16,9 @@ WHEN = "0 8 * * 1-5 is eight o'clock from Monday to Friday"
 FIVE = "must be five cron fields (minute, hour, day of month, month, day of week), is "
 
 
-@pytest.mark.parametrize("cron", ["0 8 * * 1-5", "0 0 29 2 *", "*/5 8 * * *", "0 8 L * *", "0 8 31 2 1", "0 8 * jan mon#2"])
+@pytest.mark.parametrize(
+    "cron", ["0 8 * * 1-5", "0 0 29 2 *", "*/5 8 * * *", "0 8 L * *", "0 8 31 2 1", "0 8 * jan mon#2"]
+)
 def test_a_moment_that_comes_again_and_again_is_right(cron: str) -> None:
     assert cron_problem(cron) is None
 

@@ -278,7 +278,9 @@ def test_a_renamed_fleet_that_names_no_workload_has_another_one() -> None:
 
 def test_a_renamed_fleet_that_names_its_workload_keeps_it() -> None:
     target = "target: {kind: Deployment, name: own}"
-    assert [change.path for change in changes(fleet(target), fleet(target, name="other"))] == ["metadata.name"]
+    assert [change.path for change in changes(fleet(target), fleet(target, name="other"))] == [
+        "metadata.name"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,10 @@ def test_a_renamed_fleet_that_names_its_workload_keeps_it() -> None:
     ],
 )
 def test_an_added_entry_is_told_without_what_it_does_not_give(signal: str, said: str) -> None:
-    (added,) = words(policy("signals: [{name: g, type: Pushed}]"), policy(f"signals: [{{name: g, type: Pushed}}, {signal}]"))
+    (added,) = words(
+        policy("signals: [{name: g, type: Pushed}]"),
+        policy(f"signals: [{{name: g, type: Pushed}}, {signal}]"),
+    )
     assert said in added
     assert "null" not in added
 

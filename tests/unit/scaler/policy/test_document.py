@@ -159,7 +159,9 @@ FIRST = "apiVersion: e/v1\nkind: Fleet\nmetadata: {name: a}\nspec: {}\n"
             FIRST + "spec: {}\n", ['5:1: the key "spec" appears twice, first in line 4'], id="one-key-alone"
         ),
         pytest.param(
-            "a: {kind: 1, kind: 2}", ['1:14: the key "kind" appears twice, first in line 1'], id="further-inside"
+            "a: {kind: 1, kind: 2}",
+            ['1:14: the key "kind" appears twice, first in line 1'],
+            id="further-inside",
         ),
     ],
 )
@@ -182,13 +184,19 @@ def test_a_forgotten_line_of_dashes_is_one_fault_for_each_document(text: str, ex
             id="cron-in-braces",
         ),
         pytest.param("start: *x # why", 'a text that begins with * must be in quotes: "*x"', id="comment"),
-        pytest.param("start: * 8 * * *", "a text that begins with * or & must be in quotes", id="cron-with-a-star"),
+        pytest.param(
+            "start: * 8 * * *", "a text that begins with * or & must be in quotes", id="cron-with-a-star"
+        ),
         pytest.param("start: @daily", "a text that begins with this character must be in quotes", id="at"),
         pytest.param(
-            "a: {{ .Values.max }}", "is this a template? Render it first, as `helm template` does", id="template"
+            "a: {{ .Values.max }}",
+            "is this a template? Render it first, as `helm template` does",
+            id="template",
         ),
         pytest.param(
-            "a: 1\n{{- end }}", "is this a template? Render it first, as `helm template` does", id="template-end"
+            "a: 1\n{{- end }}",
+            "is this a template? Render it first, as `helm template` does",
+            id="template-end",
         ),
         pytest.param("~: 3", "write a name before the colon", id="no-key"),
         pytest.param("1: 3", "put the key into quotes", id="number-as-key"),

@@ -183,7 +183,7 @@ def test_what_is_to_be_measured_counts_once_its_mark_is_taken_away(new: NewSet) 
     assert all(fleet.spec.seat.memory_mib for fleet in policies.fleets.values())
     for policy in policies.policies.values():
         engine = policy.spec.engine
-        assert engine.paused_mib and engine.kv_mib and engine.start_seconds
+        assert None not in {engine.paused_mib, engine.kv_mib, engine.start_seconds}
 
 
 def test_a_seat_without_gpus_has_no_memory_of_theirs() -> None:

@@ -59,7 +59,11 @@ def test_a_start_that_summer_time_skips_opens_the_window_when_the_clock_goes_on(
 )
 def test_a_misspelt_time_zone_is_guessed(zone: str, hint: str) -> None:
     (broken,) = window(zone=zone).broken_rules()
-    assert (broken.path, broken.message, broken.hint) == (("timeZone",), f"there is no time zone {zone}", hint)
+    assert (broken.path, broken.message, broken.hint) == (
+        ("timeZone",),
+        f"there is no time zone {zone}",
+        hint,
+    )
 
 
 def test_a_window_has_some_length() -> None:

@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import zip_longest
@@ -16,11 +16,13 @@ from pydantic import Field, ValidationError
 
 from scaler.cli import formats
 from scaler.cli.formats import FORMATS, POLICIES
+from scaler.errors import PolicyError
 from scaler.policy import facts
 from scaler.policy.base import UNIT, Envelope, Name, PolicyModel, integer
 from scaler.policy.document import Path as Place
-from scaler.policy.document import dotted, load_documents
+from scaler.policy.document import dotted, load_documents, parse_documents
 from scaler.policy.schema import DIALECT, FILE_NAME, schema_of_all, schema_of_kind
+from scaler.policy.source import validate
 from scaler.policy.unbuilt import UNBUILT, Unbuilt
 from scaler.policy.units import unit_of
 
@@ -336,10 +338,10 @@ def accepted(model: type[Envelope], data: object) -> Envelope | None:
 MUTANTS = (None, True, -1, 0, 7, 1.5, 10**9, "", "x y", "Enforce", "12", [], ["a"], {}, {"a": 1})
 
 
-def mutated(data: dict[str, Any]) -> Iterator[tuple[Place, Any]]:
+def mutated(data: dict[str, Any], mutants: Sequence[object] = MUTANTS) -> Iterator[tuple[Place, Any]]:
     """Every way to change one value, to remove one, and to add an unknown key."""
     for path in places(data, ()):
-        for mutant in MUTANTS:
+        for mutant in mutants:
             yield path, changed(data, path, mutant)
         yield path, without(data, path)
         if isinstance(value_at(data, path), dict):
@@ -391,6 +393,29 @@ def test_whatever_we_accept_it_accepts_and_nearly_all_that_we_refuse_it_refuses(
     assert wrongly_refused == []
     assert refused > 100
     assert len(missed) <= refused / 100, missed
+
+
+def cut(data: Any) -> Any:
+    """A copy without the entries of lists that have the same form as earlier ones."""
+    if isinstance(data, list):
+        forms = {item.get("type", "") if isinstance(item, dict) else "": item for item in reversed(data)}
+        return [cut(item) for item in reversed(forms.values())]
+    return {key: cut(value) for key, value in data.items()} if isinstance(data, dict) else data
+
+
+@each_kind
+def test_every_fault_of_a_wrong_value_has_its_place_and_a_mend(kind: str) -> None:
+    (example,) = load_documents([formats.example_file(kind)])
+    refused, bare = 0, []
+    for path, data in mutated(cut(example.data), (None, 1.5, "x y", {})):
+        (document,) = parse_documents(json.dumps(data, indent=1), "f.yaml")
+        try:
+            validate(FORMATS[kind], document)
+        except PolicyError as error:
+            refused += len(error.faults)
+            bare += [(path, str(fault)) for fault in error.faults if not fault.hint or not fault.path]
+    assert refused > 40
+    assert bare == []
 
 
 # ------------------------------------------------------------------ the generator, on a format of its own

@@ -187,7 +187,7 @@ def test_a_wrong_value_is_said_with_what_it_should_be(line: str, expected: str) 
         pytest.param(
             "  topping: {name: A_b, weightGrams: 1}",
             "f.yaml:6:19: spec.topping.name: must be a DNS label (lower-case letters, digits and -, begins and ends"
-            ' with a letter or digit, at most 63 characters), is "A_b"',
+            ' with a letter or digit, at most 63 characters), is "A_b" | for example llama-8b',
             id="inside-an-optional-mapping",
         ),
         pytest.param(
@@ -308,8 +308,10 @@ def test_what_yaml_1_1_read_otherwise_is_said(line: str, expected: str) -> None:
 def test_a_number_that_is_read_in_two_ways_is_told_once_and_beside_other_faults() -> None:
     assert check(f"{HEAD}{GOOD}  percent: 0777\n  share: 010\n  baked: 3\n") == [
         "f.yaml:6:12: spec.percent: must be an integer from 1 to 100, is 0777 (777 in YAML 1.2)",
-        "f.yaml:7:10: spec.share: must be a decimal number without leading zeros, is 010 (10 in YAML 1.2) | write 10, or"
-        " 8 if the zero was to say octal, as in YAML 1.1",
+        (
+            "f.yaml:7:10: spec.share: must be a decimal number without leading zeros, is 010 (10 in YAML 1.2) | write 10, or"
+            " 8 if the zero was to say octal, as in YAML 1.1"
+        ),
         "f.yaml:8:10: spec.baked: must be true or false, is 3",
     ]
 
@@ -366,17 +368,21 @@ def test_a_good_document_becomes_the_model() -> None:
         pytest.param(
             "kind: Cake",
             [
-                "f.yaml:1:1: apiVersion: must be emberpool.dev/v1alpha1, is missing | write apiVersion:"
-                " emberpool.dev/v1alpha1"
+                (
+                    "f.yaml:1:1: apiVersion: must be emberpool.dev/v1alpha1, is missing | write apiVersion:"
+                    " emberpool.dev/v1alpha1"
+                )
             ],
             id="no-version",
         ),
         pytest.param(
             "apiVersion: apps/v1\nkind: Deployment",
             [
-                'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "apps/v1" | this is no document of'
-                " Emberpool's: keep it in another file or folder",
-                'f.yaml:2:7: kind: must be one of Cake, is "Deployment"',
+                (
+                    'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "apps/v1" | this is no document of'
+                    " Emberpool's: keep it in another file or folder"
+                ),
+                'f.yaml:2:7: kind: must be one of Cake, is "Deployment" | kind says which format the document has',
             ],
             id="something-else",
         ),
@@ -387,30 +393,36 @@ def test_a_good_document_becomes_the_model() -> None:
         ),
         pytest.param(
             "apiVersion: emberpool.dev/v1alpha1\nkind: [Cake]",
-            ["f.yaml:2:1: kind: must be one of Cake, is a list"],
+            ["f.yaml:2:1: kind: must be one of Cake, is a list | kind says which format the document has"],
             id="kind-of-a-wrong-type",
         ),
         pytest.param(
             "apiVersion: emberpool.dev/v1\nkind: Cake",
             [
-                'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "emberpool.dev/v1" | write apiVersion:'
-                " emberpool.dev/v1alpha1"
+                (
+                    'f.yaml:1:13: apiVersion: must be emberpool.dev/v1alpha1, is "emberpool.dev/v1" | write apiVersion:'
+                    " emberpool.dev/v1alpha1"
+                )
             ],
             id="another-version",
         ),
         pytest.param(
             "apiVersion: emberpool.dev/v1alpha1\nkind: DrillScenario",
             [
-                'f.yaml:2:7: kind: must be one of Cake, is "DrillScenario" | a DrillScenario is checked with `emberpool'
-                " drill validate FILE`"
+                (
+                    'f.yaml:2:7: kind: must be one of Cake, is "DrillScenario" | a DrillScenario is checked with `emberpool'
+                    " drill validate FILE`"
+                )
             ],
             id="a-drill",
         ),
         pytest.param(
             "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet",
             [
-                'f.yaml:2:7: kind: must be one of Cake, is "Fleet" | a Fleet is checked with `emberpool policy validate'
-                " FILE`"
+                (
+                    'f.yaml:2:7: kind: must be one of Cake, is "Fleet" | a Fleet is checked with `emberpool policy validate'
+                    " FILE`"
+                )
             ],
             id="a-policy-where-a-drill-is-wanted",
         ),

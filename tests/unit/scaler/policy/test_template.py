@@ -47,6 +47,7 @@ spec:
 """
 ONE = FLEET + POLICY.replace("NAME", "chat").replace("PORT", "8001")
 TWO = ONE + POLICY.replace("NAME", "code").replace("PORT", "8002")
+CODE_ON_8001 = '[{"policy":"code","container":"engine","port":8001}]'
 COMMANDS = {"chat": ("serve", "--port", "9001"), "code": ("serve", "--port=9002")}
 SECOND = "        - name: code\n          args: [--port=9002]\n          resources: {limits: {nvidia.com/gpu: 1}}\n"
 CLAIM = "resources: {claims: [{name: gpus}]}"
@@ -426,13 +427,13 @@ HOW = "let one container hold all engines (--command), or give all the same Reso
             id="two-containers-for-commands",
         ),
         pytest.param(
-            TWO.replace("8002", "8001"),
-            "",
-            "",
+            TWO.replace(", port: 8002", ""),
+            "      labels:",
+            f"      annotations:\n        emberpool.dev/residents: '{CODE_ON_8001}'\n      labels:",
             {"commands": COMMANDS},
             [
                 (
-                    "p.yaml:18:30: spec.engine.port: port 8001 is taken by the resident of chat, and both listen on the same"
+                    "p.yaml:11:30: spec.engine.port: port 8001 is taken by the resident of code, and both listen on the same"
                     " pods | give each policy of a fleet a port of its own"
                 )
             ],
@@ -592,7 +593,11 @@ def test_all_faults_come_at_once() -> None:
     manifest = MANIFEST.replace("gpu: 1", "gpu: 2").replace(
         "          args", "          livenessProbe: {}\n          args"
     )
-    found = faults(TWO.replace("8002", "8001"), manifest, Starts(commands=COMMANDS))
+    manifest = manifest.replace(
+        "      labels:",
+        f"      annotations:\n        emberpool.dev/residents: '{CODE_ON_8001}'\n      labels:",
+    )
+    found = faults(TWO.replace(", port: 8002", ""), manifest, Starts(commands=COMMANDS))
     assert [fault.split(": ")[1] for fault in found] == [
         "spec.template.spec.containers[0].resources.limits.nvidia.com/gpu",
         "spec.template.spec.containers[0].livenessProbe",

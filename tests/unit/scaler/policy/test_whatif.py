@@ -190,7 +190,9 @@ def test_at_rest_there_are_the_seats_of_floors_spares_and_schedules(
 
 
 def test_at_rest_a_budget_takes_spares_and_leaves_what_serves() -> None:
-    text = document("Fleet", "own", "maxSeats: 4, spare: {min: 3}") + document("Controller", "l", "gpuBudget: 2")
+    text = document("Fleet", "own", "maxSeats: 4, spare: {min: 3}") + document(
+        "Controller", "l", "gpuBudget: 2"
+    )
     text += document("ScalingPolicy", "chat", "fleets: [{name: own, targetInFlight: 8}]")
     assert at_rest(compile_set(parse_documents(text, "set.yaml")))[0].seats == {"own": 2}
 
@@ -297,7 +299,9 @@ def test_only_what_shares_fleets_with_it_is_asked_about() -> None:
         + document("ScalingPolicy", name, f"fleets: [{{name: {name}, targetInFlight: 8}}]")
         for name in ("a", "b", "c")
     )
-    text += document("ScalingPolicy", "d", "fleets: [{name: b, targetInFlight: 8}, {name: c, targetInFlight: 8}]")
+    text += document(
+        "ScalingPolicy", "d", "fleets: [{name: b, targetInFlight: 8}, {name: c, targetInFlight: 8}]"
+    )
     whole = compile_set(parse_documents(text, "set.yaml"))
     assert concerned(whole, [PolicyName("a")]).policies.keys() == {"a"}
     assert concerned(whole, [PolicyName("b")]).policies.keys() == {"b", "c", "d"}

@@ -15,16 +15,20 @@ HEAD = "apiVersion: emberpool.dev/v1alpha1\nkind: XidTable\nmetadata: {name: xid
         pytest.param(
             "    - {xids: [79], verdict: Bad, withinSeconds: 60, note: gone}",
             [
-                "f.yaml:6:49: spec.rules[0].withinSeconds: is the time over which occurrences are counted, and one is"
-                " enough here | set occurrences, or remove withinSeconds"
+                (
+                    "f.yaml:6:49: spec.rules[0].withinSeconds: is the time over which occurrences are counted, and one is"
+                    " enough here | set occurrences, or remove withinSeconds"
+                )
             ],
             id="a-time-over-which-nothing-is-counted",
         ),
         pytest.param(
             "    - {xids: [79, 13], verdict: Bad, note: gone}",
             [
-                "f.yaml:6:19: spec.rules[0].xids[1]: Xid 13 comes from applications on healthy GPUs and alone never makes"
-                " one Bad | use Suspect, or remove it from this rule"
+                (
+                    "f.yaml:6:19: spec.rules[0].xids[1]: Xid 13 comes from applications on healthy GPUs and alone never makes"
+                    " one Bad | use Suspect, or remove it from this rule"
+                )
             ],
             id="an-applications-own-fault",
         ),

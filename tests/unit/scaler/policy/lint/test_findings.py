@@ -382,8 +382,8 @@ CASES: list[tuple[Code, Case]] = [
     (
         Code.BUDGET_TOO_SMALL,
         Case(
-            loud=[fleet(), policy(serving={"min": 2}), controller(gpuBudget=1)],
-            quiet=[fleet(), policy(serving={"min": 2}), controller(gpuBudget=3)],
+            loud=[fleet(), policy(schedules=[window("minServing")]), controller(gpuBudget=1)],
+            quiet=[fleet(), policy(schedules=[window("minServing")]), controller(gpuBudget=3)],
             severity=ERROR,
             path="spec.gpuBudget",
             says="2 (chat: 2 × 1) + 1 (own spares: 1 × 1) = 3 GPUs, and the budget is 1",
@@ -523,7 +523,10 @@ CASES: list[tuple[Code, Case]] = [
         Code.DRAIN_SLOWER_THAN_OBJECTIVE,
         Case(
             loud=[fleet(), policy(objectives={"ttft": {"milliseconds": 500}})],
-            quiet=[fleet(), policy(objectives={"ttft": {"milliseconds": 500}}, serving={"queueDrainSeconds": 1})],
+            quiet=[
+                fleet(),
+                policy(objectives={"ttft": {"milliseconds": 500}}, serving={"queueDrainSeconds": 1}),
+            ],
             severity=INFO,
             path="spec.serving.queueDrainSeconds",
             says="2 s to drain, longer than the objective of 0.5 s, until the age",
@@ -740,7 +743,10 @@ CASES: list[tuple[Code, Case]] = [
     (
         Code.NOTHING_TO_LEND,
         Case(
-            loud=[fleet(schedules=[window("minSeats")]), policy(preemptible=True)],  # 1 serves, 1 is spare.min
+            loud=[
+                fleet(schedules=[window("minSeats")]),
+                policy(preemptible=True),
+            ],  # 1 serves, 1 is spare.min
             quiet=[fleet(schedules=[{**window("minSeats"), "minSeats": 3}]), policy(preemptible=True)],
             severity=WARNING,
             path="spec.preemptible",
