@@ -25,11 +25,11 @@ ARGS  ?=
 drill: $(VENV)/.installed ## rehearse a burst on this machine, both arms, and judge it
 	$(BIN)/emberpool drill run $(DRILL) $(ARGS)
 
-test: lint types contracts ## everything that must hold before a change lands
-	$(BIN)/pytest $(ARGS)
+test: lint types contracts test-fast ## everything that must hold before a change lands
+	$(BIN)/pytest -m drill $(ARGS)
 
-test-fast: $(VENV)/.installed ## the tests without whole drills
-	$(BIN)/pytest -m 'not drill' $(ARGS)
+test-fast: $(VENV)/.installed ## the tests without whole drills, two at a time
+	$(BIN)/pytest -m 'not drill' --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed ## style and formatting
 	$(BIN)/ruff check .

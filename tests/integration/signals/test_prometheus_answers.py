@@ -226,7 +226,8 @@ async def test_a_secret_that_a_server_repeats_is_not_shown(tmp_path: Path) -> No
 
 async def test_credentials_in_an_address_are_never_shown() -> None:
     async with serving(answering({}, status=500)) as url:
-        found = await word(url.replace("http://", "http://us:s3cr3t@"))
+        servers = PrometheusServers(url.replace("http://", "http://us:s3cr3t@"))  # as `--prometheus` has it
+        found = await word(None, servers)
     assert found.why.startswith(f"{url.partition('//')[2]}: ")
 
 
