@@ -57,7 +57,8 @@ def replay(
     the law was. With --policy it is told what other policies would have answered at each moment, to the same load and with
     the seats that there were.
 
-    Exit code 0: no difference, or --policy was given; 1: a difference, or nothing that can be replayed.
+    Exit code 0: no difference, or --policy was given; 1: a difference, ticks that are missing in between, or nothing that
+    can be replayed.
     """
     file = ledger / LEDGER if ledger.is_dir() else ledger
     reader = Reader()
@@ -104,7 +105,7 @@ def _verify(file: Path, reader: Reader, output: Rendering) -> int:
             "difference": None if verdict.difference is None else _difference_tree(verdict.difference),
         }
         emit(as_data({**tree, **_gaps_tree(reader)}, output))
-    return OK if verdict.difference is None else FAILED
+    return OK if verdict.difference is None and not reader.missing else FAILED
 
 
 def _verdict_text(verdict: Verdict) -> str:

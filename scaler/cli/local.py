@@ -10,6 +10,7 @@ import typer
 
 from scaler.cli.options import Device, examples
 from scaler.cli.signal_options import (
+    AGENT_TOKEN,
     DEFAULT_CHANNEL,
     Prometheus,
     Redis,
@@ -111,7 +112,8 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
 
     Every model is resident on every seat of its fleets, paused, proven, and serves within milliseconds when requests
     come. Ctrl-C finishes what is in flight and stops everything. Whoever else pushes samples of a policy's load shows the
-    token in the environment variable EMBERPOOL_SIGNAL_TOKEN; where that is not set nobody else can.
+    token in the environment variable EMBERPOOL_SIGNAL_TOKEN; where that is not set nobody else can. With a token in
+    EMBERPOOL_AGENT_TOKEN, whoever shows it may have policies read at once (POST /-/reload), as SIGHUP does.
     """
     options = LocalOptions(
         checkpoints=parse_checkpoints(checkpoint or ()),
@@ -127,6 +129,7 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
         dry_run=dry_run,
+        token=os.environ.get(AGENT_TOKEN, ""),
         signals=signal_options(prometheus, redis, redis_password_file, signal_channel),
     )
     if options.seats is not None and options.policies:

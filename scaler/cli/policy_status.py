@@ -74,8 +74,8 @@ def register(app: typer.Typer) -> None:
 def status(server: Server = DEFAULT_SERVER, output: RenderingOption = Rendering.TEXT) -> int:
     """Show which policy files are in force, since when, and what came of the last attempt to reload them.
 
-    A controller looks at its files each second and takes over what has changed; SIGHUP and `POST /-/reload` have them
-    read at once. Files with a fault change nothing: the last good ones stay in force.
+    A controller looks at its files each second and takes over what has changed; SIGHUP and `POST /-/reload` (with
+    the token in its EMBERPOOL_AGENT_TOKEN) have them read at once. Files with a fault change nothing: the last good ones stay in force.
 
     Exit code 0: what is in the files is in force; 1: the last attempt failed.
     """

@@ -24,7 +24,7 @@ from scaler.policy.document import (
     parse_documents,
     show,
 )
-from scaler.policy.wording import described, did_you_mean, expectation, mend, schema_at, schema_of
+from scaler.policy.wording import FOREIGN, described, did_you_mean, expectation, mend, schema_at, schema_of
 
 __all__ = ["Document", "Path", "dotted", "load_documents", "model_for", "parse_documents", "show", "validate"]
 
@@ -156,7 +156,9 @@ def _fault(model: type[BaseModel], document: Document, details: ErrorDetails) ->
     path = _path_in(document.data, details["loc"])
     if details["type"] == "extra_forbidden":
         known = schema_at(schema_of(model), path[:-1], document.data).get("properties", {})
-        hint = did_you_mean(path[-1], known) or f"known here: {', '.join(known)}"
+        foreign = FOREIGN.get(str(path[-1]))
+        guess = f"here that is {foreign}" if foreign else did_you_mean(path[-1], known)
+        hint = guess or f"known here: {', '.join(known)}"
         line, column = document.key_position(path)
         message = "is not a known key"
         return PolicyFault(

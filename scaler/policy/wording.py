@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
@@ -277,6 +278,26 @@ def _first_sentence(schema: Schema) -> str:
     word = sentence.partition(" ")[0]
     is_name = len(word) > 1 and (word[1:] != word[1:].lower() or word.removesuffix("'s") in _NAMES)
     return sentence if is_name else sentence[:1].lower() + sentence[1:]
+
+
+FOREIGN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "minReplicas": "serving.min of a ScalingPolicy (and spare.min of a Fleet)",
+        "minReplicaCount": "serving.min of a ScalingPolicy (and spare.min of a Fleet)",
+        "maxReplicas": "maxSeats of a Fleet and serving.max of a ScalingPolicy",
+        "maxReplicaCount": "maxSeats of a Fleet and serving.max of a ScalingPolicy",
+        "idleReplicaCount": "serving.min: 0 of a ScalingPolicy",
+        "behavior": "scaleUp and scaleDown of a Fleet",
+        "scaleTargetRef": "target of a Fleet",
+        "metrics": "signals of a ScalingPolicy",
+        "triggers": "signals of a ScalingPolicy",
+        "cooldownPeriod": "scaleDown.stabilizationWindowSeconds of a Fleet",
+        "pollingInterval": "intervalSeconds or intervalMilliseconds of a signal",
+        "targetConcurrency": "targetInFlight of an entry of fleets",
+        "replicas": "maxSeats, spare.min and schedules of a Fleet",
+    }
+)
+"""Words of HorizontalPodAutoscaler and KEDA, and what says the same here."""
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

@@ -199,7 +199,15 @@ def authorized(request: web.Request, *tokens: str) -> bool:
 
 def unauthorized() -> web.Response:
     """Answer a request that shows another token, or none."""
-    return web.json_response({"error": {"code": "Unauthorized", "message": "wrong token"}}, status=401)
+    return web.json_response(
+        {
+            "error": {
+                "code": "Unauthorized",
+                "message": "missing or wrong token; EMBERPOOL_AGENT_TOKEN of the controller is the one",
+            }
+        },
+        status=401,
+    )
 
 
 def _reasons(reasons: tuple[Reason, ...]) -> list[dict[str, Any]]:

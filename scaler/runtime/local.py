@@ -133,7 +133,7 @@ async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, signal
     with listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
         _check_free(options.gateway_host, options.gateway_port)
         proofs = await or_stop(signals.stop, expectations(plan.directories, directory, devices))
-        token = secrets.token_urlsafe(24)
+        token = options.token or secrets.token_urlsafe(24)
         seats = templates(options, plan, proofs, token)
         controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         cluster = LocalCluster(seats, directory, [controller_url])

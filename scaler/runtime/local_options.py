@@ -25,6 +25,7 @@ class LocalOptions:
         max_num_seqs: sequences per engine; None: the fleet's targetInFlight of each policy.
         max_model_len: tokens per sequence; None: the engine's default.
         dry_run: print what would run, and start nothing.
+        token: what agents and whoever wants a reload must show; empty: one that nobody else knows.
         signals: where signals come from.
     """
 
@@ -41,5 +42,6 @@ class LocalOptions:
     max_num_seqs: int | None = None
     max_model_len: int | None = None
     dry_run: bool = False
+    token: str = ""
     signals: SignalOptions = field(default_factory=SignalOptions)
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -61,7 +61,12 @@ async def test_a_request_is_answered_with_what_came_of_it(reloading: Reloading) 
     before = (await reloading.status())["hash"]
     assert await reloading.post("wrong") == (
         401,
-        {"error": {"code": "Unauthorized", "message": "wrong token"}},
+        {
+            "error": {
+                "code": "Unauthorized",
+                "message": "missing or wrong token; EMBERPOOL_AGENT_TOKEN of the controller is the one",
+            }
+        },
     )
     (reloading.policies / "math.yaml").write_text(policy("math"), "utf-8")
     code, body = await reloading.post()

@@ -161,7 +161,7 @@ def _headless(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
     [
         pytest.param(
             _cut,
-            0,
+            1,
             (
                 "2 ticks are missing from the ledger\n"
                 "58 ticks not replayed: what the law remembered before them is not in the ledger\n"

@@ -10,6 +10,7 @@ from pydantic import Field
 from scaler.errors import PolicyError
 from scaler.policy.base import UNIT, Broken, Envelope, Name, PolicyModel
 from scaler.policy.document import MAX_FAULTS
+from scaler.policy.fleet import Fleet
 from scaler.policy.source import model_for, parse_documents, validate
 
 
@@ -437,3 +438,17 @@ def test_an_error_reads_as_place_fault_blank_line_hint() -> None:
     with pytest.raises(PolicyError) as raised:
         validate(Cake, document)
     assert str(raised.value) == "policies/cake.yaml:6:12: spec.percent: brings bad luck\n\nhint: take 12"
+
+
+@pytest.mark.parametrize(
+    ("key", "here"), [("maxReplicas", "maxSeats of a Fleet"), ("behavior", "scaleUp and scaleDown")]
+)
+def test_a_word_of_the_hpa_is_told_what_it_is_called_here(key: str, here: str) -> None:
+    text = (
+        "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet\nmetadata: {name: a}\n"
+        f"spec: {{maxSeats: 3, {key}: 1}}\n"
+    )
+    (document,) = parse_documents(text, "f.yaml")
+    with pytest.raises(PolicyError) as raised:
+        validate(Fleet, document)
+    assert f"here that is {here}" in str(raised.value)
