@@ -52,7 +52,14 @@ def _ruling(assessment: Assessment, wanted: int, needed: float) -> Reason:
         return because(ReasonCode.FLOOR, floor=assessment.floor, needed=needed)
     if asked > assessment.most:
         return because(ReasonCode.MAX, max=assessment.most, needed=needed)
-    return _term(assessment, needed)
+    return _held(assessment, needed) or _term(assessment, needed)
+
+
+def _held(assessment: Assessment, needed: float) -> Reason | None:
+    """What keeps an answer up that no term asks for any more; None where a term does."""
+    if not assessment.sticky or needed <= assessment.terms.pressing + 1e-9:
+        return None
+    return next(iter([*_quality(assessment), *_mode(assessment)]), None)
 
 
 def _term(assessment: Assessment, needed: float) -> Reason:

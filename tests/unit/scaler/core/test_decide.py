@@ -171,3 +171,13 @@ def test_what_only_the_floor_keeps_is_no_delayed_demotion() -> None:
     run = Run([policy(serving_min=3)], [fleet(max_seats=5)])
     run.hold({"a": load(1)}, {"spares": simple({"a": 3}, 1)}, 60.0)
     assert [reason.code for reason in run.decision.policies["a"].reasons] == [ReasonCode.FLOOR]
+
+
+def test_an_answer_that_only_burst_keeps_up_says_so_first() -> None:
+    run = Run([policy(serving_max=3)], [fleet(max_seats=5, spare_target=2)])
+    run.hold({"a": load(6)}, {"spares": simple({"a": 1}, 2)}, 15.0)
+    run.step({"a": load(8, 12)}, {"spares": simple({"a": 1}, 2)}, after=0.25)
+    run.hold({"a": load(1)}, {"spares": simple({"a": 3})}, 4.0)
+    decided = run.decision.policies["a"]
+    assert decided.needed >= 20
+    assert decided.reasons[0].code is ReasonCode.BURST_HELD
