@@ -39,6 +39,9 @@ _NAME: Final = TypeAdapter(Name)
 _MODEL: Final = TypeAdapter(ModelName)
 _STDOUT: Final = Path("-")
 _MOST_GPUS: Final = 16
+_PATIENT_SECONDS = "640"
+"""First token of work that can wait, unless somebody says otherwise: a bucket edge of engines' histograms, so that it can be
+measured."""
 _MOST_SEATS: Final = 100_000
 _MOST_IN_FLIGHT: Final = 100_000
 _LONGEST_TTFT: Final = 3600.0
@@ -401,7 +404,7 @@ def _wanted(questions: Questions, names: _Names, flags: _Flags, known: PolicySet
         flags.ttft,
         why="Time to first token that users may expect, in seconds. A queue that puts it at risk begins a burst.",
         read=_positive,
-        default="1",
+        default=_PATIENT_SECONDS if flags.preemptible else "1",
     )
     fleets = _fleets(questions, names, flags, _NewFleets(own=own, shared=shared, floor=floor or 0))
     questions.check()

@@ -258,6 +258,8 @@ class _Page:
         ]
         if policy.serving_max is not None:
             lines.append(f"    max: {policy.serving_max}")
+        if policy.preemptible:
+            lines += [*self._why(4, _PATIENT), f"    queueDrainSeconds: {_PATIENT_DRAIN_SECONDS}"]
         if policy.signals:
             lines += [*self._why(2, _SIGNALS), "  signals:", *_signals(policy.signals)]
         return lines
@@ -404,8 +406,13 @@ _PRIORITY: Final = "Who goes first when seats are short: higher numbers do. The 
 
 _PREEMPTIBLE: Final = """\
 Work that can wait: beyond serving.min it only borrows spare seats, until somebody wants them. The last spare.min seats of a
-fleet are never lent.
+fleet are never lent, so with spare.mode Fixed there is something to lend only while more seats stand than that: after a burst,
+or by a schedule. With `mode: Auto` the fleet keeps as many as bursts have needed, and lends those above spare.min.
 """
+_PATIENT: Final = """\
+Seconds within which what waits should be taken. The default of two seconds is for people; this work has more time.
+"""
+_PATIENT_DRAIN_SECONDS: Final = 600
 
 _SIGNALS: Final = """\
 Where its load is read. A list takes the place of the default, which is what the gateway pushes: leave Pushed out only where
