@@ -136,7 +136,35 @@ Row = tuple[tuple[str, ...], float]
 """Values of the labels, in order, and the number."""
 
 
-class RowMetric(Metric):
+class _FoundMetric(Metric):
+    """A metric that is worked out when it is read, whole by the Prometheus client or piece by piece by who knows its kind.
+
+    Args:
+        family: what it is.
+    """
+
+    def __init__(self, family: Family) -> None:
+        self._read: list[Sample] | None = None
+        self.family = family
+        super().__init__(family.stem, family.help, str(family.kind))
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Everything at once, as the Prometheus client wants it."""
+        if self._read is None:
+            self._read = list(self._found())
+        return self._read
+
+    @samples.setter
+    def samples(self, samples: list[Sample]) -> None:
+        """Ignore the empty list that the base class begins with."""
+
+    def _found(self) -> Iterator[Sample]:
+        """Work it out; done once."""
+        raise NotImplementedError
+
+
+class RowMetric(_FoundMetric):
     """A gauge or counter filled by rows, which are worked out one by one as they are read.
 
     A reader may pause between rows, and between the steps of the work that comes before them.
@@ -148,34 +176,22 @@ class RowMetric(Metric):
     """
 
     def __init__(self, family: Family, found: Iterable[Row], work: Iterable[None] = ()) -> None:
-        self._read: list[Sample] | None = None
-        self.family = family
+        super().__init__(family)
         self.rows = found
         self.work = work
-        super().__init__(family.stem, family.help, str(family.kind))
 
-    @property
-    def samples(self) -> list[Sample]:
-        """All rows at once, as the Prometheus client wants them."""
-        if self._read is None:
-            deque(self.work, maxlen=0)
-            names = self.family.label_names
-            self._read = [
-                Sample(self.family.name, dict(zip(names, values, strict=True)), each)
-                for values, each in self.rows
-            ]
-        return self._read
-
-    @samples.setter
-    def samples(self, samples: list[Sample]) -> None:
-        """Ignore the empty list that the base class begins with."""
+    def _found(self) -> Iterator[Sample]:
+        deque(self.work, maxlen=0)
+        names = self.family.label_names
+        for values, each in self.rows:
+            yield Sample(self.family.name, dict(zip(names, values, strict=True)), each)
 
 
 Group = tuple[tuple[str, ...], Sequence[float]]
 """Values of the first labels, in order, and one number for every combination of the other ones' closed lists."""
 
 
-class GroupMetric(Metric):
+class GroupMetric(_FoundMetric):
     """A gauge or counter with a number for every combination of its last labels, filled one owner at a time.
 
     It says what a `RowMetric` could, at a quarter of the time: what is the same for all owners is written once.
@@ -190,29 +206,17 @@ class GroupMetric(Metric):
     def __init__(
         self, family: Family, found: Iterable[Group], *, owners: int = 1, work: Iterable[None] = ()
     ) -> None:
-        self._read: list[Sample] | None = None
-        self.family = family
+        super().__init__(family)
         self.groups = found
         self.owners = owners
         self.work = work
-        super().__init__(family.stem, family.help, str(family.kind))
 
-    @property
-    def samples(self) -> list[Sample]:
-        """All numbers at once, as the Prometheus client wants them."""
-        if self._read is None:
-            deque(self.work, maxlen=0)
-            names, rest = self.family.label_names, list(combinations(self.family, self.owners))
-            self._read = [
-                Sample(self.family.name, dict(zip(names, (*owner, *values), strict=True)), each)
-                for owner, numbers in self.groups
-                for values, each in zip(rest, numbers, strict=True)
-            ]
-        return self._read
-
-    @samples.setter
-    def samples(self, samples: list[Sample]) -> None:
-        """Ignore the empty list that the base class begins with."""
+    def _found(self) -> Iterator[Sample]:
+        deque(self.work, maxlen=0)
+        names, rest = self.family.label_names, list(combinations(self.family, self.owners))
+        for owner, numbers in self.groups:
+            for values, each in zip(rest, numbers, strict=True):
+                yield Sample(self.family.name, dict(zip(names, (*owner, *values), strict=True)), each)
 
 
 def combinations(family: Family, owners: int) -> Iterator[tuple[str, ...]]:
@@ -237,7 +241,7 @@ class Measured:
     total: float
 
 
-class MeasuredMetric(Metric):
+class MeasuredMetric(_FoundMetric):
     """A histogram filled by its children, which are worked out one by one as they are read.
 
     Args:
@@ -246,21 +250,12 @@ class MeasuredMetric(Metric):
     """
 
     def __init__(self, family: Family, children: Iterable[Measured]) -> None:
-        self._read: list[Sample] | None = None
-        self.family = family
+        super().__init__(family)
         self.children = children
-        super().__init__(family.stem, family.help, str(family.kind))
 
-    @property
-    def samples(self) -> list[Sample]:
-        """All children at once, as the Prometheus client wants them."""
-        if self._read is None:
-            self._read = [sample for child in self.children for sample in self._child(child)]
-        return self._read
-
-    @samples.setter
-    def samples(self, samples: list[Sample]) -> None:
-        """Ignore the empty list that the base class begins with."""
+    def _found(self) -> Iterator[Sample]:
+        for child in self.children:
+            yield from self._child(child)
 
     def _child(self, child: Measured) -> Iterator[Sample]:
         labels = dict(zip(self.family.label_names, child.values, strict=True))

@@ -209,13 +209,12 @@ def wakeups(assessment: Assessment, now: float) -> list[float]:
 
 
 def _bounds(spec: PolicySpec, scheduled: Floor, mode: Mode) -> tuple[int, int]:
-    """Floor and ceiling. The clock raises the floor as far as the ceiling lets it, and in Hold the fallback rules.
+    """Floor and ceiling; in Hold the fallback rules.
 
     A behavior that may lower what serves (Static, CurrentReplicasIfLower) is the one way in which the unknown scales
     down: somebody chose it by name.
     """
-    floor, most = bounds(spec)
-    floor = max(floor, min(count(scheduled.value), most))
+    floor, most = bounds(spec, scheduled)
     if mode is not Mode.HOLD:
         return floor, most
     fallback = max(floor, min(count(spec.fallback_serving), most))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scaler.core.model import FleetSpec, FleetView, PolicySpec, Supply
+from scaler.core.model import FleetSpec, FleetView, Floor, PolicySpec, Supply
 from warmpool.seats import FleetName
 
 COUNT_MAX = 1_000_000_000
@@ -98,10 +98,14 @@ def place_of(pool: Pool, target: int, supply: Supply) -> Place:
     )
 
 
-def bounds(spec: PolicySpec) -> tuple[int, int]:
-    """Return how many residents serve at least and at most; where they contradict each other, the floor stands."""
+def bounds(spec: PolicySpec, scheduled: Floor) -> tuple[int, int]:
+    """Return how many residents serve at least and at most.
+
+    Where the two contradict each other, the floor stands; the clock raises it as far as the ceiling lets it.
+    """
     floor = count(spec.serving_min)
-    return floor, max(floor, count(spec.serving_max))
+    most = max(floor, count(spec.serving_max))
+    return max(floor, min(count(scheduled.value), most)), most
 
 
 def along(places: Sequence[Place], limits: Sequence[int], capacity: float, most: int) -> list[int]:

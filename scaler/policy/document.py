@@ -64,6 +64,19 @@ _UNSEEN = re.compile("[\x85\u2028\u2029\ufeff]")
 """YAML 1.2 takes them for letters, many parsers for line breaks or for nothing, and nobody sees them."""
 
 
+def look_up(data: object, *path: str | int) -> Any:  # noqa: ANN401 - a YAML value may be anything
+    """Follow a path through mappings and lists; None where it leads nowhere."""
+    for part in path:
+        match data, part:
+            case dict(), str():
+                data = data.get(part)
+            case list(), int() if part < len(data):
+                data = data[part]
+            case _:
+                return None
+    return data
+
+
 @dataclass(slots=True)
 class _Node:
     """One value with its place; `weight` and `height` count what it expands to, `text` is a number as it was written."""

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from pydantic import BaseModel
 
 from scaler.policy.base import EXPECTS, UNIT
-from scaler.policy.document import Path, show
+from scaler.policy.document import Path, look_up, show
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def schema_at(schema: Schema, path: Path, data: object = None) -> Schema:
     definitions = schema.get("$defs", {})
     here = _chosen(_resolved(schema, definitions), definitions, data)
     for part in path:
-        data = _part(data, part)
+        data = look_up(data, part)
         for branch in _branches(here):
             child = branch.get("items") if isinstance(part, int) else branch.get("properties", {}).get(part)
             child = child or branch.get("additionalProperties")
@@ -70,16 +70,6 @@ def _opened(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
         return schema
     fields = {key: _resolved(field, definitions) for key, field in schema["properties"].items()}
     return {**schema, "properties": fields}
-
-
-def _part(data: object, part: str | int) -> object:
-    match data, part:
-        case dict(), str():
-            return data.get(part)
-        case list(), int() if part < len(data):
-            return data[part]
-        case _:
-            return None
 
 
 def _chosen(schema: Schema, definitions: Mapping[str, Schema], data: object) -> Schema:

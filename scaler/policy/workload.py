@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.document import Document, Path, show
+from scaler.policy.document import Document, Path, look_up, show
 from scaler.policy.fleet import Fleet
 
 POD_TEMPLATE: Final[Path] = ("spec", "template")
@@ -106,7 +106,7 @@ class Workload:
 
     def at(self, path: Path) -> Any:  # noqa: ANN401 - a YAML value may be anything
         """Return what stands at a path; None where nothing does."""
-        return _at(self.document.data, path)
+        return look_up(self.document.data, *path)
 
     def fault(self, path: Path, message: str, hint: str) -> PolicyFault:
         """Make a fault that points at a path in the manifest."""
@@ -132,7 +132,7 @@ def find_workload(fleet: Fleet, manifest: Sequence[Document]) -> Workload:
             tuple(each.fault(path, message, "name one of the two otherwise") for each in found[1:])
         )
     document = found[0]
-    if not isinstance(_at(document.data, _POD), dict):
+    if not isinstance(look_up(document.data, *_POD), dict):
         message = f"the {kind} {name} has no pod template at spec.template.spec"
         raise PolicyError((document.fault(_POD, message, _AS_DOCUMENTED),))
     _mapping(document, (*POD_TEMPLATE, "metadata"))
@@ -152,7 +152,7 @@ def find_workload(fleet: Fleet, manifest: Sequence[Document]) -> Workload:
 def _is(document: Document, group: str, kind: str, name: str) -> bool:
     version = document.data.get("apiVersion")
     theirs = version.rpartition("/")[0] if isinstance(version, str) else None
-    return (theirs, document.data.get("kind"), _at(document.data, ("metadata", "name"))) == (
+    return (theirs, document.data.get("kind"), look_up(document.data, "metadata", "name")) == (
         group,
         kind,
         name,
@@ -160,7 +160,7 @@ def _is(document: Document, group: str, kind: str, name: str) -> bool:
 
 
 def _namespace(document: Document) -> object:
-    return _at(document.data, ("metadata", "namespace"))
+    return look_up(document.data, "metadata", "namespace")
 
 
 def _missing(fleet: Fleet, manifest: Sequence[Document], named: Sequence[Document]) -> PolicyFault:
@@ -171,7 +171,7 @@ def _missing(fleet: Fleet, manifest: Sequence[Document], named: Sequence[Documen
         message = f"the {kind} {name} is in namespace {_namespace(named[0])}, the fleet in {namespace}"
         return named[0].fault(("metadata", "namespace"), message, "they share one namespace")
     held = ", ".join(
-        f"{document.data.get('kind')} {_at(document.data, ('metadata', 'name'))}" for document in manifest
+        f"{document.data.get('kind')} {look_up(document.data, 'metadata', 'name')}" for document in manifest
     )
     message = f"there is no {what} here, the workload of fleet {fleet.metadata.name}"
     hint = f"the manifest holds: {held}; spec.target of the fleet says which one is meant"
@@ -181,7 +181,7 @@ def _missing(fleet: Fleet, manifest: Sequence[Document], named: Sequence[Documen
 def _containers(document: Document, key: str) -> list[Container]:
     """Read a list of containers."""
     path = (*_POD, key)
-    listed = _at(document.data, path)
+    listed = look_up(document.data, *path)
     if listed is None:
         listed = []
     if not isinstance(listed, list):
@@ -196,21 +196,9 @@ def _containers(document: Document, key: str) -> list[Container]:
     return [Container(document, (*path, index), each) for index, each in enumerate(listed)]
 
 
-def _at(data: object, path: Path) -> Any:  # noqa: ANN401 - a YAML value may be anything
-    for part in path:
-        match data, part:
-            case dict(), str():
-                data = data.get(part)
-            case list(), int() if part < len(data):
-                data = data[part]
-            case _:
-                return None
-    return data
-
-
 def _mapping(document: Document, path: Path) -> Mapping[str, Any]:
     """Return the mapping at a path; an empty one where there is none."""
-    found = _at(document.data, path)
+    found = look_up(document.data, *path)
     if found is None:
         return {}
     if not isinstance(found, dict):

@@ -16,7 +16,7 @@ from scaler.cluster.port import Cluster
 from scaler.core.decide import decide
 from scaler.core.ledger import Entry, Ledger
 from scaler.core.memory import Memory
-from scaler.core.model import Decision, FleetSpec, Load, PolicySpec, Snapshot
+from scaler.core.model import Decision, FleetSpec, FleetView, Load, PolicySpec, Snapshot
 from scaler.core.rises import NO_RISES, Rises
 from scaler.policy.calendar import Calendar
 from scaler.runtime.actuator import Actuator
@@ -210,10 +210,7 @@ class Controller:
         self._starts.look(seats, wall)
         snapshot = replace(
             snapshot,
-            fleets={
-                name: replace(view, start_seconds=self._starts.seconds(name))
-                for name, view in snapshot.fleets.items()
-            },
+            fleets={**snapshot.fleets, **self._with_start_times(table, snapshot)},
             serving_floors=clocked.serving_floors,
             seat_floors=clocked.seat_floors,
             frozen=clocked.frozen,
@@ -243,6 +240,14 @@ class Controller:
         )
         wiring.metrics.ticked(self.last, table, wiring.clock.monotonic() - began)
         self._publish(self.last, table, before)
+
+    def _with_start_times(self, table: PolicyTable, snapshot: Snapshot) -> Mapping[FleetName, FleetView]:
+        """Return the views of those fleets whose spares follow demand: nobody else asks how long seats take to start."""
+        return {
+            fleet.name: replace(snapshot.fleets[fleet.name], start_seconds=self._starts.seconds(fleet.name))
+            for fleet in table.fleets
+            if fleet.auto_spare is not None
+        }
 
     def _wants(self, decision: Decision, snapshot: Snapshot) -> Wants:
         enforced = {fleet.name for fleet in self._table.fleets if not fleet.observe}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scaler.core.model import NO_FLOOR, Floor, PolicySpec
+from scaler.core.placement import bounds
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName
 
 
@@ -31,7 +32,7 @@ class Lending:
             seat.name
             for policy in policies
             if policy.preemptible
-            for seat in _serving(policy, seats)[_floor(policy, floors) :]
+            for seat in _serving(policy, seats)[bounds(policy, floors.get(policy.name, NO_FLOOR))[0] :]
         }
         marked = {}
         result = []
@@ -49,13 +50,6 @@ class Lending:
             result.append(pair[1])
         self._marked = marked
         return result
-
-
-def _floor(policy: PolicySpec, floors: Mapping[PolicyName, Floor]) -> int:
-    return min(
-        max(policy.serving_min, floors.get(policy.name, NO_FLOOR).value),
-        max(policy.serving_min, policy.serving_max),
-    )
 
 
 def _serving(policy: PolicySpec, seats: Sequence[Seat]) -> list[Seat]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.document import Document, Path
+from scaler.policy.document import Document, Path, look_up
 from scaler.policy.fleet import Fleet
 from scaler.policy.lint.findings import Place
 from scaler.policy.residents import RESIDENTS_ANNOTATION, SeatResident, residents_at
@@ -79,19 +79,6 @@ class PodTemplate:
         """Point at a value of the workload."""
         namespace = self.namespace or _DEFAULT_NAMESPACE
         return Place(kind=self.kind, namespace=namespace, name=self.name, path=path)
-
-
-def look_up(data: object, *path: str | int) -> Any:  # noqa: ANN401 - as above
-    """Follow a path through mappings and lists; None where it leads nowhere."""
-    for part in path:
-        match data, part:
-            case dict(), str():
-                data = data.get(part)
-            case list(), int() if part < len(data):
-                data = data[part]
-            case _:
-                return None
-    return data
 
 
 def pod_templates(documents: Sequence[Document]) -> tuple[PodTemplate, ...]:

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from scaler.policy.document import look_up
 from scaler.policy.fleet import Fleet
 from scaler.policy.lint.assumptions import PAUSE_DEADLINE_SECONDS
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import SEATS, SECONDS, Finding, Severity, Term
-from scaler.policy.lint.manifests import PodTemplate, look_up
+from scaler.policy.lint.manifests import PodTemplate
 from scaler.policy.lint.resizing import starting
 from scaler.policy.lint.subject import Subject
 from scaler.policy.residents import RESIDENTS_ANNOTATION, SeatResident
