@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast lint format types contracts generate bench-exposition bench-policy clean
+.PHONY: help install drill local test test-fast lint format types contracts generate bench-core bench-exposition bench-policy clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ generate: $(VENV)/.installed ## rewrite what is generated: metrics page, dashboa
 	@mv deploy/monitoring/METRICS.md.new deploy/monitoring/METRICS.md
 	$(BIN)/python -m deploy.monitoring.burst_drill
 	$(BIN)/python -m scaler.cli.formats
+
+bench-core: $(VENV)/.installed ## time the decision loop of a large controller, and read its memory
+	$(BIN)/python -m scaler.runtime.bench.core $(ARGS)
 
 bench-exposition: $(VENV)/.installed ## time the metrics page of a large controller
 	$(BIN)/python -m scaler.runtime.bench.exposition $(ARGS)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
 from warmpool.claim import in_force
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
@@ -157,6 +158,18 @@ class Prove(SeatAction):
     policy: PolicyName
 
 
+class InFlight(NamedTuple):
+    """What is under way on a fleet already.
+
+    Attributes:
+        promotions: recalls, promotions and switches.
+        demotions: demotions.
+    """
+
+    promotions: int
+    demotions: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What to do now.
@@ -166,11 +179,13 @@ class Plan:
             replacements, resizes, proofs; within a kind by priority.
         unfilled: per fleet and policy, the residents for which no seat was found; only what is above zero.
         deferred: actions that the limits leave for a later plan.
+        in_flight: per fleet what is claimed already; only fleets with any.
     """
 
     actions: tuple[Action, ...] = ()
     unfilled: Mapping[tuple[FleetName, PolicyName], int] = field(default_factory=lambda: MappingProxyType({}))
     deferred: int = 0
+    in_flight: Mapping[FleetName, InFlight] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def plan(
@@ -817,6 +832,13 @@ def _assemble(wants: Wants, limits: Limits, rank: Mapping[PolicyName, int], draf
             }
         ),
         deferred=max(len(promotions) - may_promote, 0) + max(len(demotions) - may_demote, 0),
+        in_flight=MappingProxyType(
+            {
+                draft.stock.fleet: InFlight(draft.stock.promotions, draft.stock.demotions)
+                for draft in drafts
+                if draft.stock.promotions or draft.stock.demotions
+            }
+        ),
     )
 
 

@@ -108,6 +108,27 @@ class Resident:
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
+class SeatValue(StrEnum):
+    """What a seat is worth, from least to most; derived, never stored apart from the label that mirrors it."""
+
+    DOOMED = "Doomed"
+    """Terminating."""
+    HELD = "Held"
+    """Takes a replica and can serve nobody."""
+    STARTING = "Starting"
+    """No resident has been proven yet."""
+    SPARE = "Spare"
+    """At least one promotable resident; nothing serving, promoting or draining."""
+    LENT = "Lent"
+    """Serves borrowed work that may be sent away."""
+    DRAINING = "Draining"
+    """A resident finishes what it accepted."""
+    PROMOTING = "Promoting"
+    """A claim is being carried out."""
+    SERVING = "Serving"
+    """A resident is in rotation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """One pod of a fleet with its residents.
@@ -151,6 +172,16 @@ class Seat:
     created_at: float = 0.0
     template: str = ""
     agent: str = ""
+    _value: SeatValue | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def value(self) -> SeatValue:
+        """What it is worth: `seat_value`, worked out once, since a seat never changes."""
+        value = self._value
+        if value is None:
+            value = seat_value(self)
+            object.__setattr__(self, "_value", value)
+        return value
 
     def resident(self, policy: PolicyName) -> Resident | None:
         """Return the resident of `policy`, or None if the seat has none."""
@@ -162,33 +193,12 @@ class Seat:
     def promotable(self, policy: PolicyName) -> bool:
         """Whether `policy`'s resident could be promoted here in milliseconds, were the seat free."""
         resident = self.resident(policy)
-        return resident is not None and resident.state in PROMOTABLE and self.usable
+        return resident is not None and resident.state in _PROMOTABLE and self.usable
 
     @property
     def usable(self) -> bool:
         """Whether the seat may take a promotion at all: healthy, reachable, and here to stay."""
         return self.verdict is Verdict.OK and self.reachable and not self.terminating
-
-
-class SeatValue(StrEnum):
-    """What a seat is worth, from least to most; derived, never stored apart from the label that mirrors it."""
-
-    DOOMED = "Doomed"
-    """Terminating."""
-    HELD = "Held"
-    """Takes a replica and can serve nobody."""
-    STARTING = "Starting"
-    """No resident has been proven yet."""
-    SPARE = "Spare"
-    """At least one promotable resident; nothing serving, promoting or draining."""
-    LENT = "Lent"
-    """Serves borrowed work that may be sent away."""
-    DRAINING = "Draining"
-    """A resident finishes what it accepted."""
-    PROMOTING = "Promoting"
-    """A claim is being carried out."""
-    SERVING = "Serving"
-    """A resident is in rotation."""
 
 
 DELETION_COST: Mapping[SeatValue, int] = MappingProxyType(
@@ -205,41 +215,39 @@ DELETION_COST: Mapping[SeatValue, int] = MappingProxyType(
 )
 """The pod-deletion-cost that a workload's controller reads when it has to remove pods."""
 
-_COMING = frozenset(
-    {
-        ResidentState.STARTING,
-        ResidentState.LOADING,
-        ResidentState.WARMING,
-        ResidentState.PROVING,
-        ResidentState.UNPARKING,
-        ResidentState.FAILED,  # the agent restarts it; the controller counts the seat out when it has given up
-    }
+# Tuples and lists: `in` then compares by identity first, where a set would hash an enum's member in Python code.
+_PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
+_PROMOTABLE = tuple(PROMOTABLE)
+_COMING = (
+    ResidentState.STARTING,
+    ResidentState.LOADING,
+    ResidentState.WARMING,
+    ResidentState.PROVING,
+    ResidentState.UNPARKING,
+    ResidentState.FAILED,  # the agent restarts it; the controller counts the seat out when it has given up
 )
 
 
 def seat_value(seat: Seat) -> SeatValue:
     """Derive what a seat is worth from its labels, its claim and its residents' states."""
-    states = {resident.state for resident in seat.residents}
-    promoting = seat.claim is not None and seat.claim.operation in {
-        Operation.PROMOTE,
-        Operation.SWITCH,
-        Operation.RECALL,
-    }
-    proving = (
-        seat.claim is not None and seat.claim.operation is Operation.PROVE
-    )  # a spare that shows what it can do
+    operation = None if seat.claim is None else seat.claim.operation
+    promoting = operation in _PROMOTIONS
     if seat.terminating:
         return SeatValue.DOOMED
     if seat.serving and not promoting:
         return SeatValue.LENT if seat.lent else SeatValue.SERVING
+    states = [resident.state for resident in seat.residents]
     if promoting or ResidentState.PROMOTING in states:
         return SeatValue.PROMOTING
     if ResidentState.DRAINING in states or ResidentState.SERVING in states:
         return SeatValue.DRAINING  # out of rotation by its label, whatever the agent has got to yet
     if not seat.usable:
         return SeatValue.HELD
-    if states & PROMOTABLE or (proving and ResidentState.PROVING in states):
+    proving = operation is Operation.PROVE and ResidentState.PROVING in states
+    if proving or any(
+        state in _PROMOTABLE for state in states
+    ):  # one that is being proven shows what it can do
         return SeatValue.SPARE
-    if states & _COMING or not states:
+    if not states or any(state in _COMING for state in states):
         return SeatValue.STARTING
     return SeatValue.HELD

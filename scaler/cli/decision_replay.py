@@ -161,7 +161,7 @@ def _what_if(file: Path, reader: Reader, paths: Sequence[Path], output: Renderin
     other = load_policies(paths)
 
     def inputs(step: Step) -> Snapshot:
-        return seen_under(other, step.snapshot, step.at, step.now)
+        return seen_under(other, step.known, step.at, step.now)
 
     rules = Recorded(
         policies=tuple(other.policy_specs.values()),

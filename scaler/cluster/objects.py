@@ -6,12 +6,12 @@ agents report doesn't, so that an engine's heartbeat never makes a claim conflic
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from scaler.errors import Conflict, NotFound
 from warmpool.claim import apply_claim, apply_settlement, holds, refusal
-from warmpool.seats import Claim, PolicyName, Resident, Seat, SeatName
+from warmpool.seats import Claim, FleetName, PolicyName, Resident, Seat, SeatName
 from warmpool.states import ResidentState
 
 
@@ -25,6 +25,9 @@ class SeatObjects:
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
         self._seats: dict[SeatName, Seat] = {}
+        self._fleets: dict[FleetName, dict[SeatName, Seat]] = {}
+        self._stock: dict[FleetName, Sequence[Seat]] = {}
+        self._stale: set[FleetName] = set()
         self._reported: dict[SeatName, tuple[int, float]] = {}
         self._versions = itertools.count(1)
         self._subscribers: list[Callable[[], None]] = []
@@ -32,6 +35,17 @@ class SeatObjects:
     def all(self) -> Sequence[Seat]:
         """Return every seat, oldest first."""
         return tuple(self._seats.values())
+
+    def stock(self) -> Mapping[FleetName, Sequence[Seat]]:
+        """See `scaler.cluster.port.Cluster.stock`."""
+        for fleet in self._stale:
+            here = self._fleets.get(fleet)
+            if here:
+                self._stock[fleet] = tuple(here.values())
+            else:
+                self._stock.pop(fleet, None)
+        self._stale.clear()
+        return self._stock
 
     def get(self, name: SeatName) -> Seat:
         """Return one seat.
@@ -59,7 +73,7 @@ class SeatObjects:
     def add(self, seat: Seat) -> Seat:
         """Create a seat; its version is set here."""
         created = replace(seat, version=self._next_version())
-        self._seats[seat.name] = created
+        self._put(created)
         self._changed()
         return created
 
@@ -71,7 +85,10 @@ class SeatObjects:
 
     def remove(self, name: SeatName) -> None:
         """Forget a seat whose processes are gone. Idempotent."""
-        if self._seats.pop(name, None) is not None:
+        gone = self._seats.pop(name, None)
+        if gone is not None:
+            del self._fleets[gone.fleet][name]
+            self._stale.add(gone.fleet)
             self._reported.pop(name, None)
             self._changed()
 
@@ -104,7 +121,7 @@ class SeatObjects:
         )
         if following == seat:
             return False
-        self._seats[name] = following
+        self._put(following)
         self._changed()
         return True
 
@@ -115,7 +132,7 @@ class SeatObjects:
         for name, (_, at) in self._reported.items():
             seat = self._seats[name]
             if seat.reachable and now - at > max_age:
-                self._seats[name] = replace(seat, reachable=False)
+                self._put(replace(seat, reachable=False))
                 changed = True
         if changed:
             self._changed()
@@ -146,9 +163,18 @@ class SeatObjects:
 
     def _write(self, seat: Seat) -> Seat:
         written = replace(seat, version=self._next_version())
-        self._seats[seat.name] = written
+        self._put(written)
         self._changed()
         return written
+
+    def _put(self, seat: Seat) -> None:
+        before = self._seats.get(seat.name)
+        if before is not None and before.fleet != seat.fleet:
+            del self._fleets[before.fleet][seat.name]
+            self._stale.add(before.fleet)
+        self._seats[seat.name] = seat
+        self._fleets.setdefault(seat.fleet, {})[seat.name] = seat
+        self._stale.add(seat.fleet)
 
     def _next_version(self) -> str:
         return str(next(self._versions))

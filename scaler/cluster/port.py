@@ -4,10 +4,13 @@ Reading is free and instant (a cache that a reflector keeps); writing is a compa
 The contract suite in tests/contract runs on every adapter.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from warmpool.seats import Claim, FleetName, PolicyName, Seat, SeatName
+
+Stock = Mapping[FleetName, Sequence[Seat]]
+"""Seats per fleet."""
 
 
 class Cluster(Protocol):
@@ -23,6 +26,13 @@ class Cluster(Protocol):
 
     def seats(self) -> Sequence[Seat]:
         """Return all seats from the cache. No I/O, never blocks, never raises."""
+
+    def stock(self) -> Stock:
+        """Return the seats per fleet, as `seats` does; fleets without any may be missing.
+
+        A fleet's sequence is the same object as at the last call for as long as none of its seats has changed, so that a
+        look at a large cluster costs no more than a look at each fleet.
+        """
 
     def replicas(self, fleet: FleetName) -> int:
         """Return how many seats the fleet's workload is asked for at present, from the cache.

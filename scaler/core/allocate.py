@@ -22,10 +22,10 @@ first, and whoever was fed longest ago makes room: they take turns.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import gt
+from operator import attrgetter, gt
 
 from scaler.core.placement import COUNT_MAX, Place, along, seats_for
 from warmpool.seats import PolicyName
@@ -141,34 +141,47 @@ def allocate(applicants: Sequence[Applicant]) -> None:
         applicant.given = [0] * len(applicant.places)
     everyone = sorted((a for a in applicants if a.places), key=_by_priority)
     ordered = [a for a in everyone if not a.borrows]
-    _round(_seats_ask(a, COUNT_MAX, [place.own for place in a.places]) for a in ordered if a.holding)
-    _round_by_class(everyone, lambda a: _seats_ask(a, a.floor, _reaches(a)) if a.floor > a.seats else None)
-    for _priority, members in groupby(ordered, key=lambda a: a.priority):
-        rivals = list(members)
-        _round(_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity)
+    classes = _classes(ordered)
+    _round([_seats_ask(a, COUNT_MAX, [place.own for place in a.places]) for a in ordered if a.holding])
+    for rivals in _classes(everyone):
+        _round([_seats_ask(a, a.floor, _reaches(a)) for a in rivals if a.floor > a.seats])
+    for rivals in classes:
+        _round([_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity])
         _keep(rivals, ordered)
-        _round(_capacity_ask(a, a.answer, _idles(a)) for a in rivals if a.answer > a.capacity)
-    _round_by_class(
-        ordered, lambda a: _capacity_ask(a, a.overflow, _idles(a)) if a.overflow > a.capacity else None
-    )
+        _round([_capacity_ask(a, a.answer, _idles(a)) for a in rivals if a.answer > a.capacity])
+    for rivals in classes:
+        _round([_capacity_ask(a, a.overflow, _idles(a)) for a in rivals if a.overflow > a.capacity])
     _lend([a for a in everyone if a.borrows])
+
+
+def _classes(ordered: Sequence[Applicant]) -> list[list[Applicant]]:
+    """Return the applicants of each priority, the highest first."""
+    return [list(members) for _priority, members in groupby(ordered, key=attrgetter("priority"))]
 
 
 def _lend(borrowers: Sequence[Applicant]) -> None:
     """Lend what nobody else has any use for, and keep the spares that people asked for."""
+    if not borrowers:
+        return
+    classes = _classes(borrowers)
     pools = {id(place.pool): place.pool for a in borrowers for place in a.places}
     withheld = [(pool, min(pool.left, pool.unlent)) for pool in pools.values()]
     for pool, seats in withheld:
         pool.left -= seats
-    _round_by_class(borrowers, _borrowing_ask)
-    _round_by_class(borrowers, lambda a: _seats_ask(a, COUNT_MAX, a.keep))
+    for rivals in classes:
+        _round([_borrowing_ask(a) for a in rivals if _wish(a) > a.capacity])
+    for rivals in classes:
+        _round([_seats_ask(a, COUNT_MAX, a.keep) for a in rivals])
     for pool, seats in withheld:
         pool.left += seats
 
 
-def _borrowing_ask(applicant: Applicant) -> "_Ask | None":
-    wish = max(applicant.need, applicant.answer, applicant.overflow)
-    return _capacity_ask(applicant, wish, _idles(applicant)) if wish > applicant.capacity else None
+def _borrowing_ask(applicant: Applicant) -> _Ask:
+    return _capacity_ask(applicant, _wish(applicant), _idles(applicant))
+
+
+def _wish(applicant: Applicant) -> float:
+    return max(applicant.need, applicant.answer, applicant.overflow)
 
 
 def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:
@@ -185,7 +198,7 @@ def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:
         surplus = max(0, pool.left - max(0, vacated - pool.displaced))
         pool.left -= surplus
         withheld.append((pool, surplus))
-    _round(_seats_ask(a, COUNT_MAX, a.keep) for a in rivals if any(map(gt, a.keep, a.given)))
+    _round([_seats_ask(a, COUNT_MAX, a.keep) for a in rivals if any(map(gt, a.keep, a.given))])
     for pool, surplus in withheld:
         pool.left += surplus
 
@@ -211,14 +224,11 @@ def _seats_ask(applicant: Applicant, seats: int, limits: Sequence[int]) -> _Ask:
     return _Ask(applicant, 0.0, seats, limits, max(1.0, float(asked * applicant.places[0].target)))
 
 
-def _round_by_class(ordered: Sequence[Applicant], ask: Callable[[Applicant], _Ask | None]) -> None:
-    for _priority, members in groupby(ordered, key=lambda a: a.priority):
-        _round(asked for asked in map(ask, members) if asked is not None)
-
-
-def _round(asks: Iterable[_Ask]) -> None:
+def _round(asks: Sequence[_Ask]) -> None:
     """Meet the asks of one round: wholly if the seats suffice, else by fair shares."""
     open_asks = [(ask, more) for ask in asks if any(more := ask.missing())]
+    if not open_asks:
+        return
     sums: dict[str, int] = {}
     for ask, more in open_asks:
         for place, seats in zip(ask.applicant.places, more, strict=True):

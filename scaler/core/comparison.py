@@ -5,15 +5,16 @@ and queues are those that the recorded policies led to.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scaler.core.decide import decide
-from scaler.core.ledger import Recorded, Rules, Step
+from scaler.core.islands import Island, islands, together
+from scaler.core.ledger import Rules, Step
 from scaler.core.memory import Memory
 from scaler.core.model import Decision, FleetDecision, Mode, PolicyDecision, Snapshot
 from scaler.core.replay import Json, decision_to_json
-from warmpool.seats import FleetName
+from warmpool.seats import FleetName, PolicyName
 
 # ------------------------------------------------------------------ the same policies
 
@@ -58,16 +59,19 @@ class Verdict:
 def verify(steps: Iterable[Step]) -> Verdict:
     """Decide every tick again and compare, until the first difference."""
     ticks = compared = 0
-    rules: Recorded | None = None
+    ruled: dict[tuple[str, str], object] = {}
     memory = Memory.initial(0.0)
     for step in steps:
+        rules = _specs(step.rules)
         if step.memory is not None:
-            found = None if step.begins or rules != step.rules else _memory_difference(step, memory)
+            follows = not step.begins and all(ruled.get(subject) == spec for subject, spec in rules.items())
+            found = _memory_difference(step, memory) if follows else None
             if found is not None:
                 return Verdict(ticks=ticks, compared=compared, difference=found)
-            memory = step.memory
-        rules = step.rules
-        decision, memory = decide(rules.policies, rules.fleets, step.snapshot, memory, step.now)
+            memory = _taken_up(memory, step)
+        ruled |= rules
+        decision, after = decide(step.rules.policies, step.rules.fleets, step.snapshot, memory, step.now)
+        memory = memory.joined(after)
         ticks += 1
         if step.decision is None:
             continue
@@ -76,6 +80,18 @@ def verify(steps: Iterable[Step]) -> Verdict:
         if found is not None:
             return Verdict(ticks=ticks, compared=compared, difference=found)
     return Verdict(ticks=ticks, compared=compared)
+
+
+def _specs(rules: Rules) -> dict[tuple[str, str], object]:
+    policies: dict[tuple[str, str], object] = {("policy", spec.name): spec for spec in rules.policies}
+    return policies | {("fleet", spec.name): spec for spec in rules.fleets}
+
+
+def _taken_up(memory: Memory, step: Step) -> Memory:
+    """Return a memory with what the ledger holds of what a tick looked at, and nothing else of that."""
+    assert step.memory is not None
+    names = [spec.name for spec in step.rules.policies], [spec.name for spec in step.rules.fleets]
+    return memory.without(*names).joined(step.memory)
 
 
 def _decision_difference(step: Step, decision: Decision) -> Difference | None:
@@ -95,13 +111,13 @@ def _decision_difference(step: Step, decision: Decision) -> Difference | None:
 
 def _memory_difference(step: Step, memory: Memory) -> Difference | None:
     assert step.memory is not None
-    parts: list[tuple[str, Mapping[Any, object], Mapping[Any, object]]] = [
-        ("policy", step.memory.policies, memory.policies),
-        ("fleet", step.memory.fleets, memory.fleets),
-        ("decision", {"": step.memory.at}, {"": memory.at}),
+    parts: list[tuple[str, Iterable[str], Mapping[Any, object], Mapping[Any, object]]] = [
+        ("policy", [spec.name for spec in step.rules.policies], step.memory.policies, memory.policies),
+        ("fleet", [spec.name for spec in step.rules.fleets], step.memory.fleets, memory.fleets),
+        ("decision", [""] if not step.snapshot.partial else [], {"": step.memory.at}, {"": memory.at}),
     ]
-    for kind, recorded, replayed in parts:
-        for name in sorted(recorded.keys() | replayed.keys()):
+    for kind, names, recorded, replayed in parts:
+        for name in sorted(names):
             if recorded.get(name) != replayed.get(name):
                 return Difference(
                     number=step.number,
@@ -225,17 +241,27 @@ def what_if(steps: Iterable[Step], other: Rules, inputs: Callable[[Step], Snapsh
         other: the other policies.
         inputs: what the law would have seen under them: the tick's snapshot with their schedules, freezes and budget.
     """
-    effects = Effects()
-    previous: _Both | None = None
+    effects, pending = Effects(), dict[tuple[str, str], _Both]()
+    recorded: set[str] = set()
     for both in _decided_twice(steps, other, inputs):
         effects.ticks += 1
         effects.laws.add(both.step.rules.law)
-        _note_absent(effects, both)
-        if previous is not None:
-            _add(effects, previous, 0.0 if both.step.begins else max(0.0, both.step.now - previous.step.now))
-        previous = both
-    if previous is not None:
-        _add(effects, previous, 0.0)
+        subjects = [
+            *(("policy", p) for p in both.recorded.policies),
+            *(("fleet", f) for f in both.recorded.fleets),
+        ]
+        for subject in subjects:
+            recorded.add(" ".join(subject))
+            if (before := pending.get(subject)) is not None:
+                lasted = 0.0 if both.step.begins else max(0.0, both.step.now - before.step.now)
+                _add(effects, subject, before, lasted)
+            pending[subject] = both
+    for subject, both in pending.items():
+        _add(effects, subject, both, 0.0)
+    there = {f"policy {spec.name}" for spec in other.policies} | {
+        f"fleet {spec.name}" for spec in other.fleets
+    }
+    effects.unknown, effects.gone = there - recorded, recorded - there
     return effects
 
 
@@ -243,38 +269,48 @@ def _decided_twice(
     steps: Iterable[Step], other: Rules, inputs: Callable[[Step], Snapshot]
 ) -> Iterator[_Both]:
     memory = others = Memory.initial(0.0)
+    parts = islands(other.policies, other.fleets)
     for step in steps:
         if step.memory is not None:
-            memory = step.memory
-            others = step.memory if step.begins else others
-        recorded, memory = decide(step.rules.policies, step.rules.fleets, step.snapshot, memory, step.now)
-        decision, others = decide(other.policies, other.fleets, inputs(step), others, step.now)
+            memory = _taken_up(memory, step)
+            others = _taken_up(others, step) if step.begins else others
+        recorded, after = decide(step.rules.policies, step.rules.fleets, step.snapshot, memory, step.now)
+        memory = memory.joined(after)
+        touched = [part for part in parts if _touches(part, step)]
+        snapshot = replace(inputs(step), partial=len(touched) < len(parts))
+        on = together(touched)
+        decision, after = decide(on.policies, on.fleets, snapshot, others, step.now)
+        others = others.joined(after)
         yield _Both(step, recorded, decision)
 
 
-def _note_absent(effects: Effects, both: _Both) -> None:
-    parts: list[tuple[str, Mapping[Any, object], Mapping[Any, object]]] = [
-        ("policy", both.recorded.policies, both.other.policies),
-        ("fleet", both.recorded.fleets, both.other.fleets),
-    ]
-    for kind, recorded, other in parts:
-        effects.unknown |= {f"{kind} {name}" for name in other.keys() - recorded.keys()}
-        effects.gone |= {f"{kind} {name}" for name in recorded.keys() - other.keys()}
+def _touches(part: Island, step: Step) -> bool:
+    """Whether a tick looked at anything of an island of other policies; one that looked at everything did."""
+    if not step.snapshot.partial:
+        return True
+    policies = {spec.name for spec in step.rules.policies}
+    fleets = {spec.name for spec in step.rules.fleets}
+    return any(spec.name in policies for spec in part.policies) or any(
+        spec.name in fleets for spec in part.fleets
+    )
 
 
-def _add(effects: Effects, both: _Both, seconds: float) -> None:
-    """Count one tick whose answer held for so many seconds."""
-    for name, recorded in both.recorded.policies.items():
-        if name in both.other.policies:
+def _add(effects: Effects, subject: tuple[str, str], both: _Both, seconds: float) -> None:
+    """Count one tick whose answer for a policy or fleet held for so many seconds."""
+    kind, name = subject
+    if kind == "policy":
+        ours, theirs = both.recorded.policies[PolicyName(name)], both.other.policies.get(PolicyName(name))
+        if theirs is not None:
             effect = effects.policies.setdefault(name, Effect())
-            _count(effect, seconds, _policy_difference(both.step, recorded, both.other.policies[name]))
-            _weigh(effect, seconds, *_residents(recorded, both.other.policies[name]))
-            effect.burst_seconds += seconds * _burst_more(recorded, both.other.policies[name])
-    for fleet, total in both.recorded.fleets.items():
-        if fleet in both.other.fleets:
-            effect = effects.fleets.setdefault(fleet, Effect())
-            _count(effect, seconds, _fleet_difference(both.step, total, both.other.fleets[fleet]))
-            _weigh(effect, seconds, total.total, both.other.fleets[fleet].total)
+            _count(effect, seconds, _policy_difference(both.step, ours, theirs))
+            _weigh(effect, seconds, *_residents(ours, theirs))
+            effect.burst_seconds += seconds * _burst_more(ours, theirs)
+        return
+    total, other = both.recorded.fleets[FleetName(name)], both.other.fleets.get(FleetName(name))
+    if other is not None:
+        effect = effects.fleets.setdefault(name, Effect())
+        _count(effect, seconds, _fleet_difference(both.step, total, other))
+        _weigh(effect, seconds, total.total, other.total)
 
 
 def _count(effect: Effect, seconds: float, difference: Difference | None) -> None:

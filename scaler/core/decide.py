@@ -36,7 +36,7 @@ from scaler.core.rises import NO_RISES
 from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
 from warmpool.seats import FleetName
 
-LAW_VERSION = "2"
+LAW_VERSION = "3"
 """Version of the law; goes into every decision, so that a replay knows which rules it has to follow."""
 _NO_LOAD = Load()
 
@@ -223,7 +223,10 @@ def _next_memory(
 
 
 def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | None]:
-    """Return per fleet the demand of all its policies together, in its seats; None where a part of it is unknown."""
+    """Return per fleet the demand of all its policies together, in its seats; None where a part of it is unknown.
+
+    What was refused counts too: with enough spares it would have been taken.
+    """
     demands: dict[FleetName, float | None] = {}
     for assessment in assessments:
         if assessment.spec.preemptible:
@@ -232,7 +235,8 @@ def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | No
         for place in assessment.places:
             name, before = place.pool.name, demands.get(place.pool.name, 0.0)
             known = fresh and before is not None
-            demands[name] = (before or 0.0) + assessment.demand.peak / place.target if known else None
+            seats = (assessment.demand.peak + assessment.demand.refused) / place.target
+            demands[name] = (before or 0.0) + seats if known else None
     return demands
 
 
@@ -269,12 +273,13 @@ def _totals(
             demand=demands.get(name, 0.0),
             scheduled=snapshot.seat_floors.get(name, NO_FLOOR),
             frozen_until=snapshot.frozen.get(name),
+            seen=name in snapshot.fleets,
         )
         drafts.append(draft(specs[name], views[name], past, ask, now))
         if name not in snapshot.fleets:
             drafts[-1].total = past.total
     for budget in _budgets(snapshot):
-        share_budget(drafts, budget)
+        share_budget(drafts, budget, partial=snapshot.partial)
     decisions: dict[FleetName, FleetDecision] = {}
     remembered: dict[FleetName, FleetMemory] = {}
     times: list[float] = []

@@ -4,6 +4,10 @@ Demand = queued + max(in flight as gateways see it, running + waiting as engines
 sent is in both of the latter, hence the maximum; one that a gateway still holds is in neither. So the same load gives
 the same demand whether gateways, engines or both report it.
 
+A request that was turned away for lack of room is not here, and no part of that. Whatever turned it away was full, and what
+fills a queue counts and puts the objective at risk; it comes again and counts then; and a client that comes again at once,
+over and over, must not take seats from others. It counts for how many spares a fleet should have had (`rises`).
+
 What waits in a work queue has not asked for anything yet. It is work and not concurrency, and kept apart.
 
 Readings that are no finite number between 0 and `PLAUSIBLE_MAX` are Missing. A part of the demand that was known
@@ -39,6 +43,7 @@ class Demand:
         backlog: entries that wait in work queues, as far as known. They are work and not concurrency: no part of `value`.
         backlog_age: seconds that the oldest of those has waited, as far as known.
         late: share of the requests whose first token came too late; None when unknown.
+        refused: requests that were turned away of late for lack of room; 0 when unknown. No part of `value` either.
     """
 
     value: float | None
@@ -53,6 +58,7 @@ class Demand:
     backlog: float = 0.0
     backlog_age: float = 0.0
     late: float | None = None
+    refused: float = 0.0
 
 
 def believable(reading: Reading) -> Reading:
@@ -107,6 +113,7 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
         backlog=_known(backlog),
         backlog_age=_known(believable(load.backlog_age)),
         late=_share(fresh_value(load.late_share)),
+        refused=fresh_value(load.refused) or 0.0,
     )
     return demand, Seen(
         now if queued.known else seen.queued,

@@ -258,6 +258,13 @@ def _budget_exhausted(facts: Facts) -> str:
     )
 
 
+def _budget_not_shared_out(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('wanted'), 'seat')} wanted; it stays at {_number(facts.get('total'))} until the budget over all "
+        "fleets is shared out next, which is within a second"
+    )
+
+
 def _spares_learned(facts: Facts) -> str:
     return (
         f"{_plural(facts.get('spare'), 'spare seat')} instead of {_number(facts.get('min'))}: in "
@@ -316,6 +323,22 @@ def _frozen(facts: Facts) -> str:
     )
 
 
+def _wished(facts: Facts) -> str:
+    return (
+        f"Somebody else (a person, another trigger) raised the workload to {_plural(facts.get('replicas'), 'replica')}, and "
+        f"{_plural(facts.get('target'), 'seat')} would do; the total follows for {_seconds(facts.get('windowSeconds'))} and "
+        "lapses then"
+    )
+
+
+def _kept_above(facts: Facts) -> str:
+    return (
+        f"The workload is asked for {_plural(facts.get('replicas'), 'replica')}, though no more than "
+        f"{_number(facts.get('published'))} were published for {_seconds(facts.get('seconds'))}: whatever writes its size keeps "
+        "them (its minReplicas, its tolerance, another trigger, slower rules for scaling down), and the total doesn't follow"
+    )
+
+
 _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
     {
         ReasonCode.CONCURRENCY: _concurrency,
@@ -340,6 +363,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.LENT: _lent,
         ReasonCode.SEATS_AT_MAX: _seats_at_max,
         ReasonCode.BUDGET_EXHAUSTED: _budget_exhausted,
+        ReasonCode.BUDGET_NOT_SHARED_OUT: _budget_not_shared_out,
         ReasonCode.SPARES_LEARNED: _spares_learned,
         ReasonCode.REPLENISHING: _replenishing,
         ReasonCode.REPLENISH_LIMITED: _replenish_limited,
@@ -348,5 +372,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.PACE_LIMITED: _pace_limited,
         ReasonCode.WITHIN_TOLERANCE: _within_tolerance,
         ReasonCode.FROZEN: _frozen,
+        ReasonCode.WISHED: _wished,
+        ReasonCode.KEPT_ABOVE: _kept_above,
     }
 )

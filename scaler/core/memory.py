@@ -6,16 +6,20 @@ total is the one that it is found with.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from scaler.core.model import FleetView
 from scaler.core.pace import Changes, Minima
 from scaler.core.rises import Rises
 from scaler.core.windows import Maxima, Ring, Starts
+from scaler.core.wishes import Wishes
 from warmpool.seats import FleetName, PolicyName
+
+_Name = TypeVar("_Name", PolicyName, FleetName)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,7 @@ class FleetMemory:
         changes: how the total changed, for the rates.
         starts: seats started over the last minute.
         rises: how fast demand has risen; empty where the spares don't follow it.
+        wishes: what others wish of its size; empty where nobody else writes it.
     """
 
     view: FleetView
@@ -130,6 +135,7 @@ class FleetMemory:
     changes: Changes = field(default_factory=Changes)
     starts: Starts = field(default_factory=Starts)
     rises: Rises = field(default_factory=Rises)
+    wishes: Wishes = field(default_factory=Wishes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,3 +163,41 @@ class Memory:
             learned: how fast demand rose before a restart, per fleet, in the time of the clock that runs now.
         """
         return cls(at=now if math.isfinite(now) else 0.0, learned=learned or MappingProxyType({}))
+
+    def joined(self, *parts: "Memory") -> "Memory":
+        """Return what is known when parts of all policies and fleets were decided anew.
+
+        Args:
+            parts: what those decisions handed on; each has the last word of what it has.
+        """
+        policies, fleets, learned = dict(self.policies), dict(self.fleets), dict(self.learned)
+        for part in parts:
+            policies |= part.policies
+            fleets |= part.fleets
+            learned |= part.learned
+        return Memory(
+            at=max([self.at, *(part.at for part in parts)]),
+            policies=MappingProxyType(policies),
+            fleets=MappingProxyType(fleets),
+            learned=MappingProxyType({n: rises for n, rises in learned.items() if n not in fleets}),
+        )
+
+    def without(self, policies: Collection[PolicyName], fleets: Collection[FleetName]) -> "Memory":
+        """Return what is known of all others."""
+        return self.part(
+            self.policies.keys() - set(policies), (self.fleets.keys() | self.learned) - set(fleets)
+        )
+
+    def part(self, policies: Iterable[PolicyName], fleets: Iterable[FleetName]) -> "Memory":
+        """Return what is known of these and of nothing else."""
+        names = frozenset(fleets)
+        return Memory(
+            at=self.at,
+            policies=_those(self.policies, policies),
+            fleets=_those(self.fleets, names),
+            learned=_those(self.learned, names),
+        )
+
+
+def _those(known: Mapping[_Name, _Value], names: Iterable[_Name]) -> Mapping[_Name, _Value]:
+    return MappingProxyType({name: known[name] for name in names if name in known})

@@ -243,6 +243,9 @@ class Load:
         peak: highest demand (queued + in flight) that any sample since the last snapshot reported.
         completions: requests finished per second, over the last seconds.
         arrivals: requests that arrived per second, over the last seconds.
+        refused: requests that gateways turned away for lack of room and that wait outside until they are to come again. By
+            Little's law that is refusals per second times the second for which each stays outside, so that one which is
+            refused again and again counts once, like one that waits.
         late_share: share of the requests, from 0 to 1, whose first token came later than the objective.
         backlog: entries of work queues that nobody has asked an engine for yet.
         backlog_age: seconds that the oldest of those has waited.
@@ -257,6 +260,7 @@ class Load:
     peak: Reading = MISSING
     completions: Reading = MISSING
     arrivals: Reading = MISSING
+    refused: Reading = MISSING
     late_share: Reading = MISSING
     backlog: Reading = MISSING
     backlog_age: Reading = MISSING
@@ -353,6 +357,8 @@ class Snapshot:
         frozen: per fleet whose size shall stay as it is, the time of the law's clock until which.
         seat_budget: seats that all fleets together may have; None for no such limit.
         gpu_budget: GPUs that all fleets together may have; None for no such limit.
+        partial: there are policies and fleets beside these. A budget can't be shared out then, so with one no total
+            rises.
     """
 
     loads: Mapping[PolicyName, Load]
@@ -362,6 +368,7 @@ class Snapshot:
     frozen: Mapping[FleetName, float] = field(default_factory=lambda: MappingProxyType({}))
     seat_budget: int | None = None
     gpu_budget: int | None = None
+    partial: bool = False
 
 
 # ------------------------------------------------------------------ what is decided
@@ -403,6 +410,7 @@ class ReasonCode(StrEnum):
     LENT = "Lent"
     SEATS_AT_MAX = "SeatsAtMax"
     BUDGET_EXHAUSTED = "BudgetExhausted"
+    BUDGET_NOT_SHARED_OUT = "BudgetNotSharedOut"
     SPARES_LEARNED = "SparesLearned"
     REPLENISHING = "Replenishing"
     REPLENISH_LIMITED = "ReplenishLimited"
@@ -411,6 +419,8 @@ class ReasonCode(StrEnum):
     PACE_LIMITED = "PaceLimited"
     WITHIN_TOLERANCE = "WithinTolerance"
     FROZEN = "Frozen"
+    WISHED = "Wished"
+    KEPT_ABOVE = "KeptAbove"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,7 +474,8 @@ class FleetDecision:
         serving: seats that serve or shall serve, all policies together (wants included).
         spare: the spare target.
         held: seats that take a replica and can serve nobody.
-        total: what the workload is asked for: min(max_seats, serving + spare + held), as limits and windows let it.
+        total: what the workload is asked for: min(max_seats, serving + spare + held), as limits and windows let it, or what
+            somebody else wishes beyond that.
         reasons: why.
     """
 

@@ -34,6 +34,7 @@ _READINGS = {
     "peak": "peak",
     "completions": "completionsPerSecond",
     "arrivals": "arrivalsPerSecond",
+    "refused": "refused",
     "late_share": "lateShare",
     "backlog": "backlog",
     "backlog_age": "backlogAgeSeconds",
@@ -80,6 +81,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "frozenUntil": dict(snapshot.frozen),
         "seatBudget": snapshot.seat_budget,
         "gpuBudget": snapshot.gpu_budget,
+        **({"partial": True} if snapshot.partial else {}),
     }
 
 
@@ -106,6 +108,7 @@ def snapshot_from_json(data: Json) -> Snapshot:
             },
             seat_budget=_whole(data.get("seatBudget")),
             gpu_budget=_whole(data.get("gpuBudget")),
+            partial=bool(data.get("partial", False)),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a snapshot: {error!r}") from error

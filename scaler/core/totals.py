@@ -3,7 +3,8 @@
 Up: what serving residents want is asked for at once; spares grow back no faster than `replenish` says, except that a
 fleet which is only just being filled is slowed by `max_concurrent` alone. Down: after the smaller total has held for a
 whole scale-down window (the highest of the window rules, as in the HPA). Whoever wants it slower says so (`pace`); a
-frozen fleet keeps its size.
+frozen fleet keeps its size. Where somebody else writes the size, what he wishes beyond that raises the total, and nothing
+that serves (`wishes`).
 
 The budget over all fleets is reserved before it is promised: a fleet that shrinks keeps its part until its seats are
 really gone, and what is left goes to floors first, then to serving residents, then to spares.
@@ -20,6 +21,7 @@ from scaler.core.placement import COUNT_MAX, count
 from scaler.core.reasons import because
 from scaler.core.rises import Rises
 from scaler.core.windows import Maxima
+from scaler.core.wishes import FOLLOWED_SECONDS, NO_WISHES, Wishes, holds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,8 +36,10 @@ class Draft:
         floors: the part of `serving` that is floors.
         spare: the spare target.
         rises: how fast demand has risen, this moment included.
+        wishes: what was published and wished, this moment included.
         last: the total that stands: the last one, or at the start what the fleet is found with.
-        target: serving + spare + held, within max_seats.
+        wished: seats that others wish for, within max_seats; 0 for none.
+        target: serving + spare + held, or what is wished where that is more, within max_seats.
         total: the answer.
         totals: totals asked for over the scale-down window, this moment included.
         lows: totals asked for over the scale-up window, this moment included.
@@ -51,7 +55,9 @@ class Draft:
     floors: int
     spare: int
     rises: Rises
+    wishes: Wishes
     last: int
+    wished: int
     target: int
     total: int
     totals: Maxima
@@ -69,6 +75,11 @@ class Draft:
     def held(self) -> int:
         """Seats that take a replica and can serve nobody."""
         return count(self.view.held)
+
+    @property
+    def base(self) -> int:
+        """The total that a change is counted from: others have already made the one that they wish for."""
+        return max(self.last, self.wished)
 
     def upto(self, serving: int) -> int:
         """Return the total that `serving` residents take, without spares."""
@@ -102,6 +113,7 @@ class Ask:
         demand: demand of all its policies together, in its seats; None while a part of it is unknown.
         scheduled: seats that the clock asks for.
         frozen_until: its size shall stay as it is until then; None if it needn't.
+        seen: the fleet is there to be seen; else its view is what it was last.
     """
 
     serving: int
@@ -109,6 +121,7 @@ class Ask:
     demand: float | None = None
     scheduled: Floor = NO_FLOOR
     frozen_until: float | None = None
+    seen: bool = True
 
 
 def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: float) -> Draft:
@@ -124,6 +137,8 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
     limit = count(spec.max_seats)
     rises = _watched(spec, view, memory.rises, ask.demand, now)
     spare = _spare_target(spec, rises, now)
+    wishes = _looked(spec, view, memory, now, seen=ask.seen)
+    wish = wishes.at(now, spec.scale_down.window)
     wanted = ask.serving + spare + count(view.held)
     target = min(limit, max(wanted, count(ask.scheduled.value)))
     totals, lows = memory.totals, memory.lows
@@ -138,8 +153,10 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
         floors=ask.floors,
         spare=spare,
         rises=rises,
+        wishes=wishes,
         last=memory.total,
-        target=target,
+        wished=min(limit, wish),
+        target=max(target, min(limit, wish)),
         total=memory.total,
         totals=totals.add(now, target, spec.scale_down.window),
         lows=lows.add(now, target, spec.scale_up.window),
@@ -147,15 +164,17 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
     )
     if spare > count(spec.spare_target):
         result.reasons.append(_learned(spec, spare))
-    if wanted > limit:
-        result.reasons.append(because(ReasonCode.SEATS_AT_MAX, wanted=wanted, maxSeats=limit))
+    if (most := max(wanted, wish)) > limit:
+        result.reasons.append(because(ReasonCode.SEATS_AT_MAX, wanted=most, maxSeats=limit))
     _scheduled(result, ask.scheduled, wanted)
+    if _follows(spec) and ask.seen:
+        _told_of_others(result, target, now)
     if ask.frozen_until is not None and now < ask.frozen_until:
-        _freeze(result, ask.frozen_until)
+        _freeze(result, ask.frozen_until, now)
         return result
     if _ignored(result):
         return result
-    if target > memory.total:
+    if result.target > result.base:
         _grow(result, now)
         _pace_up(result, now)
     else:
@@ -169,6 +188,32 @@ def _watched(spec: FleetSpec, view: FleetView, rises: Rises, demand: float | Non
     if spec.auto_spare is None:
         return Rises()
     return rises if demand is None else rises.add(now, demand, view.start_seconds)
+
+
+def _follows(spec: FleetSpec) -> bool:
+    """Whether somebody else sizes the workload by what is published; what is only observed, nobody follows."""
+    return not spec.resized and not spec.observe
+
+
+def _looked(spec: FleetSpec, view: FleetView, memory: FleetMemory, now: float, *, seen: bool) -> Wishes:
+    if not _follows(spec):
+        return NO_WISHES
+    if not seen:
+        return memory.wishes.publish(now, memory.total).pause(now)
+    before = max(count(memory.view.replicas), memory.total)
+    return memory.wishes.look(now, before, count(view.replicas)).publish(now, memory.total)
+
+
+def _told_of_others(fleet: Draft, target: int, now: float) -> None:
+    """Say what others want of the fleet's size, beyond the `target` that it has of itself."""
+    wishes, window = fleet.wishes, fleet.spec.scale_down.window
+    replicas = count(fleet.view.replicas)
+    if (wish := wishes.at(now, window)) > target:
+        facts: dict[str, float | str] = {"replicas": wish, "target": target, "windowSeconds": holds(window)}
+        _delayed(fleet, ReasonCode.WISHED, wishes.until(window), **facts)
+    elif replicas > (published := wishes.published.highest):
+        facts = {"replicas": replicas, "published": published, "seconds": FOLLOWED_SECONDS}
+        fleet.reasons.append(because(ReasonCode.KEPT_ABOVE, **facts))
 
 
 def _spare_target(spec: FleetSpec, rises: Rises, now: float) -> int:
@@ -193,23 +238,24 @@ def _scheduled(fleet: Draft, floor: Floor, wanted: int) -> None:
         fleet.reasons.append(because(ReasonCode.SCHEDULED, floor.changes_at, **facts))
 
 
-def _freeze(fleet: Draft, until: float) -> None:
-    """Leave the size as the workload has it, whoever set it."""
+def _freeze(fleet: Draft, until: float, now: float) -> None:
+    """Leave the size as the workload has it, whoever set it; when it thaws, it falls no faster than any other."""
     fleet.total = count(fleet.view.replicas)
+    fleet.totals = fleet.totals.add(now, max(fleet.total, fleet.target), fleet.spec.scale_down.window)
     fleet.wakeups.append(until)
     fleet.reasons.append(because(ReasonCode.FROZEN, until, total=fleet.total, target=fleet.target))
 
 
 def _ignored(fleet: Draft) -> bool:
     """Whether the change is too small to be made; what floors need is never too small."""
-    pace = fleet.spec.scale_up if fleet.target > fleet.last else fleet.spec.scale_down
-    if fleet.last < fleet.upto(fleet.floors) or not tolerated(pace, fleet.last, fleet.target):
+    pace = fleet.spec.scale_up if fleet.target > fleet.base else fleet.spec.scale_down
+    if fleet.base < fleet.upto(fleet.floors) or not tolerated(pace, fleet.base, fleet.target):
         return False
-    fleet.total = min(fleet.last, count(fleet.spec.max_seats))
+    fleet.total = min(fleet.base, count(fleet.spec.max_seats))
     fleet.reasons.append(
         because(
             ReasonCode.WITHIN_TOLERANCE,
-            total=fleet.last,
+            total=fleet.base,
             target=fleet.target,
             tolerancePercent=pace.tolerance * 100.0,
         )
@@ -219,21 +265,21 @@ def _ignored(fleet: Draft) -> bool:
 
 def _pace_up(fleet: Draft, now: float) -> None:
     pace, asked = fleet.spec.scale_up, fleet.total
-    least = min(asked, max(fleet.last, fleet.upto(fleet.floors)))
+    least = min(asked, max(fleet.base, fleet.upto(fleet.floors)))
     held = max(least, min(asked, fleet.lows.lowest))
     if held < asked:
         until = fleet.lows.rises_at(pace.window)
         _delayed(
             fleet, ReasonCode.SCALE_UP_DELAYED, until, total=held, target=asked, windowSeconds=pace.window
         )
-    fleet.total = max(least, min(held, highest_total(pace, fleet.memory.changes, fleet.last, now)))
+    fleet.total = max(least, min(held, highest_total(pace, fleet.memory.changes, fleet.base, now)))
     if fleet.total < held:
         _paced(fleet, pace, held, now)
 
 
 def _pace_down(fleet: Draft, now: float) -> None:
     pace, asked = fleet.spec.scale_down, fleet.total
-    fleet.total = max(asked, lowest_total(pace, fleet.memory.changes, fleet.last, now))
+    fleet.total = max(asked, lowest_total(pace, fleet.memory.changes, fleet.base, now))
     if fleet.total > asked:
         _paced(fleet, pace, asked, now)
 
@@ -250,13 +296,13 @@ def _delayed(fleet: Draft, code: ReasonCode, until: float, **facts: float | str)
 
 def _grow(fleet: Draft, now: float) -> None:
     starts = fleet.memory.starts.at(now)
-    for_serving = max(0, min(fleet.upto(fleet.serving), fleet.target) - fleet.last)
-    spares = fleet.target - fleet.last - for_serving
-    on_their_way = count(fleet.view.starting) + max(0, fleet.last - fleet.existing)
+    for_serving = max(0, min(fleet.upto(fleet.serving), fleet.target) - fleet.base)
+    spares = fleet.target - fleet.base - for_serving
+    on_their_way = count(fleet.view.starting) + max(0, fleet.base - fleet.existing)
     room = count(fleet.spec.replenish.max_concurrent) - on_their_way - for_serving
     pace = COUNT_MAX if fleet.fresh else count(fleet.spec.replenish.per_minute) - starts.count - for_serving
     allowed = max(0, min(spares, room, pace))
-    fleet.total = fleet.last + for_serving + allowed
+    fleet.total = fleet.base + for_serving + allowed
     if allowed:
         fleet.reasons.append(because(ReasonCode.REPLENISHING, seats=allowed, spareTarget=fleet.spare))
     if allowed < spares:
@@ -279,7 +325,7 @@ def _grow(fleet: Draft, now: float) -> None:
 
 
 def _shrink(fleet: Draft) -> None:
-    fleet.total = min(fleet.last, max(fleet.target, fleet.totals.highest))
+    fleet.total = min(fleet.base, max(fleet.target, fleet.totals.highest))
     if fleet.total > fleet.target:
         window = fleet.spec.scale_down.window
         facts = {"total": fleet.total, "target": fleet.target, "windowSeconds": window}
@@ -301,9 +347,19 @@ class Budget:
     of: Callable[[FleetSpec], int]
 
 
-def share_budget(fleets: Sequence[Draft], budget: Budget) -> None:
-    """Hold the fleets' totals within a budget: reserve, then commit; decrease before increase; floors first."""
+def share_budget(fleets: Sequence[Draft], budget: Budget, *, partial: bool = False) -> None:
+    """Hold the fleets' totals within a budget: reserve, then commit; decrease before increase; floors first.
+
+    Args:
+        fleets: the fleets that draw on it.
+        budget: how much there is.
+        partial: others draw on it too. Nobody knows then what is left, so no total rises; seats that exist need no such
+            word.
+    """
     ordered = sorted((f for f in fleets if budget.of(f.spec) > 0), key=lambda fleet: fleet.spec.name)
+    if partial:
+        _wait(ordered)
+        return
     wished = {fleet.spec.name: fleet.total for fleet in ordered}
     reserved = sum(
         max(fleet.existing + count(fleet.view.doomed), min(fleet.total, fleet.last)) * budget.of(fleet.spec)
@@ -311,7 +367,7 @@ def share_budget(fleets: Sequence[Draft], budget: Budget) -> None:
     )
     left = max(0, count(budget.amount) - reserved)
     for fleet in ordered:
-        fleet.total = min(fleet.total, fleet.last)
+        fleet.total = min(fleet.total, max(fleet.last, fleet.existing))
     stages: tuple[Callable[[Draft], int], ...] = (
         lambda fleet: fleet.upto(fleet.floors),
         lambda fleet: fleet.upto(fleet.serving),
@@ -330,6 +386,14 @@ def share_budget(fleets: Sequence[Draft], budget: Budget) -> None:
             fleet.reasons.append(because(ReasonCode.BUDGET_EXHAUSTED, **facts, unit=budget.unit))
 
 
+def _wait(fleets: Sequence[Draft]) -> None:
+    for fleet in fleets:
+        if fleet.total > fleet.last:
+            facts: dict[str, float | str] = {"wanted": fleet.total, "total": fleet.last}
+            fleet.reasons.append(because(ReasonCode.BUDGET_NOT_SHARED_OUT, **facts))
+            fleet.total = fleet.last
+
+
 def _shed(fleets: Sequence[Draft], budget: Budget) -> None:
     """Give up spares where the budget was cut below what there is; what serves is left alone."""
     over = sum(fleet.total * budget.of(fleet.spec) for fleet in fleets) - count(budget.amount)
@@ -345,7 +409,11 @@ def _shed(fleets: Sequence[Draft], budget: Budget) -> None:
 
 def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
     """Return the draft as decision and memory."""
-    started = 0 if fleet.fresh else max(0, fleet.total - fleet.last)
+    before = max(fleet.last, min(fleet.total, fleet.wished))
+    started = 0 if fleet.fresh else max(0, fleet.total - before)
+    wishes = fleet.wishes.publish(now, fleet.total) if _follows(fleet.spec) else fleet.wishes
+    if count(fleet.view.replicas) > fleet.total:
+        fleet.wakeups.append(wishes.published.falls_at(FOLLOWED_SECONDS))
     decision = FleetDecision(
         fleet=fleet.spec.name,
         serving=fleet.serving,
@@ -360,8 +428,9 @@ def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
         filled=not fleet.fresh or fleet.total >= fleet.target,
         totals=fleet.totals,
         lows=fleet.lows,
-        changes=fleet.memory.changes.add(now, fleet.last, fleet.total) if _rated(fleet.spec) else Changes(),
+        changes=fleet.memory.changes.add(now, before, fleet.total) if _rated(fleet.spec) else Changes(),
         rises=fleet.rises,
+        wishes=wishes,
         starts=fleet.memory.starts.at(now).add(now, started),
     )
     return decision, memory

@@ -41,6 +41,8 @@ class Outcome(StrEnum):
     """The client went away, after its first content or while it had waited no longer than its policy promises."""
     ABANDONED_WAITING = "AbandonedWaiting"
     """The client went away without any content, after a longer wait than its policy promises."""
+    GONE = "Gone"
+    """503: its policy left the gateway's table while it waited."""
     CLOSED = "Closed"
     """503: the gateway ended and its time to finish was over."""
     INVALID = "Invalid"

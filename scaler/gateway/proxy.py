@@ -442,7 +442,8 @@ _COUNTED: Mapping[Outcome, str] = {
     Outcome.CUT: "failed",
     Outcome.REFUSED: "refused",
     Outcome.EXPIRED: "refused",
-    Outcome.CLOSED: "refused",
+    Outcome.GONE: "failed",
+    Outcome.CLOSED: "failed",
     Outcome.STALLED: "abandoned",
     Outcome.ABANDONED: "abandoned",
     Outcome.ABANDONED_WAITING: "abandoned",
@@ -458,7 +459,7 @@ _REFUSALS: Mapping[Refusal, tuple[str, Outcome]] = {
     Refusal.TOO_MANY: ("The queue for this model is full; try again.", Outcome.REFUSED),
     Refusal.TOO_LARGE: ("The queue for this model is full; try again.", Outcome.REFUSED),
     Refusal.TOO_OLD: ("No capacity became free in time; try again.", Outcome.EXPIRED),
-    Refusal.GONE: ("This model is no longer served here.", Outcome.REFUSED),
+    Refusal.GONE: ("This model is no longer served here.", Outcome.GONE),
     Refusal.CLOSING: ("This gateway is shutting down; try again.", Outcome.CLOSED),
 }
 

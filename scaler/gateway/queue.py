@@ -148,7 +148,7 @@ class Counts:
     Attributes:
         arrived: requests for the policy, refused ones included.
         completed: answered in full, whatever the status below 500.
-        refused: answered 503 because the queue was full or they had waited too long.
+        refused: turned away for lack of room: answered 503 because the queue was full or they had waited too long.
         failed: got no whole answer though they should have.
         abandoned: the client went away first.
     """

@@ -7,7 +7,7 @@ promotion rests for a while first.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -81,16 +81,16 @@ class Actuator:
     Args:
         ports: what it works with.
         term: in whose name.
-        wake: called when an action has ended, so that the loop looks again.
+        ended: called when an action on a seat of a fleet has ended, so that the loop looks at the fleet again.
         deadlines: how long each operation may take.
     """
 
     def __init__(
-        self, ports: Ports, term: Term, wake: Callable[[str], None], deadlines: Deadlines | None = None
+        self, ports: Ports, term: Term, ended: Callable[[FleetName], None], deadlines: Deadlines | None = None
     ) -> None:
         self._ports = ports
         self._term = term
-        self._wake = wake
+        self._ended = ended
         self._deadlines = deadlines or Deadlines()
         self._busy: dict[SeatName, _Ticket] = {}
         self._rests: dict[SeatName, _Rest] = {}
@@ -108,7 +108,7 @@ class Actuator:
             finally:
                 self._tasks = None
 
-    def candidates(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+    def candidates(self, seats: Iterable[Seat]) -> Sequence[Seat]:
         """Return the seats that may be planned with: all but those that rest after a failed promotion."""
         now = self._ports.clock.wall()
         return [seat for seat in seats if not self._rests_now(seat, now)]
@@ -157,9 +157,10 @@ class Actuator:
             return
         ticket = _Ticket(operation)
         self._busy[seat.name] = ticket
-        self._spawn(self._guarded(seat.name, ticket, work()))
+        self._spawn(self._guarded(seat, ticket, work()))
 
-    async def _guarded(self, name: SeatName, ticket: "_Ticket", work: Coroutine[None, None, None]) -> None:
+    async def _guarded(self, seat: Seat, ticket: "_Ticket", work: Coroutine[None, None, None]) -> None:
+        name = seat.name
         try:
             await work
         except (WarmpoolError, ClusterError) as error:
@@ -169,7 +170,7 @@ class Actuator:
         finally:
             if self._busy.get(name) is ticket:
                 del self._busy[name]
-            self._wake("action ended")
+            self._ended(seat.fleet)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         if self._tasks is None:
@@ -177,7 +178,7 @@ class Actuator:
             return
         self._tasks.create_task(work)
 
-    def adopt(self, seats: Sequence[Seat]) -> None:
+    def adopt(self, seats: Iterable[Seat]) -> None:
         """End claims that nobody carries out any more: of an earlier term, or of ours whose settlement was lost."""
         now = self._ports.clock.wall()
         for seat in seats:

@@ -18,7 +18,7 @@ from scaler.runtime.controller import Controller, Tick
 from scaler.runtime.metrics import Page
 from scaler.version import VERSION
 from warmpool.errors import BadOrder
-from warmpool.seats import FleetName, SeatValue, seat_value
+from warmpool.seats import FleetName, SeatValue
 from warmpool.states import ResidentState
 from warmpool.wire import seat_to_json
 
@@ -108,7 +108,7 @@ class Api:
     def _fleet(self, tick: Tick, name: FleetName) -> dict[str, Any]:
         spec = next(fleet for fleet in self._controller.table.fleets if fleet.name == name)
         decided, view = tick.decision.fleets[name], tick.snapshot.fleets[name]
-        values = [seat_value(seat) for seat in tick.seats if seat.fleet == name]
+        values = [seat.value for seat in tick.seats if seat.fleet == name]
         created = [seat.created_at for seat in tick.seats if seat.fleet == name]
         return {
             "name": name,
@@ -179,7 +179,7 @@ def waiting_for(controller: Controller) -> list[str]:
             missing.append(f"fleet {fleet.name}: {view.spare} of {fleet.spare_target} spare seats are warm")
     policies = {policy.name for policy in controller.table.policies}
     for seat in tick.seats:
-        if seat.fleet in tick.snapshot.fleets and seat_value(seat) in {SeatValue.STARTING, SeatValue.SPARE}:
+        if seat.fleet in tick.snapshot.fleets and seat.value in {SeatValue.STARTING, SeatValue.SPARE}:
             if not seat.residents:
                 missing.append(f"seat {seat.name}: agent starting")
             missing += [

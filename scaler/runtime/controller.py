@@ -1,42 +1,54 @@
 """The tick: observe, decide, plan, act, publish. Synchronous from first to last but for the waiting between ticks.
 
-Events only wake it; every decision is made from a whole snapshot. `next_wakeup` of the last decision replaces polling
-timers. Publishing comes after the actions have begun, so that no promotion waits for its own record.
+Events only wake it; every decision is made from a whole snapshot of the islands that are looked at
+(`scaler.runtime.lookout`). `next_wakeup` of their last decision replaces polling timers. Publishing comes after the actions
+have begun, so that no promotion waits for its own record.
 """
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from scaler.cluster.port import Cluster
-from scaler.core.decide import decide
+from scaler.cluster.port import Cluster, Stock
+from scaler.core.decide import LAW_VERSION, decide
+from scaler.core.islands import Island, islands, together
 from scaler.core.ledger import Entry, Ledger
 from scaler.core.memory import Memory
-from scaler.core.model import Decision, FleetSpec, FleetView, Load, PolicySpec, Snapshot
+from scaler.core.model import (
+    Decision,
+    FleetDecision,
+    FleetSpec,
+    FleetView,
+    Load,
+    PolicyDecision,
+    PolicySpec,
+    Snapshot,
+)
 from scaler.core.rises import NO_RISES, Rises
 from scaler.policy.calendar import Calendar
 from scaler.runtime.actuator import Actuator
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog, Trigger
 from scaler.runtime.lending import Lending
-from scaler.runtime.mailbox import Mailbox
+from scaler.runtime.lookout import LONGEST_SECONDS, Lookout, Watched
+from scaler.runtime.mailbox import Mailbox, Wake
 from scaler.runtime.metrics import ControllerMetrics
-from scaler.runtime.observer import observe
+from scaler.runtime.observer import Views, observe
+from scaler.runtime.recent import RecentDecisions
 from scaler.runtime.start_times import StartTimes
 from scaler.store.histories import History
-from warmpool.plan import Limits, Plan, Wants, plan
+from warmpool.plan import InFlight, Limits, Plan, Promote, Recall, Switch, Wants, plan
 from warmpool.seats import FleetName, PolicyName, Seat
 
 log = structlog.get_logger(__name__)
 
-_RECENT_DECISIONS = 500
-"""Ledger records kept in memory for those who ask the controller: minutes of a busy one."""
-_LONGEST_SLEEP_SECONDS = 1.0
-"""Ages are looked at this often even if nothing happens: a signal that goes silent sends no event."""
+_Name = TypeVar("_Name", PolicyName, FleetName)
+_Value = TypeVar("_Value")
 
 
 class Signals(Protocol):
@@ -48,8 +60,8 @@ class Signals(Protocol):
     def observed_at(self, policy: PolicyName) -> float | None:
         """Return the Unix time of the newest sample of a policy, or None before the first."""
 
-    def seen(self) -> None:
-        """The loads have gone into a decision: peaks begin anew."""
+    def seen(self, policies: Iterable[PolicyName]) -> None:
+        """The loads of these policies have gone into a decision: their peaks begin anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +89,32 @@ class PolicyTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """What one tick saw and decided, for those who show it."""
+    """What is known after one tick, for those who show it: what it saw and decided, and for the rest the last that was.
+
+    Attributes:
+        number: which tick, from 1.
+        at: Unix time.
+        causes: what woke the loop, with how often.
+        looked: the policies and fleets that it looked at.
+        snapshot: what was seen last of all policies and fleets.
+        decision: what was decided last for all of them.
+        plan: what it planned.
+        stock: the seats per fleet, those of fleets without a policy included.
+    """
 
     number: int
     at: float
     causes: Mapping[str, int]
+    looked: Island
     snapshot: Snapshot
     decision: Decision
     plan: Plan
-    seats: Sequence[Seat]
+    stock: Stock
+
+    @property
+    def seats(self) -> Sequence[Seat]:
+        """All seats."""
+        return list(chain.from_iterable(self.stock.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +128,30 @@ class Wiring:
     clock: Clock
     metrics: ControllerMetrics
     ledger: Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What one tick looks at.
+
+    Attributes:
+        wall: Unix time.
+        on: policies and fleets.
+        stock: all seats, as the cluster's cache has them.
+        marked: the seats that are looked at, with the lent ones marked.
+        snapshot: what the law may look at.
+    """
+
+    wall: float
+    on: Island
+    stock: Stock
+    marked: Stock
+    snapshot: Snapshot
+
+    @property
+    def seats(self) -> Iterator[Seat]:
+        """The seats that are looked at."""
+        return chain.from_iterable(self.marked.values())
 
 
 class Controller:
@@ -130,8 +183,11 @@ class Controller:
         self._starts = StartTimes({name: history.starts for name, history in learned.items()})
         self._ledger = Ledger()
         self._lending = Lending()
+        self._views = Views()
+        self._lookout = _lookout(table)
+        self._in_flight: dict[FleetName, InFlight] = {}
         self.last: Tick | None = None
-        self.recent: deque[Mapping[str, Any]] = deque(maxlen=_RECENT_DECISIONS)
+        self.recent = RecentDecisions()
         wiring.events.watch(wiring.metrics)
         wiring.metrics.loaded(wiring.clock.wall())
 
@@ -182,121 +238,237 @@ class Controller:
             self.metrics.led(leading=False)
 
     def _cluster_changed(self) -> None:
-        self._mailbox.wake("cluster", urgent=True)
+        self._mailbox.wake("cluster", urgent=True, fleets=())
+
+    @property
+    def due_at(self) -> float:
+        """Monotonic seconds at which something is to be looked at next if nothing happens."""
+        return self._lookout.due_at
 
     def _sleep(self) -> float:
-        if self.last is None or self.last.decision.next_wakeup is None:
-            return _LONGEST_SLEEP_SECONDS
-        left = self.last.decision.next_wakeup - self._wiring.clock.monotonic()
-        return min(max(left, 0.001), _LONGEST_SLEEP_SECONDS)
+        left = self.due_at - self._wiring.clock.monotonic()
+        return min(max(left, 0.001), LONGEST_SECONDS)
 
-    def tick(self, causes: Counter[str]) -> None:
-        """Observe, decide, plan, begin the actions, publish."""
+    def tick(self, wake: Wake) -> None:
+        """Observe, decide, plan, begin the actions, publish: for the islands that it is time to look at."""
         wiring = self._wiring
         if not wiring.cluster.synced:
             return
         began, wall = wiring.clock.monotonic(), wiring.clock.wall()
-        table = self._table = self._coming
-        clocked = table.calendar.at(wall, began)
-        seats = self._lending.mark(table.policies, clocked.serving_floors, wiring.cluster.seats())
-        snapshot = observe(
-            table.policies,
-            table.fleets,
-            seats,
-            wiring.cluster.replicas,
-            lambda policy: wiring.signals.load(policy, began),
-        )
-        wiring.signals.seen()
-        self._starts.look(seats, wall)
+        wiring.metrics.woke(wake.causes)
+        if self._table is not self._coming:
+            self._follow(self._coming)
+        stock = wiring.cluster.stock()
+        picked = self._lookout.pick(wake, stock, wiring.cluster.replicas, began)
+        if not picked and self.last is not None and self._lookout.has_islands:
+            return
+        seen = self._see(picked, stock, wall, began)
+        before = self._memory
+        decision = self._decide(picked, seen.snapshot, began)
+        planned = self._plan(seen, decision, wall)
+        wiring.actuator.adopt(seen.seats)
+        wiring.actuator.start(planned.actions, self._triggers(planned, wall))
+        tick = self.last = self._tick(wake, seen, decision, planned)
+        wiring.metrics.ticked(tick, self._table, wiring.clock.monotonic() - began)
+        self._publish(tick, seen, decision, before)
+
+    def _follow(self, table: PolicyTable) -> None:
+        """Put a table in force: look at everything, and forget what isn't in it."""
+        self._table = table
+        self._lookout = _lookout(table)
+        kept = self._memory.part((p.name for p in table.policies), (f.name for f in table.fleets))
+        self._memory = replace(kept, learned=self._memory.learned)
+        self._in_flight.clear()
+
+    def _see(self, picked: Sequence[Watched], stock: Stock, wall: float, now: float) -> _Seen:
+        """Look at islands: mark what is lent on them, count their seats, read their signals and the clock."""
+        wiring, table = self._wiring, self._table
+        on = together([each.island for each in picked])
+        clocked = table.calendar.at(wall, now)
+        here = {fleet.name: stock.get(fleet.name, ()) for fleet in on.fleets}
+        for each in picked:
+            each.seats = {fleet.name: here[fleet.name] for fleet in each.island.fleets}
+        decided = {} if self.last is None else self.last.decision.policies
+        marked = self._lending.mark(on.policies, clocked.serving_floors, decided, here)
+        for fleet, seats in marked.items():
+            self._starts.look(fleet, seats, wall)
+        load = partial(wiring.signals.load, now=now)
+        snapshot = observe(on.policies, on.fleets, marked, wiring.cluster.replicas, load, self._views)
+        wiring.signals.seen(snapshot.loads)
+        for each in picked:
+            each.replicas = {fleet.name: snapshot.fleets[fleet.name].replicas for fleet in each.island.fleets}
         snapshot = replace(
             snapshot,
-            fleets={**snapshot.fleets, **self._with_start_times(table, snapshot)},
-            serving_floors=clocked.serving_floors,
-            seat_floors=clocked.seat_floors,
-            frozen=clocked.frozen,
+            fleets={**snapshot.fleets, **self._with_start_times(on, snapshot)},
+            serving_floors=_of(clocked.serving_floors, snapshot.loads),
+            seat_floors=_of(clocked.seat_floors, marked),
+            frozen=_of(clocked.frozen, marked),
             seat_budget=table.seat_budget,
             gpu_budget=table.gpu_budget,
+            partial=self._lookout.partial(picked),
         )
-        before = self._memory
-        decision, self._memory = decide(table.policies, table.fleets, snapshot, before, began)
-        planned = plan(
-            self._wants(decision, snapshot),
-            wiring.actuator.candidates(seats),
-            self._limits,
-            wall,
-            settled=wiring.actuator.settled,
-        )
-        wiring.actuator.adopt(seats)
-        wiring.actuator.start(planned.actions, self._triggers(wall))
-        number = self.last.number + 1 if self.last else 1
-        self.last = Tick(
-            number=number,
-            at=wall,
-            causes=causes,
-            snapshot=snapshot,
-            decision=decision,
-            plan=planned,
-            seats=seats,
-        )
-        wiring.metrics.ticked(self.last, table, wiring.clock.monotonic() - began)
-        self._publish(self.last, table, before)
+        return _Seen(wall=wall, on=on, stock=stock, marked=marked, snapshot=snapshot)
 
-    def _with_start_times(self, table: PolicyTable, snapshot: Snapshot) -> Mapping[FleetName, FleetView]:
+    def _with_start_times(self, on: Island, snapshot: Snapshot) -> Mapping[FleetName, FleetView]:
         """Return the views of those fleets whose spares follow demand: nobody else asks how long seats take to start."""
         return {
             fleet.name: replace(snapshot.fleets[fleet.name], start_seconds=self._starts.seconds(fleet.name))
-            for fleet in table.fleets
+            for fleet in on.fleets
             if fleet.auto_spare is not None
         }
 
-    def _wants(self, decision: Decision, snapshot: Snapshot) -> Wants:
-        enforced = {fleet.name for fleet in self._table.fleets if not fleet.observe}
-        resized = {
-            fleet.name for fleet in self._table.fleets if fleet.resized and fleet.name not in snapshot.frozen
-        } & enforced
-        serving: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
-        for policy in decision.policies.values():
-            for fleet, count in policy.serving.items():
-                if fleet in enforced:
-                    serving[fleet][policy.policy] = count
-        order = sorted(self._table.policies, key=lambda policy: (-policy.priority, policy.name))
-        return Wants(
-            serving=serving,
-            order=[policy.name for policy in order],
-            totals={name: decision.fleets[name].total for name in resized},
-            replicas={name: snapshot.fleets[name].replicas for name in resized},
-            frozen=frozenset(snapshot.frozen),
-            ended_at_once=frozenset(policy.name for policy in self._table.policies if policy.ended_at_once),
+    def _decide(self, picked: Sequence[Watched], snapshot: Snapshot, now: float) -> Decision:
+        """Decide island by island, so that each has its own time at which it is looked at again.
+
+        What a budget couples is decided at once.
+        """
+        groups = [list(picked)] if self._lookout.together else [[each] for each in picked]
+        policies: dict[PolicyName, PolicyDecision] = {}
+        fleets: dict[FleetName, FleetDecision] = {}
+        times, memories = [], []
+        for group in groups:
+            on = together([each.island for each in group])
+            decision, memory = decide(on.policies, on.fleets, snapshot, self._memory, now)
+            policies |= decision.policies
+            fleets |= decision.fleets
+            memories.append(memory)
+            if decision.next_wakeup is not None:
+                times.append(decision.next_wakeup)
+            for each in group:
+                each.looked(now, decision.next_wakeup)
+        self._memory = self._memory.joined(*memories)
+        return Decision(
+            at=self._memory.at,
+            policies=policies,
+            fleets=fleets,
+            next_wakeup=min(times, default=None),
+            law=LAW_VERSION,
         )
 
-    def _triggers(self, wall: float) -> Mapping[PolicyName, Trigger]:
+    def _plan(self, seen: _Seen, decision: Decision, wall: float) -> Plan:
+        """Name the seats, within what the limits leave beside what is under way on fleets that aren't looked at."""
+        actuator, under_way = self._wiring.actuator, self._in_flight
+        for fleet in seen.marked:
+            under_way.pop(fleet, None)
+        limits = replace(
+            self._limits,
+            max_promotions=max(
+                0, self._limits.max_promotions - sum(e.promotions for e in under_way.values())
+            ),
+            max_demotions=max(0, self._limits.max_demotions - sum(e.demotions for e in under_way.values())),
+        )
+        planned = plan(
+            _wants(seen, decision),
+            actuator.candidates(seen.seats),
+            limits,
+            wall,
+            settled=actuator.settled,
+        )
+        under_way.update(planned.in_flight)
+        return planned
+
+    def _triggers(self, planned: Plan, wall: float) -> Mapping[PolicyName, Trigger]:
         triggers = {}
-        for policy in self._table.policies:
-            observed = self._wiring.signals.observed_at(policy.name)
-            triggers[policy.name] = Trigger(sample=wall if observed is None else observed, decision=wall)
+        for action in planned.actions:
+            if isinstance(action, Promote | Recall | Switch) and action.policy not in triggers:
+                observed = self._wiring.signals.observed_at(action.policy)
+                sample = wall if observed is None else observed
+                triggers[action.policy] = Trigger(sample=sample, decision=wall)
         return triggers
 
-    def _publish(self, tick: Tick, table: PolicyTable, before: Memory) -> None:
+    def _tick(self, wake: Wake, seen: _Seen, decision: Decision, planned: Plan) -> Tick:
+        """Return what is known now; of what wasn't looked at, what was known before."""
+        last, snapshot = self.last, seen.snapshot
+        shown = {} if last is None else last.stock
+        if last is not None and snapshot.partial:
+            snapshot = _beside(last.snapshot, snapshot)
+            decision = replace(
+                decision,
+                policies={**last.decision.policies, **decision.policies},
+                fleets={**last.decision.fleets, **decision.fleets},
+            )
+        stock = {
+            fleet: shown.get(fleet, seats) if fleet in snapshot.fleets else seats
+            for fleet, seats in seen.stock.items()
+        }
+        return Tick(
+            number=1 if last is None else last.number + 1,
+            at=seen.wall,
+            causes=wake.causes,
+            looked=seen.on,
+            snapshot=snapshot,
+            decision=decision,
+            plan=planned,
+            stock={**stock, **seen.marked},
+        )
+
+    def _publish(self, tick: Tick, seen: _Seen, decision: Decision, before: Memory) -> None:
         events = self._wiring.events
-        events.seats(tick.seats)
-        for name, policy in tick.decision.policies.items():
-            load = tick.snapshot.loads[name]
+        for fleet, seats in tick.stock.items():
+            events.seats(fleet, seats)
+        for name, policy in decision.policies.items():
+            load = seen.snapshot.loads[name]
             events.load(policy, load.queued.value, load.in_flight.value, load.oldest_wait.value)
         line = self._ledger.line(
             Entry(
                 number=tick.number,
                 at=tick.at,
                 causes=tick.causes,
-                rules=table,
+                rules=self._table,
+                on=seen.on,
                 before=before,
-                snapshot=tick.snapshot,
-                decision=tick.decision,
+                snapshot=seen.snapshot,
+                decision=decision,
                 actions=[action.why for action in tick.plan.actions],
             )
         )
         if "decision" in line:
-            self.recent.append({key: value for key, value in line.items() if key != "start"})
+            self.recent.add(line, len(self._table.policies) + len(self._table.fleets))
         self._wiring.ledger(line)
+
+
+def _lookout(table: PolicyTable) -> Lookout:
+    coupled = table.seat_budget is not None or table.gpu_budget is not None
+    return Lookout(islands(table.policies, table.fleets), together=coupled)
+
+
+def _of(said: Mapping[_Name, _Value], names: Iterable[_Name]) -> Mapping[_Name, _Value]:
+    return {name: said[name] for name in names if name in said} if said else said
+
+
+def _wants(seen: _Seen, decision: Decision) -> Wants:
+    enforced = {fleet.name for fleet in seen.on.fleets if not fleet.observe}
+    frozen = seen.snapshot.frozen
+    resized = {
+        fleet.name for fleet in seen.on.fleets if fleet.resized and fleet.name not in frozen
+    } & enforced
+    serving: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
+    for policy in decision.policies.values():
+        for fleet, count in policy.serving.items():
+            if fleet in enforced:
+                serving[fleet][policy.policy] = count
+    order = sorted(seen.on.policies, key=lambda policy: (-policy.priority, policy.name))
+    return Wants(
+        serving=serving,
+        order=[policy.name for policy in order],
+        totals={name: decision.fleets[name].total for name in resized},
+        replicas={name: seen.snapshot.fleets[name].replicas for name in resized},
+        frozen=frozenset(frozen),
+        ended_at_once=frozenset(policy.name for policy in seen.on.policies if policy.ended_at_once),
+    )
+
+
+def _beside(before: Snapshot, part: Snapshot) -> Snapshot:
+    """Return a whole snapshot with a part of it seen anew."""
+    return replace(
+        part,
+        loads={**before.loads, **part.loads},
+        fleets={**before.fleets, **part.fleets},
+        serving_floors={**before.serving_floors, **part.serving_floors},
+        seat_floors={**before.seat_floors, **part.seat_floors},
+        frozen={**before.frozen, **part.frozen},
+        partial=False,
+    )
 
 
 def _rises(memory: Memory, fleet: FleetName) -> Rises:

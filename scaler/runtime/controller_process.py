@@ -212,7 +212,7 @@ def _wire(given: _Given, ports: Ports, cluster: StaticCluster, term: Term) -> _P
     read = factories(cluster, given.signals)
     signals = PolicySignals(given.policies, mailbox, ports.clock, given.metrics, read)
     ports.queued = signals.queued
-    actuator = Actuator(ports, term, partial(mailbox.wake, urgent=True))
+    actuator = Actuator(ports, term, mailbox.ended)
     wiring = Wiring(
         cluster=cluster,
         signals=signals,

@@ -18,7 +18,6 @@ from warmpool.seats import (
     Seat,
     SeatName,
     SeatValue,
-    seat_value,
 )
 
 _LOAD_INTERVAL_SECONDS = 0.05
@@ -90,6 +89,7 @@ class EventLog:
     def __init__(self, append: Callable[[Mapping[str, Any]], None], clock: Clock) -> None:
         self._append = append
         self._clock = clock
+        self._seen: dict[FleetName, Sequence[Seat]] = {}
         self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
         self._residents: dict[SeatName, dict[PolicyName, tuple[str, int | None, int]]] = {}
         self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
@@ -99,19 +99,28 @@ class EventLog:
         """Tell `watcher` too, from now on."""
         self._watchers.append(watcher)
 
-    def seats(self, seats: Sequence[Seat]) -> None:
-        """Record each seat and resident that has changed since the last call."""
+    def seats(self, fleet: FleetName, seats: Sequence[Seat]) -> None:
+        """Record each of a fleet's seats and residents that has changed since the last call; nothing if all are the same."""
+        before = self._seen.get(fleet, ())
+        if before is seats:
+            return
+        self._seen[fleet] = seats
+        known = set(map(id, before))
         for seat in seats:
-            value = (seat_value(seat), _served(seat))
-            if self._values.get(seat.name) != value:
-                self._values[seat.name] = value
-                self.record("seat", seat=seat.name, fleet=seat.fleet, value=str(value[0]), serves=value[1])
-            for resident in seat.residents:
-                self._resident(seat, resident)
-        for name in self._values.keys() - {seat.name for seat in seats}:
+            if id(seat) not in known:
+                self._seat(seat)
+        for name in {seat.name for seat in before} - {seat.name for seat in seats}:
             del self._values[name]
             self._residents.pop(name, None)
             self.record("seat", seat=name, fleet=None, value="Gone", serves=None)
+
+    def _seat(self, seat: Seat) -> None:
+        value = (seat.value, _served(seat))
+        if self._values.get(seat.name) != value:
+            self._values[seat.name] = value
+            self.record("seat", seat=seat.name, fleet=seat.fleet, value=str(value[0]), serves=value[1])
+        for resident in seat.residents:
+            self._resident(seat, resident)
 
     def _resident(self, seat: Seat, resident: Resident) -> None:
         known = self._residents.get(seat.name)

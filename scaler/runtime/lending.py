@@ -1,60 +1,87 @@
-"""Which seats are lent: derived anew at each tick from who serves where, so that nothing has to remember it.
+"""Which seats are lent: derived anew at each look from who serves where, so that nothing has to remember it.
 
-A preemptible policy owns as many of its serving residents as its floor says, those on its earliest fleets first and
-there by the seats' names; the others only borrow.
+A preemptible policy owns as many of its serving residents as its floor says, or as the last decision said (while signals
+are missing its fallback may give it more), those on its earliest fleets first and there by the seats' names; the others
+only borrow.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from scaler.core.model import NO_FLOOR, Floor, PolicySpec
+from scaler.cluster.port import Stock
+from scaler.core.model import NO_FLOOR, Floor, PolicyDecision, PolicySpec
 from scaler.core.placement import bounds
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName
 
+_Marked = tuple[Sequence[Seat], frozenset[SeatName], Sequence[Seat]]
+
 
 class Lending:
-    """Marks lent seats. A seat that is marked again is the same object as before, for those who look at changes only."""
+    """Marks lent seats. What is marked again the same way is the same object as before: seats, and fleets of them."""
 
     def __init__(self) -> None:
-        self._marked: dict[SeatName, tuple[Seat, Seat]] = {}
+        self._marked: dict[FleetName, _Marked] = {}
 
     def mark(
-        self, policies: Sequence[PolicySpec], floors: Mapping[PolicyName, Floor], seats: Sequence[Seat]
-    ) -> Sequence[Seat]:
+        self,
+        policies: Sequence[PolicySpec],
+        floors: Mapping[PolicyName, Floor],
+        decided: Mapping[PolicyName, PolicyDecision],
+        stock: Stock,
+    ) -> Stock:
         """Return the seats, with `lent` set where a resident only borrows its seat, and nowhere else.
 
         Args:
-            policies: all policies.
+            policies: all policies that may serve on the fleets.
             floors: what the clock asks for, per policy with schedules.
-            seats: all seats.
+            decided: what was decided last, as far as something was.
+            stock: the seats per fleet.
         """
-        borrowed = {
+        borrowed = frozenset(
             seat.name
             for policy in policies
             if policy.preemptible
-            for seat in _serving(policy, seats)[bounds(policy, floors.get(policy.name, NO_FLOOR))[0] :]
-        }
-        marked = {}
-        result = []
-        for seat in seats:
-            if seat.lent == (seat.name in borrowed):
-                result.append(seat)
-                continue
-            before = self._marked.get(seat.name)
-            pair = (
-                before
-                if before is not None and before[0] is seat
-                else (seat, replace(seat, lent=not seat.lent))
-            )
-            marked[seat.name] = pair
-            result.append(pair[1])
-        self._marked = marked
-        return result
+            for seat in _serving(policy, stock)[_owned(policy, floors, decided) :]
+        )
+        return {fleet: self._fleet(fleet, seats, borrowed) for fleet, seats in stock.items()}
+
+    def _fleet(
+        self, fleet: FleetName, seats: Sequence[Seat], borrowed: frozenset[SeatName]
+    ) -> Sequence[Seat]:
+        lent = frozenset(seat.name for seat in seats if seat.name in borrowed) if borrowed else borrowed
+        before = self._marked.get(fleet)
+        if before is not None and before[0] is seats and before[1] == lent:
+            return before[2]
+        if not lent and not any(seat.lent for seat in seats):
+            marked = seats
+        else:
+            known = {} if before is None else dict(zip(map(id, before[0]), before[2], strict=True))
+            marked = tuple(_marked(seat, known.get(id(seat)), lent=seat.name in lent) for seat in seats)
+        self._marked[fleet] = (seats, lent, marked)
+        return marked
 
 
-def _serving(policy: PolicySpec, seats: Sequence[Seat]) -> list[Seat]:
-    order: dict[FleetName, int] = {}
-    for index, share in enumerate(policy.fleets):
-        order.setdefault(share.fleet, index)
-    found = [seat for seat in seats if policy.name in seat.serving and seat.fleet in order]
-    return sorted(found, key=lambda seat: (order[seat.fleet], seat.name))
+def _marked(seat: Seat, before: Seat | None, *, lent: bool) -> Seat:
+    if seat.lent == lent:
+        return seat
+    return before if before is not None and before.lent == lent else replace(seat, lent=lent)
+
+
+def _owned(
+    policy: PolicySpec, floors: Mapping[PolicyName, Floor], decided: Mapping[PolicyName, PolicyDecision]
+) -> int:
+    floor, _most = bounds(policy, floors.get(policy.name, NO_FLOOR))
+    last = decided.get(policy.name)
+    return floor if last is None else max(floor, sum(last.serving.values()) - sum(last.lent.values()))
+
+
+def _serving(policy: PolicySpec, stock: Stock) -> list[Seat]:
+    found: list[Seat] = []
+    for fleet in dict.fromkeys(share.fleet for share in policy.fleets):
+        here = (seat for seat in stock.get(fleet, ()) if policy.name in seat.serving)
+        found += sorted(here, key=_name)
+    return found
+
+
+def _name(seat: Seat) -> SeatName:
+    return seat.name

@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -165,9 +164,7 @@ async def _machine(
         session = await stack.enter_async_context(aiohttp.ClientSession())
         events = EventLog(_journal(stack, directory / "events.jsonl").append, clock)
         ports = Ports(cluster=cluster, agents=HttpAgents(session, door.token), clock=clock, events=events)
-        actuator = Actuator(
-            ports, Term(holder=f"local-{os.getpid()}", epoch=1), partial(mailbox.wake, urgent=True)
-        )
+        actuator = Actuator(ports, Term(holder=f"local-{os.getpid()}", epoch=1), mailbox.ended)
         wiring = Wiring(
             cluster=cluster,
             signals=signals,

@@ -71,6 +71,7 @@ def make_plan(options: LocalOptions, gpus: Sequence[Gpu]) -> LocalPlan:
     """
     cuda = _choose_device(options, gpus)
     policies = _policy_set(options, gpus if cuda else ())
+    _check_engines(policies)
     directories = _match_checkpoints(options, policies)
     checkpoints = {name: _open(name, path) for name, path in directories.items()}
     on_gpus = _fleets_on_gpus(options, policies) if cuda else frozenset()
@@ -118,6 +119,21 @@ def _policy_set(options: LocalOptions, gpus: Sequence[Gpu]) -> PolicySet:
     return default_set(
         list(options.checkpoints), seats=seats, target_in_flight=in_flight, gpus=1 if gpus else 0
     )
+
+
+def _check_engines(policies: PolicySet) -> None:
+    """Refuse engines that can't be started here: a policy that was tried with another one was not tried."""
+    others = {
+        name: policy.spec.engine.type
+        for name, policy in policies.policies.items()
+        if policy.spec.engine.type is not EngineType.REFERENCE
+    }
+    if others:
+        wanted = ", ".join(f"{name} ({engine})" for name, engine in others.items())
+        raise UserError(
+            f"`emberpool local` starts the reference engine only, and these policies want another one: {wanted}",
+            hint="write `engine: {type: Reference}`, or leave `engine` out; in a copy, if the file is for a cluster",
+        )
 
 
 def _match_checkpoints(options: LocalOptions, policies: PolicySet) -> dict[PolicyName, Path]:
@@ -306,11 +322,6 @@ def _resident(
     options: LocalOptions, plan: LocalPlan, fleet: FleetName, policy: PolicyName, proof: Mapping[str, Any]
 ) -> dict[str, Any]:
     written = plan.set.policies[policy]
-    if written.spec.engine.type is not EngineType.REFERENCE:
-        raise UserError(
-            f"policy {policy} wants engine type {written.spec.engine.type}, which `emberpool local` can't start yet",
-            hint="write `engine: {type: Reference}`, or leave `engine` out",
-        )
     size = plan.footprints[fleet, policy]
     return {
         "policy": policy,

@@ -1,57 +1,94 @@
 """From caches to one snapshot: what the law may look at, counted from seats and signals. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from scaler.cluster.port import Stock
 from scaler.core.model import FleetSpec, FleetView, Load, PolicySpec, Snapshot, Supply
-from warmpool.seats import FleetName, Operation, PolicyName, Seat, SeatValue, seat_value
-from warmpool.states import ResidentState
+from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue
+from warmpool.states import PROMOTABLE, ResidentState
 
-_IN_ROTATION = frozenset(
-    {
-        ResidentState.SERVING,
-        ResidentState.PROMOTING,
-        ResidentState.PROVING,
-        ResidentState.PAUSED,
-        ResidentState.DRAINING,
-    }
+# Tuples: `in` then compares by identity first, where a set would hash an enum's member in Python code, which ten thousand
+# seats would feel.
+_IN_ROTATION = (
+    ResidentState.SERVING,
+    ResidentState.PAUSED,
+    ResidentState.PROMOTING,
+    ResidentState.PROVING,
+    ResidentState.DRAINING,
 )
-_OCCUPIED = frozenset({SeatValue.SERVING, SeatValue.DRAINING})
+_PROMOTABLE = tuple(PROMOTABLE)
+_OCCUPIED = (SeatValue.SERVING, SeatValue.DRAINING)
 """Another resident computes here; this one's could take its place."""
-_PROMOTIONS = frozenset({Operation.PROMOTE, Operation.SWITCH, Operation.RECALL})
+_PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
+
+
+class Views:
+    """Counts fleets. One whose seats are the same objects as at the last count isn't counted again."""
+
+    def __init__(self) -> None:
+        self._known: dict[FleetName, tuple[Sequence[Seat], Sequence[PolicyName], FleetView]] = {}
+
+    def of(
+        self, fleet: FleetName, seats: Sequence[Seat], replicas: int, policies: Sequence[PolicyName]
+    ) -> FleetView:
+        """Return what a fleet is made of.
+
+        Args:
+            fleet: which one.
+            seats: its seats; who gives the same object says that nothing has changed.
+            replicas: what its workload is asked for.
+            policies: those that may serve on it.
+        """
+        known = self._known.get(fleet)
+        if known is None or known[0] is not seats or known[1] != policies:
+            view = _view(seats, replicas, policies)
+        elif known[2].replicas != replicas:
+            view = replace(known[2], replicas=replicas)
+        else:
+            return known[2]
+        self._known[fleet] = (seats, policies, view)
+        return view
 
 
 def observe(
     policies: Sequence[PolicySpec],
     fleets: Sequence[FleetSpec],
-    seats: Sequence[Seat],
+    stock: Stock,
     replicas: Callable[[FleetName], int],
     load: Callable[[PolicyName], Load],
+    views: Views | None = None,
 ) -> Snapshot:
     """Count seats and read signals into one snapshot.
 
     Args:
-        policies: all policies.
-        fleets: all fleets; seats of other fleets are ignored.
-        seats: all seats, from the cluster's cache.
+        policies: the policies, all that may serve on the fleets.
+        fleets: the fleets.
+        stock: the seats per fleet, from the cluster's cache; those of other fleets are ignored.
         replicas: what each fleet's workload is asked for.
         load: what the signals say of each policy.
+        views: what was counted before.
     """
-    names = {fleet.name for fleet in fleets}
-    by_fleet: dict[FleetName, list[Seat]] = {name: [] for name in names}
-    for seat in seats:
-        if seat.fleet in names:
-            by_fleet[seat.fleet].append(seat)
+    counted, named = views or Views(), _named(policies)
     return Snapshot(
         loads={policy.name: load(policy.name) for policy in policies},
         fleets={
-            fleet.name: _view(by_fleet[fleet.name], replicas(fleet.name), _named(policies, fleet.name))
+            fleet.name: counted.of(
+                fleet.name, stock.get(fleet.name, ()), replicas(fleet.name), named.get(fleet.name, [])
+            )
             for fleet in fleets
         },
     )
 
 
-def _named(policies: Iterable[PolicySpec], fleet: FleetName) -> Sequence[PolicyName]:
-    return [policy.name for policy in policies if any(share.fleet == fleet for share in policy.fleets)]
+def _named(policies: Iterable[PolicySpec]) -> Mapping[FleetName, Sequence[PolicyName]]:
+    """Return per fleet the policies that may serve on it."""
+    named: dict[FleetName, list[PolicyName]] = {}
+    for policy in policies:
+        for fleet in {share.fleet for share in policy.fleets}:
+            named.setdefault(fleet, []).append(policy.name)
+    return named
 
 
 def _view(seats: Sequence[Seat], replicas: int, policies: Sequence[PolicyName]) -> FleetView:
@@ -76,7 +113,7 @@ def _value(seat: Seat, policies: frozenset[PolicyName]) -> SeatValue:
     One that serves a policy which is no longer in force is left as it is, and takes a replica without serving anybody:
     counted as serving it would belong to no policy's want, and spare seats would be deleted in its place.
     """
-    value = seat_value(seat)
+    value = seat.value
     if value is SeatValue.SERVING and policies.isdisjoint(seat.serving):
         return SeatValue.HELD
     return value
@@ -85,33 +122,32 @@ def _value(seat: Seat, policies: frozenset[PolicyName]) -> SeatValue:
 def _supplies(
     seats: Sequence[Seat], values: Sequence[SeatValue], policies: Sequence[PolicyName]
 ) -> Mapping[PolicyName, Supply]:
-    supplies: dict[PolicyName, Supply] = {}
-    for policy in policies:
-        serving = promoting = draining = promotable = switchable = 0
-        for seat, value in zip(seats, values, strict=True):
-            if claimed_for(seat, policy):
-                promoting += 1
-            elif serves(seat, policy):
-                serving += 1
-            elif value is SeatValue.DRAINING and _recallable(seat, policy):
-                draining += 1
-            elif value in {SeatValue.SPARE, SeatValue.LENT} and seat.promotable(policy):
-                promotable += 1
-            elif value in _OCCUPIED and seat.promotable(policy):
-                switchable += 1
-        supplies[policy] = Supply(
-            serving=serving,
-            promoting=promoting,
-            draining=draining,
-            promotable=promotable,
-            switchable=switchable,
-        )
-    return supplies
+    found = {policy: Counter[str]() for policy in policies}
+    for seat, value in zip(seats, values, strict=True):
+        claimed = None if seat.claim is None or seat.claim.operation not in _PROMOTIONS else seat.claim.policy
+        if claimed in found:
+            found[claimed]["promoting"] += 1
+        if not seat.usable:
+            continue
+        for resident in seat.residents:
+            policy = resident.policy
+            if policy in found and policy != claimed and (part := _part(seat, value, resident)):
+                found[policy][part] += 1
+    return {policy: Supply(**counts) for policy, counts in found.items()}
 
 
-def claimed_for(seat: Seat, policy: PolicyName) -> bool:
-    """Whether a promotion of `policy` is under way on the seat."""
-    return seat.claim is not None and seat.claim.operation in _PROMOTIONS and seat.claim.policy == policy
+def _part(seat: Seat, value: SeatValue, resident: Resident) -> str:
+    """Return which part of its policy's supply a resident of a usable seat is; empty if none."""
+    state = resident.state
+    if resident.policy in seat.serving and state in _IN_ROTATION:
+        return "serving"
+    if value is SeatValue.DRAINING and (state is ResidentState.DRAINING or state is ResidentState.SERVING):
+        return "draining"
+    if state not in _PROMOTABLE:
+        return ""
+    if value is SeatValue.SPARE or value is SeatValue.LENT:
+        return "promotable"
+    return "switchable" if value in _OCCUPIED else ""
 
 
 def serves(seat: Seat, policy: PolicyName) -> bool:
@@ -124,12 +160,3 @@ def serves(seat: Seat, policy: PolicyName) -> bool:
         return False
     resident = seat.resident(policy)
     return resident is not None and resident.state in _IN_ROTATION
-
-
-def _recallable(seat: Seat, policy: PolicyName) -> bool:
-    resident = seat.resident(policy)
-    return (
-        seat.usable
-        and resident is not None
-        and resident.state in {ResidentState.DRAINING, ResidentState.SERVING}
-    )

@@ -17,6 +17,7 @@ _PUSHED_PARTS: Final[Mapping[str, str]] = {
     "OldestWaitSeconds": "oldest_wait",
     "ArrivalsPerSecond": "arrivals",
     "CompletionsPerSecond": "completions",
+    "Refused": "refused",
     "Backlog": "backlog",
     "BacklogAgeSeconds": "backlog_age",
 }

@@ -3,7 +3,7 @@
 A sample or a reading that may be a burst has the loop tick at once; any other lets it tick within its next moment.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -115,7 +115,8 @@ class PolicySignals:
             self.refused(way, outcome, str(error))
             raise
         self._metrics.sampled(way, "Accepted")
-        self._mailbox.wake("sample", urgent=taken.risen)
+        if taken.changed:
+            self._mailbox.wake("sample", urgent=taken.risen, policies=taken.changed)
         return taken
 
     def refused(self, way: str, outcome: str, problem: str) -> None:
@@ -141,7 +142,7 @@ class PolicySignals:
             self._board.pace(key, source.interval)
         change = self._board.take(key, parts, min(at, self._clock.monotonic()))
         if change is not Change.NOTHING:
-            self._mailbox.wake("sample", urgent=change is Change.RISEN)
+            self._mailbox.wake("sample", urgent=change is Change.RISEN, policies=(key.policy,))
 
     def failed(self, key: SignalKey, why: str) -> None:
         """See `Sink.failed`."""
@@ -159,9 +160,9 @@ class PolicySignals:
         times = [] if sampled is None else [sampled]
         return max(times if read is None else [*times, self._wall(read)], default=None)
 
-    def seen(self) -> None:
+    def seen(self, policies: Iterable[PolicyName]) -> None:
         """See `Signals.seen`."""
-        self._pushed.take_peaks()
+        self._pushed.take_peaks(policies)
 
     def gateways(self) -> list[str]:
         """Return the live gateways: those whose last sample still counts."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from warmpool.seats import FleetName, Seat, SeatName, SeatValue, seat_value
+from warmpool.seats import FleetName, Seat, SeatName, SeatValue
 
 _KEPT: Final = 20
 """Starts of a fleet that count: enough to ride over an odd one, few enough to follow a new image within a day."""
@@ -24,7 +24,7 @@ class StartTimes:
 
     def __init__(self, before: Mapping[FleetName, Sequence[float]] | None = None) -> None:
         self._measured = {fleet: deque(times, _KEPT) for fleet, times in (before or {}).items()}
-        self._seen: dict[SeatName, Seat] = {}
+        self._seen: dict[FleetName, dict[SeatName, Seat]] = {}
         self._starting: dict[str, FleetName] = {}
 
     @property
@@ -32,22 +32,23 @@ class StartTimes:
         """Seconds of the last starts, per fleet, oldest first."""
         return {fleet: tuple(times) for fleet, times in self._measured.items()}
 
-    def look(self, seats: Sequence[Seat], wall: float) -> None:
-        """Take the seats as they are now; those that are the same objects as before are not looked at again.
+    def look(self, fleet: FleetName, seats: Sequence[Seat], wall: float) -> None:
+        """Take a fleet's seats as they are now; those that are the same objects as before are not looked at again.
 
         Args:
-            seats: all seats.
+            fleet: the fleet.
+            seats: all its seats.
             wall: Unix time.
         """
+        before = self._seen.get(fleet, {})
         seen: dict[SeatName, Seat] = {}
         for seat in seats:
             seen[seat.name] = seat
-            if self._seen.get(seat.name) is not seat:
+            if before.get(seat.name) is not seat:
                 self._changed(seat, wall)
-        gone = {seat.uid for name, seat in self._seen.items() if name not in seen}
-        for uid in gone & self._starting.keys():
-            del self._starting[uid]
-        self._seen = seen
+        for name in before.keys() - seen.keys():
+            self._starting.pop(before[name].uid, None)
+        self._seen[fleet] = seen
 
     def seconds(self, fleet: FleetName) -> float:
         """Return the median of a fleet's last starts; 0 while none has been seen."""
@@ -55,7 +56,7 @@ class StartTimes:
         return statistics.median(times) if times else 0.0
 
     def _changed(self, seat: Seat, wall: float) -> None:
-        value = seat_value(seat)
+        value = seat.value
         if value is SeatValue.STARTING:
             self._starting[seat.uid] = seat.fleet
         elif value in _UP and self._starting.pop(seat.uid, None) is not None and seat.created_at > 0.0:

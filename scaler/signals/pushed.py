@@ -16,6 +16,7 @@ from typing import Final
 from scaler.core.model import MISSING, Load, Quality, Reading
 from scaler.errors import SampleRejected
 from scaler.signals.port import rises
+from scaler.signals.refusals import Refusals
 from scaler.signals.sample import Kind, Numbers, Sample, parse
 from warmpool.seats import PolicyName
 
@@ -66,11 +67,13 @@ class Taken:
     Attributes:
         policies: those whose load it says.
         ignored: those that it names and nobody knows.
+        changed: those whose numbers are others than they were, or are known again.
         risen: more requests or work, by enough for a burst.
     """
 
     policies: tuple[PolicyName, ...]
     ignored: tuple[PolicyName, ...] = ()
+    changed: tuple[PolicyName, ...] = ()
     risen: bool = False
 
 
@@ -113,6 +116,11 @@ class _Share:
     at: float
     numbers: Numbers
     totals: _Totals | None = None
+    refusals: Refusals | None = None
+
+    @property
+    def refused(self) -> float | None:
+        return None if self.refusals is None else self.refusals.outside
 
     def age(self, now: float) -> float:
         return max(0.0, now - self.at)
@@ -220,6 +228,7 @@ class PushedSamples:
             peak=_peak(queued, in_flight, self._peaks.get(policy, 0.0)),
             arrivals=arrivals,
             completions=completions,
+            refused=ages.reading([share.refused for share in shares], sum),
             backlog=ages.reading([numbers.backlog for numbers in said], sum),
             backlog_age=ages.reading([numbers.backlog_age for numbers in said], max),
         )
@@ -246,10 +255,10 @@ class PushedSamples:
             if instance.kind is Kind.GATEWAY and instance.live(now)
         ]
 
-    def take_peaks(self) -> Mapping[PolicyName, float]:
-        """Return the peaks since the last call, and begin anew; call it after a snapshot's loads."""
-        peaks, self._peaks = self._peaks, {}
-        return MappingProxyType(peaks)
+    def take_peaks(self, policies: Iterable[PolicyName]) -> Mapping[PolicyName, float]:
+        """Return the peaks of these policies since the last call, and begin anew; call it after a snapshot's loads."""
+        taken = {name: self._peaks.pop(name) for name in policies if name in self._peaks}
+        return MappingProxyType(taken)
 
     def sampled_at(self, policy: PolicyName, now: float) -> float | None:
         """Return the Unix time of the newest live share of `policy`, or None."""
@@ -352,28 +361,35 @@ class PushedSamples:
             instance.sequence, instance.at = sample.sequence, sample.at
             instance.fresh = self._limits.fresh_intervals * sample.interval
             instance.expiry = self._limits.expiry_intervals * sample.interval
-        risen = False
+        risen, changed = False, []
         for name in named:
-            risen = self._put(name, instance, sample) or risen
+            share = self._share(name, instance, sample)
+            numbers = sample.policies[name]
+            if share.numbers != numbers or not share.fresh(now):
+                changed.append(name)
+            risen = risen or _risen(share.numbers, numbers)
+            share.at, share.numbers = sample.at, numbers
+            self._count(share)
             self._raise_peak(name, sample, now)
         ignored = tuple(name for name in sample.policies if name not in named) if known is not None else ()
-        return Taken(policies=named, ignored=ignored, risen=risen)
+        return Taken(policies=named, ignored=ignored, changed=tuple(changed), risen=risen)
 
-    def _put(self, policy: PolicyName, instance: _Instance, sample: Sample) -> bool:
-        """Put one policy's numbers in their place, and return whether they have risen."""
-        numbers = sample.policies[policy]
+    def _share(self, policy: PolicyName, instance: _Instance, sample: Sample) -> _Share:
+        """Return what an instance last said of a policy; nothing if it is new."""
         shares = self._shares.setdefault(policy, {})
         share = shares.get(instance.name)
         if share is None or share.instance is not instance:
             share = shares[instance.name] = _Share(instance, sample.at, _NOTHING)
-        risen = rises(share.numbers.demand or 0.0, max(numbers.peak or 0.0, numbers.demand or 0.0))
-        risen = risen or rises(share.numbers.backlog or 0.0, numbers.backlog or 0.0)
-        share.at, share.numbers = sample.at, numbers
-        self._count(share)
-        return risen
+        return share
 
     def _count(self, share: _Share) -> None:
         numbers = share.numbers
+        if numbers.refused is None:
+            share.refusals = None
+        elif share.refusals is None:
+            share.refusals = Refusals(share.at, numbers.refused)
+        else:
+            share.refusals.add(share.at, numbers.refused)
         if numbers.arrived is None or numbers.completed is None:
             share.totals = None
             return
@@ -409,6 +425,13 @@ class PushedSamples:
 
 
 _NOTHING: Final = Numbers(*[None] * len(Numbers._fields))
+
+
+def _risen(before: Numbers, after: Numbers) -> bool:
+    """Whether there are more requests or work than before, by enough for a burst."""
+    return rises(before.demand or 0.0, max(after.peak or 0.0, after.demand or 0.0)) or rises(
+        before.backlog or 0.0, after.backlog or 0.0
+    )
 
 
 class _Ages:

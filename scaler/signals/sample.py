@@ -45,6 +45,7 @@ class Numbers(NamedTuple):
     completed: float | None
     backlog: float | None
     backlog_age: float | None
+    refused: float | None
 
     @property
     def demand(self) -> float | None:
@@ -87,7 +88,7 @@ _PLACES: Final[Mapping[str, int]] = {
     "refused": 8,
     "failed": 9,
 }
-"""Where each number stands among the numbers of a policy; the last two are checked and not used yet."""
+"""Where each number stands among the numbers of a policy; the last one is checked and not used yet."""
 NUMBERS: Final = tuple(_PLACES)
 """What a sample can say of a policy."""
 _USED: Final = len(Numbers._fields)

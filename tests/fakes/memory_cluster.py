@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from scaler.cluster.agents import Done
 from scaler.cluster.objects import SeatObjects
+from scaler.cluster.port import Stock
 from scaler.errors import NotFound
 from warmpool.errors import AgentBusy, DeadlineExceeded, EngineLost, StaleEpoch, UnknownResident, WrongState
 from warmpool.seats import DELETION_COST, Claim, FleetName, PolicyName, Resident, Seat, SeatName, seat_value
@@ -94,6 +95,9 @@ class MemoryCluster:
 
     def seats(self) -> Sequence[Seat]:
         return self.objects.all()
+
+    def stock(self) -> Stock:
+        return self.objects.stock()
 
     def replicas(self, fleet: FleetName) -> int:
         if fleet not in self._replicas:

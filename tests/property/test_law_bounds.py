@@ -11,6 +11,7 @@ from scaler.core.explain import explain_decision
 from scaler.core.memory import Memory
 from scaler.core.model import (
     MISSING,
+    AutoSpare,
     Burst,
     ChangeLimit,
     FallbackBehavior,
@@ -52,7 +53,15 @@ def readings(values: st.SearchStrategy[float]) -> st.SearchStrategy[Reading]:
 def loads(values: st.SearchStrategy[float] = sane) -> st.SearchStrategy[Load]:
     one = readings(values)
     return st.builds(
-        Load, queued=one, in_flight=one, engines=one, oldest_wait=one, peak=one, completions=one, arrivals=one
+        Load,
+        queued=one,
+        in_flight=one,
+        engines=one,
+        oldest_wait=one,
+        peak=one,
+        completions=one,
+        arrivals=one,
+        refused=one,
     )
 
 
@@ -115,6 +124,9 @@ def fleets(
         scale_up=paces(number, seconds),
         scale_down=paces(number, seconds),
         gpus=number,
+        resized=st.booleans(),
+        observe=st.booleans(),
+        auto_spare=st.one_of(st.none(), st.just(AutoSpare())),
     )
     return st.lists(one, max_size=3)
 

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -72,7 +72,7 @@ class Traffic:
 
     def _changed(self, policy: PolicyName) -> None:
         self._observed[policy] = EPOCH + self._now()
-        self._mailbox.wake("sample", urgent=True)
+        self._mailbox.wake("sample", urgent=True, policies=(policy,))
 
     def pump(self) -> None:
         """Give waiting requests to serving residents with room, least outstanding first."""
@@ -140,7 +140,7 @@ class Traffic:
     def observed_at(self, policy: PolicyName) -> float | None:
         return self._observed.get(policy)
 
-    def seen(self) -> None:
+    def seen(self, policies: Iterable[PolicyName]) -> None:
         pass
 
 
@@ -205,7 +205,7 @@ async def world(
     actuator = Actuator(
         Ports(cluster=cluster, agents=agents, clock=clock, events=events),
         Term(holder="sim", epoch=1),
-        lambda cause: mailbox.wake(cause, urgent=True),
+        mailbox.ended,
     )
     wiring = Wiring(
         cluster=cluster,

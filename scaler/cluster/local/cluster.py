@@ -99,6 +99,10 @@ class LocalCluster:
         """See `Cluster.seats`."""
         return self._objects.all()
 
+    def stock(self) -> Mapping[FleetName, Sequence[Seat]]:
+        """See `Cluster.stock`."""
+        return self._objects.stock()
+
     def replicas(self, fleet: FleetName) -> int:
         """See `Cluster.replicas`."""
         return self._fleet(fleet).replicas

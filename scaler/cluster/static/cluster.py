@@ -106,6 +106,10 @@ class StaticCluster:
         """See `Cluster.seats`."""
         return self._objects.all()
 
+    def stock(self) -> Mapping[FleetName, Sequence[Seat]]:
+        """See `Cluster.stock`."""
+        return self._objects.stock()
+
     def replicas(self, fleet: FleetName) -> int:
         """Return what the fleet was last asked for; what it has is what the list says (`drift` is the difference)."""
         self._size(fleet)

@@ -2,8 +2,7 @@
 
     python -m scaler.runtime.bench.exposition --policies 500 --seats 10000
 
-Four in five seats are in a fleet of their policy's own, the others in shared fleets with five residents a seat. The
-decision is the law's own. Two pages are written: one of a quiet controller, and one on which every policy has been
+The estate is `scaler.runtime.bench.estate`'s, the decision the law's own. Two pages are written: one of a quiet controller, and one on which every policy has been
 promoted by every operation, so that all histograms are there. While a page is written another task asks for a turn of
 the loop again and again; the longest that it waits is what a tick or a promotion would wait.
 """
@@ -14,90 +13,33 @@ import os
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from scaler.core.decide import decide
+from scaler.core.islands import Island
 from scaler.core.memory import Memory
-from scaler.core.model import FleetShare, FleetSpec, Load, PolicySpec, Quality, Reading
+from scaler.core.model import Load, Quality, Reading
+from scaler.runtime.bench.estate import Shape, stock, table
 from scaler.runtime.controller import PolicyTable, Tick
 from scaler.runtime.events import PromotionRecord, Trigger
 from scaler.runtime.metrics import ControllerMetrics, Page
 from scaler.runtime.metrics.catalogue import PROMOTIONS
 from scaler.runtime.observer import observe
 from warmpool.plan import Plan
-from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName
-from warmpool.states import ResidentState
+from warmpool.seats import SeatName
 
-_SHARED_RESIDENTS = 5
-_POLICIES_A_SHARED_FLEET = 25
 _STEP_SECONDS = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How large the controller is."""
-
-    policies: int
-    seats: int
-
-
-def table(shape: Shape) -> PolicyTable:
-    """Return policies with a fleet of their own and a shared one."""
-    own = shape.seats * 4 // 5 // shape.policies
-    shared = -(-shape.policies // _POLICIES_A_SHARED_FLEET)
-    each = (shape.seats - own * shape.policies) // shared
-    policies, fleets = [], []
-    for number in range(shape.policies):
-        name = f"model-{number:04d}"
-        spares = FleetName(f"spares-{number // _POLICIES_A_SHARED_FLEET:02d}")
-        places = (
-            FleetShare(fleet=FleetName(name), target_in_flight=32),
-            FleetShare(fleet=spares, target_in_flight=32),
-        )
-        policies.append(PolicySpec(name=PolicyName(name), fleets=places, serving_min=1, serving_max=64))
-        fleets.append(FleetSpec(name=FleetName(name), max_seats=own))
-    fleets += [
-        FleetSpec(name=FleetName(f"spares-{number:02d}"), max_seats=each, spare_target=each // 2)
-        for number in range(shared)
-    ]
-    return PolicyTable(policies=policies, fleets=fleets, hash="bench")
-
-
-def seats(of: PolicyTable) -> Sequence[Seat]:
-    """Return the seats of all fleets: of the own ones half serve, of the shared ones none."""
-    found = []
-    for fleet in of.fleets:
-        named = [policy.name for policy in of.policies if any(s.fleet == fleet.name for s in policy.fleets)]
-        for number in range(fleet.max_seats):
-            here = [named[(number + step) % len(named)] for step in range(min(len(named), _SHARED_RESIDENTS))]
-            serves = len(named) == 1 and number % 2 == 0
-            state = ResidentState.SERVING if serves else ResidentState.PAUSED
-            found.append(
-                Seat(
-                    name=SeatName(f"{fleet.name}-{number}"),
-                    uid=f"{fleet.name}-{number}",
-                    version="1",
-                    fleet=fleet.name,
-                    gpus=("0",),
-                    residents=tuple(Resident(policy=name, state=state, since=0.0) for name in here),
-                    serving=frozenset(here) if serves else frozenset(),
-                    admitted=True,
-                    ready=True,
-                )
-            )
-    return found
 
 
 def ticks(of: PolicyTable, count: int) -> Sequence[Tick]:
     """Return as many ticks, decided by the law from steady loads."""
     reading = Reading(value=40.0, age=0.1, quality=Quality.FRESH)
     load = Load(queued=Reading(value=0.0, age=0.1, quality=Quality.FRESH), in_flight=reading, peak=reading)
-    everything, memory, made = seats(of), Memory.initial(0.0), []
-    held = Counter(seat.fleet for seat in everything)
+    everything, memory, made = stock(of), Memory.initial(0.0), []
+    held = {fleet: len(seats) for fleet, seats in everything.items()}
     for number in range(1, count + 1):
         snapshot = observe(of.policies, of.fleets, everything, held.__getitem__, lambda _: load)
         decision, memory = decide(of.policies, of.fleets, snapshot, memory, number * _STEP_SECONDS)
@@ -106,10 +48,11 @@ def ticks(of: PolicyTable, count: int) -> Sequence[Tick]:
                 number=number,
                 at=1e9 + number * _STEP_SECONDS,
                 causes={"sample": 1},
+                looked=Island(tuple(of.policies), tuple(of.fleets)),
                 snapshot=snapshot,
                 decision=decision,
                 plan=Plan(),
-                seats=everything,
+                stock=everything,
             )
         )
     return made

@@ -18,70 +18,36 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from scaler.cluster.port import Cluster
+from scaler.cluster.port import Cluster, Stock
 from scaler.core.model import Load, Quality, Reading
 from scaler.errors import PolicyFault
 from scaler.policy import reading
 from scaler.policy.bench.reading import model_text, write_policies
 from scaler.policy.compile import PolicySet
 from scaler.policy.reading import PolicyFiles
-from scaler.runtime.actuator import Actuator, Ports
-from scaler.runtime.bench.exposition import seats
+from scaler.runtime.actuator import Ports
+from scaler.runtime.bench.estate import Idle, Standing, stock
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring
-from scaler.runtime.events import EventLog, Trigger
+from scaler.runtime.events import EventLog
 from scaler.runtime.garbage import freeze_what_there_is
-from scaler.runtime.mailbox import Mailbox
+from scaler.runtime.mailbox import Mailbox, Wake
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.policy_process import PolicyReader
 from scaler.runtime.reload import Cause, Reloader, Told
 from warmpool.claim import Term
-from warmpool.plan import Action
-from warmpool.seats import Claim, FleetName, PolicyName, Seat, SeatName
+from warmpool.seats import PolicyName
 
 _FRESH = Reading(value=40.0, age=0.1, quality=Quality.FRESH)
 _NOTHING = Reading(value=0.0, age=0.1, quality=Quality.FRESH)
 _LOAD = Load(queued=_NOTHING, in_flight=_FRESH, peak=_FRESH)
-
-
-class _Standing:
-    """Seats that never change, as a `Cluster`."""
-
-    synced = True
-    age = 0.0
-
-    def __init__(self, all_seats: Sequence[Seat]) -> None:
-        self._seats = all_seats
-        self._count = Counter(seat.fleet for seat in all_seats)
-
-    def seats(self) -> Sequence[Seat]:
-        return self._seats
-
-    def replicas(self, fleet: FleetName) -> int:
-        return self._count[fleet]
-
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        del changed
-        return lambda: None
-
-    async def claim(self, seat: Seat, claim: Claim) -> Seat:
-        raise NotImplementedError
-
-    async def settle(self, name: SeatName, claim: Claim, *, serving: PolicyName | None) -> Seat:
-        raise NotImplementedError
-
-    async def resize(self, fleet: FleetName, total: int) -> None:
-        raise NotImplementedError
-
-    async def delete(self, seat: Seat, *, reason: str) -> None:
-        raise NotImplementedError
+_EVERYTHING = Wake(causes={"sample": 1}, everything=True)
 
 
 class _Steady:
@@ -95,15 +61,8 @@ class _Steady:
         del policy
         return None
 
-    def seen(self) -> None:
+    def seen(self, policies: Iterable[PolicyName]) -> None:
         pass
-
-
-class _Idle(Actuator):
-    """Begins no action: what is measured is the loop."""
-
-    def start(self, actions: Sequence[Action], triggers: Mapping[PolicyName, Trigger]) -> None:
-        del actions, triggers
 
 
 class _Whole:
@@ -156,7 +115,7 @@ class _Bench:
                 due = begin + number * self.every
                 await asyncio.sleep(due - loop.time())
                 began = time.thread_time()
-                self.controller.tick(Counter({"sample": 1}))
+                self.controller.tick(_EVERYTHING)
                 found.computed.append(time.thread_time() - began)
                 found.delayed.append(loop.time() - due - found.computed[-1])
             turning.cancel()
@@ -226,7 +185,7 @@ async def _measure(directory: Path, options: argparse.Namespace) -> None:
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(reloader.run())
         await reloader.request(Cause.REQUEST)  # the reader has started and has read everything once
-        controller.tick(Counter())
+        controller.tick(_EVERYTHING)
         freeze_what_there_is()  # as the processes do once they have decided
         _say("nothing else", await bench.round(None))
         _say("one file changed", await bench.round(lambda: bench.change(1, 1)))
@@ -238,19 +197,28 @@ async def _measure(directory: Path, options: argparse.Namespace) -> None:
 
 def _controller(policies: PolicySet, count: int) -> tuple[Controller, EventLog, ControllerMetrics]:
     table, clock, mailbox = _table(policies), SystemClock(), Mailbox()
-    cluster: Cluster = _Standing(seats(table)[:count])
+    cluster: Cluster = Standing(_cut(stock(table), count))
     metrics, events = ControllerMetrics(CollectorRegistry()), EventLog(lambda _: None, clock)
     ports = Ports(cluster=cluster, agents=None, clock=clock, events=events)  # type: ignore[arg-type] # nothing is done
     wiring = Wiring(
         cluster=cluster,
         signals=_Steady(),
-        actuator=_Idle(ports, Term(holder="bench", epoch=1), mailbox.wake),  # not run: actions are not begun
+        actuator=Idle(ports, Term(holder="bench", epoch=1), mailbox.ended),  # not run: actions are not begun
         events=events,
         clock=clock,
         metrics=metrics,
         ledger=lambda _: None,
     )
     return Controller(table, wiring, mailbox), events, metrics
+
+
+def _cut(of: Stock, count: int) -> Stock:
+    """Return as many seats as were asked for, of the fleets that come first."""
+    left, kept = count, {}
+    for fleet, seats in of.items():
+        kept[fleet] = seats[:left]
+        left -= len(kept[fleet])
+    return kept
 
 
 def _say(what: str, ticks: _Ticks) -> None:

@@ -5,7 +5,7 @@ out when somebody scrapes.
 """
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from scaler.core.model import FleetView
 from scaler.runtime.metrics import catalogue, last_tick
 from scaler.runtime.metrics.last_tick import LastTick, Seen
 from scaler.runtime.metrics.signals import SignalMetrics
@@ -69,9 +70,12 @@ class ControllerMetrics:
         """Take over what one tick saw and decided for the policies and fleets of `table`, and how long it took."""
         self._tick_seconds.observe(seconds)
         self._last_tick_at.set(tick.at)
-        for cause, count in tick.causes.items():
-            self._wakeups.labels(cause if cause in catalogue.CAUSES else "other").inc(count)
         self._owned.take(tick, table)
+
+    def woke(self, causes: Mapping[str, int]) -> None:
+        """Count what has woken the loop, with how often."""
+        for cause, count in causes.items():
+            self._wakeups.labels(cause if cause in catalogue.CAUSES else "other").inc(count)
 
     def led(self, *, leading: bool) -> None:
         """Note whether this process leads."""
@@ -143,6 +147,7 @@ class _Owned(Collector):
         self._to_first_token = Distribution(catalogue.PROMOTION_TO_FIRST_TOKEN)
         self._held = HeldTime(catalogue.SEAT_SECONDS, catalogue.GPU_SECONDS)
         self._gauges = LastTick()
+        self._views: dict[FleetName, tuple[float, FleetView]] = {}
         self._seen: Seen | None = None
 
     def take(self, tick: "Tick", table: "PolicyTable") -> None:
@@ -151,14 +156,14 @@ class _Owned(Collector):
         self._seen = Seen(tick=tick, table=table)
         if before is None or before.table is not table:
             self._forget_others(table)
-        for name, decision in tick.decision.policies.items():
-            self.decisions.add(name, decision.mode)
-        if before is None:
-            return
-        seconds = tick.decision.at - before.tick.decision.at
-        for fleet, view in before.tick.snapshot.fleets.items():
-            if fleet in tick.snapshot.fleets:
-                self._held.elapse(fleet, _counts(view), seconds)
+        for policy in tick.looked.policies:
+            self.decisions.add(policy.name, tick.decision.policies[policy.name].mode)
+        now = tick.decision.at
+        for fleet in tick.looked.fleets:
+            known = self._views.get(fleet.name)
+            if known is not None:
+                self._held.elapse(fleet.name, _counts(known[1]), now - known[0])
+            self._views[fleet.name] = (now, tick.snapshot.fleets[fleet.name])
 
     def _forget_others(self, table: "PolicyTable") -> None:
         policies = {policy.name for policy in table.policies}
@@ -169,6 +174,7 @@ class _Owned(Collector):
             distribution.keep(policies)
         for by_fleet in (self.replacements, self.rests, self._held):
             by_fleet.keep(fleets)
+        self._views = {fleet: view for fleet, view in self._views.items() if fleet in fleets}
 
     def promoted(self, record: "PromotionRecord") -> None:
         """Count a promotion; one that failed has no stages to compare."""

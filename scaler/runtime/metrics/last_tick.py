@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from scaler.core.model import Mode, PolicyDecision, Quality, Reading
 from scaler.runtime.metrics import catalogue
 from warmpool.metric_families import Family, Group, GroupMetric, Row, RowMetric
-from warmpool.seats import FleetName, PolicyName, Seat, SeatName, SeatValue, seat_value
+from warmpool.seats import FleetName, PolicyName, Seat, SeatName, SeatValue
 from warmpool.states import ResidentState
 
 if TYPE_CHECKING:  # the controller imports this package
@@ -64,7 +64,7 @@ class Census:
             self._count(known.pop(name), -1)
 
     def _count(self, seat: Seat, by: int) -> None:
-        _row(self.values, seat.fleet, _NO_SEATS)[_VALUES[seat_value(seat)]] += by
+        _row(self.values, seat.fleet, _NO_SEATS)[_VALUES[seat.value]] += by
         for resident in seat.residents:
             _row(self.states, resident.policy, _NO_RESIDENTS)[_STATES[resident.state]] += by
         if by > 0 and seat.gpus:

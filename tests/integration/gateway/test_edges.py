@@ -148,6 +148,24 @@ async def test_draining_has_a_deadline_at_which_what_waits_is_refused() -> None:
         assert await r.gateway.drain(0.05) is False
         status, text = await waiting
         assert (status, json.loads(text)["error"]["code"]) == (503, "QueueClosing")
+        assert r.observed.outcomes == [Outcome.CLOSED]
+        stats = r.gateway.stats(CHAT)
+        assert (stats.refused, stats.failed) == (0, 1), "it was refused, and not for lack of room"
+
+
+async def test_what_waits_for_a_policy_that_goes_is_not_refused_for_lack_of_room() -> None:
+    async with rig() as r, asyncio.TaskGroup() as group:
+        engine, url = await r.engine(Script(gated=True))
+        r.route(url, slots=1)
+        running, waiting = group.create_task(r.ask()), group.create_task(r.ask())
+        await r.until_queued(1)
+        r.gateway.routes.replace({})
+        refused = await next(asyncio.as_completed((running, waiting)))
+        assert (refused[0], json.loads(refused[1])["error"]["code"]) == (503, "QueueGone")
+        assert r.observed.outcomes == [Outcome.GONE]
+        stats = r.gateway.stats(CHAT)
+        assert (stats.refused, stats.failed) == (0, 1)
+        engine.gate.set()
 
 
 async def test_leaving_cuts_what_is_left_and_leaves_no_task() -> None:

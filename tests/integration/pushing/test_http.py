@@ -34,6 +34,30 @@ async def test_what_anyone_pushes_is_load_and_is_shown() -> None:
         assert code["parts"] == []
 
 
+async def test_what_is_refused_for_lack_of_room_is_load_and_is_shown() -> None:
+    async with served() as on:
+        at = time.time()
+        for number, refused in enumerate((40, 43, 46)):
+            numbers = {"queued": 5, "inFlight": 2, "refused": refused}
+            assert (await on.post(sample("gw", number, numbers, at=at - 0.4 + number / 5)))[0] == 204
+        assert on.load().refused.value == 6
+        chat, _ = await on.get()
+        assert {part["part"]: part["value"] for part in chat["parts"]} == {
+            "Queued": 5,
+            "InFlight": 2,
+            "Refused": 6,
+        }
+
+
+@pytest.mark.parametrize("refused", [-1, "3", True, None, 2.0**60], ids=repr)
+async def test_a_total_of_refusals_that_is_none_is_refused_whole(refused: object) -> None:
+    async with served() as on:
+        status, text = await on.post(sample("gw", 1, {"queued": 5, "refused": refused}))
+        assert status == 400
+        assert "policies.chat.refused must be a finite number ≥ 0" in json.loads(text)["error"]["message"]
+        assert on.load() == Load()
+
+
 @pytest.mark.parametrize(
     ("token", "status"),
     [

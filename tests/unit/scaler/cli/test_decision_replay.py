@@ -10,6 +10,7 @@ import pytest
 
 from scaler.cli.app import main
 from scaler.core.decide import decide
+from scaler.core.islands import Island
 from scaler.core.ledger import Entry, Ledger
 from scaler.core.memory import Memory
 from scaler.core.model import FleetSpec, Load, PolicySpec, Snapshot
@@ -57,6 +58,7 @@ def lines(ticks: int = 120) -> list[dict[str, Any]]:
             at=1767225600.0 + now,
             causes={"sample": 1},
             rules=rules,
+            on=Island(rules.policies, rules.fleets),
             before=before,
             snapshot=snapshot,
             decision=decision,

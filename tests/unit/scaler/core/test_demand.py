@@ -23,6 +23,20 @@ def test_each_request_counts_once(load: Load) -> None:
     assert demand.quality is Quality.FRESH
 
 
+@pytest.mark.parametrize("refused", [fresh(50), stale(50), MISSING], ids=["fresh", "stale", "unknown"])
+def test_what_was_refused_is_not_here_and_no_part_of_the_demand(refused: Reading) -> None:
+    demand, _ = measure(
+        Load(queued=fresh(4), in_flight=fresh(8), refused=refused), NEVER_SEEN, serving=True, now=0.0
+    )
+    assert (demand.value, demand.peak, demand.quality) == (12, 12, Quality.FRESH)
+    assert demand.refused == (50 if refused.quality is Quality.FRESH else 0)
+
+
+def test_refusals_alone_leave_the_demand_unknown() -> None:
+    demand, _ = measure(Load(refused=fresh(9)), NEVER_SEEN, serving=True, now=0.0)
+    assert (demand.value, demand.quality) == (None, Quality.MISSING)
+
+
 def test_nothing_known_is_not_zero() -> None:
     demand, _ = measure(Load(), NEVER_SEEN, serving=True, now=0.0)
     assert demand.value is None

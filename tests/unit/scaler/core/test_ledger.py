@@ -10,12 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.core.decide import decide
-from scaler.core.ledger import BadLine, Reader, Step, changed
+from scaler.core.islands import Island
+from scaler.core.ledger import BadLine, Inputs, Reader, Step
 from scaler.core.model import FleetView, Load, Quality, Reading, Snapshot
 from tests.unit.scaler.core.world import fleet, fresh, load, policy, simple
 from tests.unit.scaler.core.writer import Rules, Writer
 
 RULES = Rules([policy("a"), policy("b")], [fleet()])
+ON = Island(tuple(RULES.policies), tuple(RULES.fleets))
+
+
+def changed(before: Snapshot, after: Snapshot) -> dict[str, Any] | None:
+    inputs = Inputs()
+    inputs.put(ON, before)
+    return inputs.changed(ON, after)
 
 
 def snapshot(a: float = 4, b: float = 3, spare: int = 1, **more: Any) -> Snapshot:
@@ -101,7 +109,7 @@ def test_what_went_needs_the_whole_snapshot() -> None:
 def test_an_age_is_no_change_and_its_end_is() -> None:
     def aged(age: float) -> Snapshot:
         reading = Reading(value=3.0, age=age, quality=Quality.FRESH)
-        return replace(snapshot(), loads={"a": Load(queued=reading)})
+        return replace(snapshot(), loads={"a": Load(queued=reading), "b": load(3)})
 
     assert changed(aged(0.1), aged(0.9)) == {}
     assert changed(aged(0.1), aged(math.inf)) != {}

@@ -7,7 +7,7 @@ from scaler.core.decide import decide
 from scaler.core.memory import Memory
 from scaler.core.model import Load, Quality, Reading, Snapshot
 from scaler.core.replay import decision_to_json, snapshot_from_json, snapshot_to_json
-from tests.unit.scaler.core.world import Run, fleet, load, policy, simple
+from tests.unit.scaler.core.world import Run, fleet, fresh, load, policy, simple
 
 
 def test_a_ledger_of_snapshots_gives_the_same_decisions_again() -> None:
@@ -44,6 +44,13 @@ def test_a_decision_as_json() -> None:
     assert one["reasons"][0]["sentence"].startswith("Demand reached 14 requests")
     assert data["fleets"]["spares"]["total"] == 3
     json.dumps(data, allow_nan=False)
+
+
+def test_every_reading_comes_back() -> None:
+    names = [name for name in Load.__slots__ if name != "absent"]
+    full = Load(**{name: fresh(number / 8) for number, name in enumerate(names)}, absent=("ttft",))
+    snapshot = Snapshot(loads={"a": full}, fleets={})
+    assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))).loads == {"a": full}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

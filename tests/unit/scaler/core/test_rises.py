@@ -117,6 +117,31 @@ def test_a_fleet_learns_its_spares_from_the_rise_of_all_its_policies_together() 
     assert ReasonCode.SPARES_LEARNED in {reason.code for reason in decided.reasons}
 
 
+def test_what_was_refused_is_part_of_the_rise_and_serves_nobody() -> None:
+    """A queue that holds 8 turns 16 more away: with three spares all of them would have been taken."""
+    run = Run([policy(serving_max=9)], [fleet(max_seats=12, spare_target=1, auto_spare=AUTO)])
+    seats = {"spares": view({"a": Supply(serving=1, promotable=4)}, serving=1, spare=4)}
+    wanted = set()
+    for minute in range(1500):
+        refused = 16 if minute % 10 == 9 else 0
+        run.step({"a": load(8, refused=0)}, seats, after=30.0)
+        run.step({"a": load(8, refused=refused)}, seats, after=30.0)
+        wanted.add(run.decision.policies["a"].wanted["spares"])
+    assert run.decision.fleets["spares"].spare == 2
+    assert wanted == {1}
+
+
+@pytest.mark.parametrize(
+    "unknown", [pytest.param({}, id="an older gateway"), pytest.param({"refused": math.nan}, id="no number")]
+)
+def test_refusals_that_nobody_tells_of_teach_nothing_and_spoil_nothing(unknown: dict[str, float]) -> None:
+    run = Run([policy()], [fleet(max_seats=9, spare_target=2, auto_spare=AUTO)])
+    seats = {"spares": simple({"a": 1}, 2)}
+    run.step({"a": load(8, **unknown)}, seats)
+    run.step({"a": load(24, **unknown)}, seats, after=5.0)
+    assert run.memory.fleets["spares"].rises.highest == 2.0
+
+
 def test_before_a_day_of_history_the_minimum_holds() -> None:
     run = Run([policy()], [fleet(max_seats=9, spare_target=2, auto_spare=AUTO)])
     run.hold({"a": load(8)}, {"spares": simple({"a": 1}, 2)}, 30.0)

@@ -287,6 +287,19 @@ def test_a_frozen_fleet_keeps_the_size_that_its_workload_has() -> None:
     assert of(run).total > 3
 
 
+def test_what_thaws_falls_no_faster_than_any_other_fleet() -> None:
+    run = Run([policy(serving_max=2)], [fleet(max_seats=9, spare_target=1, scale_down=Pace(window=20.0))])
+    for _ in range(30):
+        run.step(
+            {"a": load(3)}, {"spares": simple({"a": 1}, 7)}, after=5.0, frozen={"spares": run.now + 10.0}
+        )
+    assert of(run).total == 8
+    run.step({"a": load(3)}, {"spares": simple({"a": 1}, 7)}, after=10.0)
+    assert of(run).total == 8
+    run.step({"a": load(3)}, {"spares": simple({"a": 1}, 7)}, after=20.0)
+    assert of(run).total == 2
+
+
 def test_a_gpu_budget_counts_what_a_seat_takes() -> None:
     two = policy("b", fleets=(("large", 8),))
     run = Run([policy(), two], [fleet(max_seats=9, spare_target=0), fleet("large", 9, 0, gpus=4)])

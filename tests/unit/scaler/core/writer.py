@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaler.core.decide import decide
+from scaler.core.islands import Island
 from scaler.core.ledger import Entry, Ledger
 from scaler.core.memory import Memory
 from scaler.core.model import FleetSpec, PolicySpec, Snapshot
@@ -36,6 +37,7 @@ class Writer:
             at=1_700_000_000.0 + self.now,
             causes={"sample": 1},
             rules=self.rules,
+            on=Island(tuple(self.rules.policies), tuple(self.rules.fleets)),
             before=before,
             snapshot=snapshot,
             decision=decision,

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from scaler.core.model import FleetShare, Floor, PolicySpec
+from scaler.cluster.port import Stock
+from scaler.core.model import FleetShare, Floor, Mode, PolicyDecision, PolicySpec
 from scaler.runtime.lending import Lending
+from tests.fakes.stock import stock_of
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName
 
 OWN, SPARES = FleetName("own"), FleetName("spares")
@@ -21,8 +23,21 @@ def policy(name: PolicyName = BATCH, floor: int = 0, *, preemptible: bool = True
     return PolicySpec(name=name, fleets=shares, preemptible=preemptible, serving_min=floor)
 
 
-def lent(seats: object) -> set[str]:
-    return {each.name for each in seats if each.lent}  # type: ignore[attr-defined]
+def lent(stock: Stock) -> set[str]:
+    return {each.name for seats in stock.values() for each in seats if each.lent}
+
+
+def decision(serving: dict[FleetName, int], lent: dict[FleetName, int]) -> PolicyDecision:
+    return PolicyDecision(
+        policy=BATCH,
+        mode=Mode.HOLD,
+        demand=None,
+        needed=0.0,
+        capacity=0.0,
+        wanted=serving,
+        serving=serving,
+        lent=lent,
+    )
 
 
 def test_what_serves_beyond_the_floor_only_borrows() -> None:
@@ -33,22 +48,37 @@ def test_what_serves_beyond_the_floor_only_borrows() -> None:
         seat("d", SPARES, CHAT),
     ]
     policies = [policy(floor=1), policy(CHAT, preemptible=False)]
-    assert lent(Lending().mark(policies, {}, seats)) == {"a", "c"}
+    assert lent(Lending().mark(policies, {}, {}, stock_of(seats))) == {"a", "c"}
 
 
 def test_the_clocks_floor_makes_seats_its_own() -> None:
     seats = [seat("a", SPARES, BATCH), seat("b", SPARES, BATCH)]
-    assert lent(Lending().mark([policy()], {BATCH: Floor(value=1, schedule="night")}, seats)) == {"b"}
+    assert lent(
+        Lending().mark([policy()], {BATCH: Floor(value=1, schedule="night")}, {}, stock_of(seats))
+    ) == {"b"}
 
 
 def test_a_mark_goes_when_the_borrower_does() -> None:
-    assert lent(Lending().mark([policy()], {}, [seat("a", SPARES, lent=True)])) == set()
+    assert lent(Lending().mark([policy()], {}, {}, stock_of([seat("a", SPARES, lent=True)]))) == set()
 
 
-def test_a_seat_that_has_not_changed_stays_the_same_object() -> None:
+def test_what_has_not_changed_stays_the_same_object() -> None:
+    lending, seats = Lending(), stock_of([seat("a", SPARES, BATCH), seat("b", SPARES), seat("c", OWN)])
+    first = lending.mark([policy()], {}, {}, seats)
+    again = lending.mark([policy()], {}, {}, seats)
+    assert first[SPARES] is again[SPARES]
+    assert first[OWN] is seats[OWN]
+
+
+def test_of_a_fleet_that_has_changed_the_other_seats_stay_the_same_objects() -> None:
     lending, seats = Lending(), [seat("a", SPARES, BATCH), seat("b", SPARES)]
-    first = lending.mark([policy()], {}, seats)
-    again = lending.mark([policy()], {}, seats)
-    assert all(one is other for one, other in zip(first, again, strict=True))
-    changed = [replace(seats[0], version="2"), seats[1]]
-    assert lending.mark([policy()], {}, changed)[0].version == "2"
+    first = lending.mark([policy()], {}, {}, stock_of(seats))[SPARES]
+    again = lending.mark([policy()], {}, {}, stock_of([seats[0], replace(seats[1], version="2")]))[SPARES]
+    assert again[0] is first[0]
+    assert again[1].version == "2"
+
+
+def test_what_a_fallback_gave_while_signals_were_missing_is_its_own() -> None:
+    seats = stock_of([seat("a", SPARES, BATCH), seat("b", SPARES, BATCH), seat("c", SPARES, BATCH)])
+    held = {BATCH: decision({SPARES: 3}, {SPARES: 1})}
+    assert lent(Lending().mark([policy()], {}, held, seats)) == {"c"}

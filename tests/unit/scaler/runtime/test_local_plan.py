@@ -134,6 +134,23 @@ def test_what_cannot_work_is_said_with_its_mend(
     assert caught.value.hint
 
 
+def test_engines_that_cant_be_started_here_are_named_before_anything_starts(
+    checkpoint: Path, policy: Path
+) -> None:
+    other = (
+        POLICY.partition("---\n")[2]
+        .replace("name: chat", "name: code")
+        .replace("[chat, assistant]", "[code]")
+    )
+    policy.write_text(f"{POLICY}---\n{other}".replace("type: Reference", "type: VLLM"))
+    with pytest.raises(UserError) as caught:
+        make_plan(cpu(checkpoints={"chat": checkpoint, "code": checkpoint}, policies=(policy,)), ())
+    assert str(caught.value) == (
+        "`emberpool local` starts the reference engine only, and these policies want another one: chat (VLLM), code (VLLM)"
+    )
+    assert "engine: {type: Reference}" in caught.value.hint
+
+
 def test_a_policy_without_a_checkpoint_is_named(checkpoint: Path, policy: Path) -> None:
     with pytest.raises(UserError, match="policy chat has no checkpoint"):
         make_plan(cpu(checkpoints={"other": checkpoint}, policies=(policy,)), ())

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from scaler.core.decide import decide
+from scaler.core.islands import Island
 from scaler.core.memory import Memory
 from scaler.core.model import MISSING, FleetShare, FleetSpec, Load, PolicySpec, Quality, Reading
 from scaler.runtime.bench import exposition as exposition_bench
@@ -22,6 +23,7 @@ from scaler.runtime.metrics import ControllerMetrics, Page, catalogue
 from scaler.runtime.metrics.signals import Read
 from scaler.runtime.observer import observe
 from tests.fakes.loop_clock import LoopClock
+from tests.fakes.stock import stock_of
 from warmpool.metric_families import Family, Kind, RowMetric
 from warmpool.plan import Plan
 from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatName
@@ -91,18 +93,21 @@ class Scene:
         loads: Mapping[PolicyName, Load] = LOADS,
     ) -> Tick:
         held = Counter(each.fleet for each in seats)
-        snapshot = observe(table.policies, table.fleets, seats, held.__getitem__, loads.__getitem__)
+        stock = stock_of(seats)
+        snapshot = observe(table.policies, table.fleets, stock, held.__getitem__, loads.__getitem__)
         decision, self.memory = decide(table.policies, table.fleets, snapshot, self.memory, now)
         self.number += 1
         tick = Tick(
             number=self.number,
             at=1e9 + now,
             causes={"sample": 2, "a new cause": 1},
+            looked=Island(tuple(table.policies), tuple(table.fleets)),
             snapshot=snapshot,
             decision=decision,
             plan=Plan(),
-            seats=seats,
+            stock=stock,
         )
+        self.metrics.woke(tick.causes)
         self.metrics.ticked(tick, table, 0.003)
         return tick
 
@@ -528,9 +533,9 @@ async def test_restarts_are_counted_from_the_first_sight_on_and_never_fall(scene
     events = EventLog(lambda _: None, LoopClock())
     events.watch(scene.metrics)
     at_first, later = (replace(SEATS[0].residents[0], restarts=count) for count in (3, 5))
-    events.seats([replace(SEATS[0], residents=(at_first,))])
+    events.seats(OWN, [replace(SEATS[0], residents=(at_first,))])
     assert scene.read("resident_restarts_total", policy="chat") == 0.0
-    events.seats([replace(SEATS[0], residents=(later,))])
-    events.seats([])
-    events.seats([replace(SEATS[0], residents=(at_first,))])
+    events.seats(OWN, [replace(SEATS[0], residents=(later,))])
+    events.seats(OWN, [])
+    events.seats(OWN, [replace(SEATS[0], residents=(at_first,))])
     assert scene.read("resident_restarts_total", policy="chat") == 2.0

@@ -1,7 +1,6 @@
 """The controller's API with its metrics, over a real socket."""
 
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from scaler.runtime.api import Api, Intake
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.controller import Controller, PolicyTable, Wiring
 from scaler.runtime.events import EventLog
-from scaler.runtime.mailbox import Mailbox
+from scaler.runtime.mailbox import Mailbox, Wake
 from scaler.runtime.metrics import ControllerMetrics, catalogue
 from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signals import PolicySignals
@@ -99,7 +98,7 @@ async def served() -> AsyncIterator[Server]:
     wiring = Wiring(
         cluster=cluster,
         signals=signals,
-        actuator=Actuator(ports, Term(holder="test", epoch=1), mailbox.wake),
+        actuator=Actuator(ports, Term(holder="test", epoch=1), mailbox.ended),
         events=events,
         clock=clock,
         metrics=metrics,
@@ -140,7 +139,7 @@ def test_families_of_one_page_have_names_of_their_own() -> None:
 
 async def test_a_scrape_parses_and_holds_controller_and_gateway() -> None:
     async with served() as on:
-        on.controller.tick(Counter(start=1))
+        on.controller.tick(Wake(causes={"start": 1}, everything=True))
         found = await on.families()
         missing = {family.stem for family in (*catalogue.FAMILIES, *GATEWAY)} - set(found)
         assert missing == set()
@@ -164,7 +163,7 @@ async def test_samples_and_reports_are_counted_by_whether_they_were_taken() -> N
 async def test_a_pushed_sample_is_demand_with_an_age() -> None:
     async with served() as on:
         assert await on.post("/v1/signals", sample(1), "t") == 204
-        on.controller.tick(Counter(sample=1))
+        on.controller.tick(Wake(causes={"sample": 1}, everything=True))
         assert await on.read("demand_requests", policy="chat") == 2.0
         assert 0.0 <= await on.read("signal_age_seconds", policy="chat", source="gateway") < 1.5
 
@@ -172,7 +171,7 @@ async def test_a_pushed_sample_is_demand_with_an_age() -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
 async def test_a_page_is_compressed_for_those_who_ask(encoding: str) -> None:
     async with served() as on:
-        on.controller.tick(Counter(start=1))
+        on.controller.tick(Wake(causes={"start": 1}, everything=True))
         async with on.session.get(f"{on.url}/metrics", headers={"Accept-Encoding": encoding}) as answer:
             assert answer.headers.get("Content-Encoding", "identity") == encoding
             assert "emberpool_leader 0.0" in await answer.text()

@@ -1,7 +1,7 @@
 """What the actuator and the loop do reaches the metrics: real parts, seats and agents in memory, virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class Silent:
         del policy
         return None
 
-    def seen(self) -> None:
+    def seen(self, policies: Iterable[PolicyName]) -> None:
         """Nothing to forget."""
 
 
@@ -71,7 +71,7 @@ async def stage() -> AsyncIterator[Stage]:
     cluster = MemoryCluster({SPARES: [CHAT]}, clock.wall)
     events = EventLog(lambda _: None, clock)
     ports = Ports(cluster=cluster, agents=MemoryAgents(cluster.engines), clock=clock, events=events)
-    actuator = Actuator(ports, Term(holder="test", epoch=1), mailbox.wake)
+    actuator = Actuator(ports, Term(holder="test", epoch=1), mailbox.ended)
     wiring = Wiring(
         cluster=cluster,
         signals=Silent(),

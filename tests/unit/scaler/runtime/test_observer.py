@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scaler.core.model import FleetShare, FleetSpec, FleetView, Load, PolicySpec, Supply
-from scaler.runtime.observer import observe
+from scaler.runtime.observer import Views, observe
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import ResidentState as S
 
@@ -31,7 +31,9 @@ def claim(operation: Operation, policy: PolicyName = CHAT) -> Claim:
 
 
 def view(*seats: Seat) -> FleetView:
-    snapshot = observe(POLICIES, [FleetSpec(name=FLEET, max_seats=9)], seats, lambda _: 3, lambda _: Load())
+    snapshot = observe(
+        POLICIES, [FleetSpec(name=FLEET, max_seats=9)], {FLEET: seats}, lambda _: 3, lambda _: Load()
+    )
     return snapshot.fleets[FLEET]
 
 
@@ -120,4 +122,17 @@ def test_a_seat_that_serves_nobody_in_force_takes_its_replica_as_a_held_one() ->
 
 
 def test_seats_of_unknown_fleets_are_ignored() -> None:
-    assert view(seat(S.PAUSED, fleet=FleetName("other"))).seats == 0
+    other = FleetName("other")
+    stock = {other: (seat(S.PAUSED, fleet=other),)}
+    snapshot = observe(POLICIES, [FleetSpec(name=FLEET, max_seats=9)], stock, lambda _: 3, lambda _: Load())
+    assert snapshot.fleets.keys() == {FLEET}
+    assert snapshot.fleets[FLEET].seats == 0
+
+
+def test_a_fleet_is_counted_again_when_its_seats_its_size_or_its_policies_change() -> None:
+    views, seats = Views(), (seat(S.PAUSED),)
+    first = views.of(FLEET, seats, 3, [CHAT])
+    assert views.of(FLEET, seats, 3, [CHAT]) is first
+    assert views.of(FLEET, seats, 4, [CHAT]) == replace(first, replicas=4)
+    assert views.of(FLEET, seats, 4, [CHAT, CODE]).supply.keys() == {CHAT, CODE}
+    assert views.of(FLEET, (*seats, seat(S.PAUSED)), 4, [CHAT]).spare == 2

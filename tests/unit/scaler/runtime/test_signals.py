@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,11 +103,11 @@ class Stage:
     def counted(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"emberpool_{name}", labels)
 
-    async def woken(self) -> tuple[Counter[str], float]:
+    async def woken(self) -> tuple[Mapping[str, int], float]:
         """Wait for the loop to be woken; return why, and after how long."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        return await self.mailbox.wait(60.0), loop.time() - began
+        return (await self.mailbox.wait(60.0)).causes, loop.time() - began
 
 
 @asynccontextmanager
@@ -192,7 +192,7 @@ async def test_peaks_begin_anew_once_they_are_seen() -> None:
     async with stage(policies(chat=[GATEWAY])) as on:
         on.push(inFlight=1, peak=9)
         assert on.load().peak.value == 9
-        on.signals.seen()
+        on.signals.seen([CHAT])
         assert on.load().peak.value == 1
 
 

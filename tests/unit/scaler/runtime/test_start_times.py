@@ -23,31 +23,31 @@ def paused(one: Seat) -> Seat:
 
 def test_a_start_lasts_until_a_resident_can_be_promoted() -> None:
     times, starting = StartTimes(), seat("a", ResidentState.LOADING)
-    times.look([starting], 110.0)
-    times.look([starting], 130.0)
+    times.look(FLEET, [starting], 110.0)
+    times.look(FLEET, [starting], 130.0)
     assert times.seconds(FLEET) == 0.0
-    times.look([paused(starting)], 142.0)
+    times.look(FLEET, [paused(starting)], 142.0)
     assert times.seconds(FLEET) == 42.0
 
 
 def test_a_seat_that_was_up_at_first_sight_says_nothing() -> None:
     times = StartTimes()
-    times.look([seat("a", ResidentState.PAUSED)], 900.0)
+    times.look(FLEET, [seat("a", ResidentState.PAUSED)], 900.0)
     assert times.measured == {}
 
 
 def test_a_seat_that_goes_away_while_it_starts_says_nothing() -> None:
     times, starting = StartTimes(), seat("a", ResidentState.LOADING)
-    times.look([starting], 110.0)
-    times.look([], 120.0)
-    times.look([paused(starting)], 900.0)
+    times.look(FLEET, [starting], 110.0)
+    times.look(FLEET, [], 120.0)
+    times.look(FLEET, [paused(starting)], 900.0)
     assert times.measured == {}
 
 
 def test_the_median_of_the_last_starts_counts() -> None:
     times = StartTimes({FLEET: (10.0, 500.0)})
     one = seat("a", ResidentState.STARTING)
-    times.look([one], 101.0)
-    times.look([paused(one)], 120.0)
+    times.look(FLEET, [one], 101.0)
+    times.look(FLEET, [paused(one)], 120.0)
     assert times.seconds(FLEET) == 20.0
     assert times.measured == {FLEET: (10.0, 500.0, 20.0)}

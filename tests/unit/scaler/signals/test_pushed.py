@@ -237,7 +237,7 @@ REJECTED = [
     pytest.param(encoded(sample() | {"policies": []}), id="policies no object"),
     pytest.param(encoded(sample() | {"policies": {"chat": 3}}), id="policy no object"),
     pytest.param(encoded(sample() | {"policies": {"chat": {}}}), id="no numbers"),
-    pytest.param(encoded(sample() | {"policies": {"chat": {"refused": 1}}}), id="no number that counts"),
+    pytest.param(encoded(sample() | {"policies": {"chat": {"failed": 1}}}), id="no number that counts"),
     pytest.param(encoded(sample() | {"policies": {"": numbers()}}), id="a policy without a name"),
     pytest.param(encoded(sample() | {"kind": "gateway"}), id="a kind that there isn't"),
     pytest.param(encoded(sample() | {"kind": []}), id="a kind that is no text"),
@@ -252,7 +252,8 @@ REJECTED = [
     pytest.param(encoded(sample(queued=math.nan)), id="NaN"),
     pytest.param(encoded(sample(queued=math.inf)), id="infinity"),
     pytest.param(encoded(sample(queued=10**400)), id="beyond floats"),
-    pytest.param(encoded(sample(refused=-1)), id="a total that isn't used"),
+    pytest.param(encoded(sample(refused=-1)), id="a negative total"),
+    pytest.param(encoded(sample(failed=-1)), id="a total that isn't used"),
     pytest.param(encoded(sample(at=math.nan)), id="time NaN"),
     pytest.param(encoded(sample(at=NOW + 5)), id="of the future"),
     pytest.param(encoded(sample(at=NOW - 5)), id="too old"),
@@ -375,12 +376,60 @@ def test_a_gateway_without_a_rate_makes_the_sum_stale() -> None:
     assert (arrivals.value, arrivals.quality) == (7.0, Quality.STALE)
 
 
+def test_what_gateways_refused_adds_up_and_goes_with_them() -> None:
+    store = PushedSamples()
+    for instance, first in (("gw-1", 100), ("gw-2", 0)):
+        store.ingest(sample(instance=instance, refused=first), NOW)
+    assert not store.load(CHAT, NOW).refused.known, "of one total nobody knows what is of late"
+    store.ingest(sample(sequence=2, at=NOW + 0.5, refused=104), NOW + 0.5)
+    store.ingest(sample(instance="gw-2", sequence=2, at=NOW + 0.5, refused=3), NOW + 0.5)
+    refused = store.load(CHAT, NOW + 0.75).refused
+    assert (refused.value, refused.quality) == (7, Quality.FRESH)
+    assert refused.age == pytest.approx(0.25)
+    store.ingest(sample(sequence=3, at=NOW + 2.5, refused=104), NOW + 2.5)
+    late = store.load(CHAT, NOW + 2.5).refused
+    assert (late.value, late.quality) == (3, Quality.STALE), "one is silent, and what it said still counts"
+    assert store.load(CHAT, NOW + 3.1).refused.value == 0
+    assert store.load(CHAT, NOW + 9.0) == Load()
+
+
+def test_a_gateway_that_says_nothing_of_refusals_makes_them_unknown_and_nothing_else() -> None:
+    store = PushedSamples()
+    for sequence in (1, 2):
+        at = NOW + sequence / 2
+        store.ingest(jobs(sequence=sequence, at=at, queued=2, inFlight=1), at)
+    older = store.load(CHAT, NOW + 1)
+    assert (older.queued.value, older.queued.quality) == (2, Quality.FRESH)
+    assert not older.refused.known
+    for sequence in (1, 2):
+        store.ingest(sample(sequence=sequence, at=NOW + sequence / 2, refused=sequence), NOW + 1)
+    both = store.load(CHAT, NOW + 1).refused
+    assert (both.value, both.quality) == (1, Quality.FRESH)
+
+
+def test_refusals_alone_say_nothing_of_what_is_here() -> None:
+    store = PushedSamples()
+    for sequence in (1, 2):
+        at = NOW + sequence / 2
+        store.ingest(jobs(sequence=sequence, at=at, refused=9 * sequence), at)
+    load = store.load(CHAT, NOW + 1)
+    assert load == Load(refused=load.refused)
+    assert load.refused.value == 9
+
+
+def test_what_was_refused_is_neither_peak_nor_rise() -> None:
+    store = PushedSamples()
+    store.ingest(sample(inFlight=2), NOW)
+    assert not store.ingest(sample(sequence=2, inFlight=2, refused=50), NOW).risen
+    assert store.load(CHAT, NOW).peak.value == 2
+
+
 def test_a_peak_between_two_snapshots_is_seen_once() -> None:
     store = PushedSamples()
     store.ingest(sample(sequence=1, inFlight=1, peak=9), NOW)
     store.ingest(sample(sequence=2, inFlight=2, peak=3), NOW)
     assert store.load(CHAT, NOW).peak.value == 9
-    assert store.take_peaks() == {"chat": 9}
+    assert store.take_peaks([CHAT]) == {"chat": 9}
     assert store.load(CHAT, NOW).peak.value == 2
 
 

@@ -37,10 +37,13 @@ def test_the_rule_settles_where_the_loop_is_as_busy_as_it_may_be(
 
 
 def test_a_loop_that_computes_all_the_time_is_seen_and_stretches() -> None:
-    pace = ScrapePace()
-    begun = time.thread_time()
-    while pace.stretch == 1.0 and time.thread_time() - begun < 20:
+    pace, until = ScrapePace(), time.monotonic() + 20
+    begun, ran = time.monotonic(), time.thread_time()
+    while pace.stretch == 1.0 and time.monotonic() < until:
         pace.began(late=0.0, interval=0.25)
+    share = (time.thread_time() - ran) / (time.monotonic() - begun)
+    if pace.stretch == 1.0 and share < BUSIEST:
+        pytest.skip(f"this thread got {share:.0%} of a processor: it cannot compute all the time")
     assert 1.0 < pace.stretch <= 2.0
 
 

@@ -1,0 +1,259 @@
+"""What the decision loop of a large controller costs: one policy's share of the law, a tick for one burst, a tick over all.
+
+    python -m scaler.runtime.bench.core --policies 500 --seats 10000
+
+The ticks are the controller's own, from the look at the caches to the record of the decision; only what they would have
+done to seats is not begun. Loads move at every look, so that windows, rates and bursts are at work. Rounds: the law alone
+for one policy with a fleet of its own; a tick woken by one policy whose load has changed; the same with a fleet of seats
+that has changed; a tick over everything with the seats as they were; the same with every seat reported anew; and an hour of
+virtual time, at the end of which memory is read. Time is this thread's on a processor, so that other processes on the
+machine don't count; garbage is collected as the processes do it.
+"""
+
+import argparse
+import gc
+import math
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client import CollectorRegistry
+
+from scaler.cluster.port import Cluster
+from scaler.core.decide import decide
+from scaler.core.memory import Memory
+from scaler.core.model import (
+    FleetShare,
+    FleetSpec,
+    FleetView,
+    Load,
+    PolicySpec,
+    Quality,
+    Reading,
+    Snapshot,
+    Supply,
+)
+from scaler.runtime.actuator import Ports
+from scaler.runtime.bench import estate
+from scaler.runtime.bench.estate import Idle, Shape, Standing
+from scaler.runtime.controller import Controller, PolicyTable, Wiring
+from scaler.runtime.events import EventLog
+from scaler.runtime.garbage import freeze_what_there_is
+from scaler.runtime.mailbox import Mailbox, Wake
+from scaler.runtime.metrics import ControllerMetrics
+from warmpool.claim import Term
+from warmpool.seats import FleetName, PolicyName
+
+_EPOCH = 1_800_000_000.0
+_HOUR_SECONDS = 3600
+_SAMPLE_SECONDS = 0.05
+_BURST_SHARE = 0.01
+
+
+class _Time:
+    """The clock of the bench: it stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return _EPOCH + self.now
+
+
+class _Moving:
+    """A load for each policy that is another at every look, as `Signals`; now and then it bursts."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(20)
+
+    def load(self, policy: PolicyName, now: float) -> Load:
+        """Return the next load."""
+        del policy, now
+        return moving_load(self._random)
+
+    def observed_at(self, policy: PolicyName) -> float | None:
+        """Return no time."""
+        del policy
+        return None  # noqa: RET501, PLR1711 - mypy wants it said
+
+    def seen(self, policies: Iterable[PolicyName]) -> None:
+        """Take note of nothing."""
+
+
+def moving_load(source: random.Random) -> Load:
+    """Return a load as a gateway tells it: mostly near 200 requests, sometimes three times that with a queue."""
+    burst = source.random() < _BURST_SHARE
+    in_flight, queued = (
+        source.gauss(200.0, 10.0) * (3 if burst else 1),
+        source.random() * (300 if burst else 0),
+    )
+    in_flight = max(0.0, in_flight)
+    return Load(
+        queued=_fresh(queued),
+        in_flight=_fresh(in_flight),
+        oldest_wait=_fresh(queued / 400.0),
+        peak=_fresh(queued + in_flight),
+        completions=_fresh(in_flight / 4.0),
+        arrivals=_fresh(in_flight / 4.0),
+    )
+
+
+def _fresh(value: float) -> Reading:
+    return Reading(value=value, age=0.02, quality=Quality.FRESH)
+
+
+# ------------------------------------------------------------------ the law for one policy
+
+
+def one_policy(rounds: int) -> Sequence[float]:
+    """Return the seconds that `decide` takes for one policy on a fleet of its own, with loads that move."""
+    name, fleet = PolicyName("chat"), FleetName("chat")
+    policy = PolicySpec(name=name, fleets=(FleetShare(fleet=fleet, target_in_flight=32),), serving_min=1)
+    spec = FleetSpec(name=fleet, max_seats=16, spare_target=2)
+    view = FleetView(serving=8, spare=8, replicas=16, supply={name: Supply(serving=8, promotable=8)})
+    source, memory, found = random.Random(7), Memory.initial(0.0), []
+    for number in range(rounds):
+        snapshot = Snapshot(loads={name: moving_load(source)}, fleets={fleet: view})
+        began = time.thread_time()
+        _, memory = decide([policy], [spec], snapshot, memory, number * _SAMPLE_SECONDS)
+        found.append(time.thread_time() - began)
+    return found
+
+
+# ------------------------------------------------------------------ ticks
+
+
+class Bench:
+    """A controller over an estate.
+
+    Args:
+        shape: how large it is.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.table = estate.table(shape)
+        self.cluster = Standing(estate.stock(self.table))
+        self.time = _Time()
+        self.controller = _controller(self.table, self.cluster, self.time)
+        self._source = random.Random(3)
+        self.lines = 0
+        self._tick(Wake(causes={"start": 1}, everything=True), 0.0)
+
+    def _tick(self, wake: Wake, after: float) -> float:
+        self.time.now += after
+        began = time.thread_time()
+        self.controller.tick(wake)
+        return time.thread_time() - began
+
+    def woken(self, rounds: int) -> Sequence[float]:
+        """Return the seconds of ticks that a sample of one policy wakes; what falls due beside is not in them."""
+        return [self._one(lambda _fleet: None) for _ in range(rounds)]
+
+    def woken_with_seats(self, rounds: int) -> Sequence[float]:
+        """Return the same where also the seats of the policy's shared fleet have changed."""
+        return [self._one(self.cluster.touch) for _ in range(rounds)]
+
+    def _one(self, change: Callable[[FleetName], None]) -> float:
+        policy = self._source.choice(self.table.policies)
+        if self.controller.due_at <= self.time.now + _SAMPLE_SECONDS:
+            self._tick(Wake(causes={"deadline": 1}, everything=True), 0.0)
+        change(policy.fleets[-1].fleet)
+        causes = {"sample": 1, "cluster": 1}
+        return self._tick(Wake(causes=causes, policies=frozenset({policy.name})), _SAMPLE_SECONDS / 1000)
+
+    def whole(self, rounds: int, *, changed: bool) -> Sequence[float]:
+        """Return the seconds of ticks over everything.
+
+        Args:
+            rounds: how many.
+            changed: every seat is reported anew before each.
+        """
+        found = []
+        for _ in range(rounds):
+            for fleet in self.table.fleets if changed else ():
+                self.cluster.touch(fleet.name)
+            found.append(self._tick(Wake(causes={"policies": 1}, everything=True), 1.0))
+        return found
+
+    def stretches(self, seconds: int) -> Sequence[float]:
+        """Let time pass without events; return the seconds of each tick that came of what was due."""
+        found, until = [], self.time.now + seconds
+        while self.time.now < until:
+            wait = max(0.001, self.controller.due_at - self.time.now)
+            found.append(self._tick(Wake(causes={"deadline": 1}), wait))
+        return found
+
+
+def _controller(table: PolicyTable, standing: Standing, clock: _Time) -> Controller:
+    cluster: Cluster = standing
+    mailbox, events = Mailbox(), EventLog(lambda _: None, clock)
+    ports = Ports(cluster=cluster, agents=None, clock=clock, events=events)  # type: ignore[arg-type] # nothing is done
+    wiring = Wiring(
+        cluster=cluster,
+        signals=_Moving(),
+        actuator=Idle(ports, Term(holder="bench", epoch=1), mailbox.ended),
+        events=events,
+        clock=clock,
+        metrics=ControllerMetrics(CollectorRegistry()),
+        ledger=lambda _: None,
+    )
+    return Controller(table, wiring, mailbox)
+
+
+# ------------------------------------------------------------------ what is said
+
+
+def _resident_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+
+
+def _say(what: str, seconds: Sequence[float], unit: tuple[str, float]) -> None:
+    name, scale = unit
+    ordered = sorted(seconds)
+    p99 = ordered[math.ceil(len(ordered) * 0.99) - 1]
+    sys.stdout.write(
+        f"{what}: p50 {ordered[len(ordered) // 2] * scale:.2f}, p99 {p99 * scale:.2f}, worst {ordered[-1] * scale:.2f} "
+        f"{name} of {len(ordered)}\n"
+    )
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Measure, and print a line for each round."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--policies", type=int, default=500)
+    parser.add_argument("--seats", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=2000, help="ticks for one policy")
+    parser.add_argument("--whole", type=int, default=40, help="ticks over everything")
+    parser.add_argument(
+        "--hour", type=int, default=_HOUR_SECONDS, help="seconds of virtual time before memory is read"
+    )
+    options = parser.parse_args()
+    sys.stdout.write(
+        f"{options.policies} policies, {options.seats} seats; Python {sys.version.split()[0]}; "
+        f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n"
+    )
+    micro, milli = ("µs", 1e6), ("ms", 1e3)
+    freeze_what_there_is()
+    one_policy(200)
+    _say("the law for one policy", one_policy(options.rounds * 5), micro)
+    bench = Bench(Shape(options.policies, options.seats))
+    freeze_what_there_is()
+    _say("tick woken by one policy", bench.woken(options.rounds), milli)
+    _say("the same, a shared fleet's seats changed", bench.woken_with_seats(options.rounds), milli)
+    _say("tick over all, seats as they were", bench.whole(options.whole, changed=False), milli)
+    _say("tick over all, every seat anew", bench.whole(options.whole, changed=True), milli)
+    gc.collect()
+    _say(f"ticks by time alone, {options.hour} s", bench.stretches(options.hour), milli)
+    sys.stdout.write(f"memory at most: {_resident_megabytes():.0f} MB\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
