@@ -1,5 +1,6 @@
 """`emberpool decision`: the ledger, where every decision stands with its reasons."""
 
+import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -8,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
 from scaler.cli import answers, decision_replay, show
 from scaler.cli.answers import DecisionRecord, FleetDecided, PolicyDecided
@@ -17,7 +20,9 @@ from scaler.cli.human import NOTHING, listed, number, plural
 from scaler.cli.ledgers import LEDGER, lines_of
 from scaler.cli.options import DEFAULT_SERVER, Format, Output, Server, examples, group
 from scaler.cli.output import emit, note, pairs
+from scaler.cli.renderings import Rendering, RenderingOption, as_data
 from scaler.cli.show import Column, Kind
+from scaler.errors import UserError
 
 app = group("Decisions: what was decided, and why.")
 
@@ -35,6 +40,29 @@ File = Annotated[
     Path | None,
     typer.Option("--file", metavar="FILE", help="The ledger itself, wherever it lies.", show_default=False),
 ]
+
+
+class _WithLedger(TyperCommand):
+    """A command whose ledger is named by an option: whoever names it bare is told which one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a type that typer keeps private
+        """Read the arguments.
+
+        Raises:
+            UserError: a path stands among them that belongs to an option.
+        """
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            for each in given if {"--state-dir", "--file"}.isdisjoint(given) else ():
+                kind, option = (
+                    ("state directory", "--state-dir") if Path(each).is_dir() else ("ledger", "--file")
+                )
+                if Path(each).exists():
+                    hint = f"a {kind} is given with its option: {option} {shlex.quote(each)}"
+                    raise UserError(f"no path can stand here, and {each} does", hint=hint) from error
+            raise
 
 
 def _time(at: float) -> str:
@@ -80,6 +108,7 @@ DECISIONS: Kind[DecisionRecord] = Kind(
 
 @app.command(
     "list",
+    cls=_WithLedger,
     epilog=examples(
         "emberpool decision list",
         "emberpool decision list --state-dir ./state",
@@ -112,10 +141,12 @@ def list_(
 
 @app.command(
     "explain",
+    cls=_WithLedger,
     epilog=examples(
         "emberpool decision explain",
         "emberpool decision explain 42 --state-dir ./state",
         "emberpool decision explain --file decisions.jsonl",
+        "emberpool decision explain -o json | jq '.decision.policies[].reasons[0].sentence'",
     ),
 )
 def explain(
@@ -126,9 +157,17 @@ def explain(
     server: Server = DEFAULT_SERVER,
     state_dir: StateDir = None,
     file: File = None,
+    output: RenderingOption = Rendering.TEXT,
 ) -> int:
-    """Say why a decision is as it is: every policy and every fleet, with its reasons as sentences, the ruling one first."""
-    record = answers.parse(answers.decision, _pick(*_find(server, state_dir, file), which), "the decision")
+    """Say why a decision is as it is: every policy and every fleet, with its reasons as sentences, the ruling one first.
+
+    -o json and -o yaml give the decision as the ledger has it, with a sentence for each reason.
+    """
+    item = _pick(*_find(server, state_dir, file), which)
+    record = answers.parse(answers.decision, item, "the decision")
+    if output is not Rendering.TEXT:
+        emit(as_data(item, output))
+        return OK
     emit(
         pairs(
             [

@@ -11,11 +11,10 @@ from scaler.cli.output import pairs, table
 from scaler.cli.show import indented
 from scaler.core.explain import explain
 from scaler.core.model import FleetDecision, PolicyDecision, PolicySpec, Reason, ReasonCode
-from scaler.core.need import Terms
 from scaler.core.replay import decision_to_json
 from scaler.policy.compile import PolicySet
 from scaler.policy.document import dotted
-from scaler.policy.whatif import Answer, Question, fleet_says, policy_says, says
+from scaler.policy.whatif import Answer, GivenLoad, Question, Worked, fleet_says, policy_says, says
 from warmpool.seats import FleetName, PolicyName
 
 Part = TypeVar("Part", PolicyDecision, FleetDecision)
@@ -79,14 +78,9 @@ def _assumptions(question: Question, seats: Mapping[FleetName, int]) -> Text:
     up = listed([f"{name} {count}" for name, count in seats.items()])
     if not seats.keys() <= question.seats.keys():
         up += " (as many as there are at rest; --seats says otherwise)"
-    loads = [
-        f"{name} {number(load.in_flight)} in flight, {number(load.queued)} queued"
-        f" (the oldest for {_seconds(load.oldest_wait)}), {_seconds(load.service_seconds)} a request"
-        for name, load in question.loads.items()
-    ]
     return pairs(
         [
-            ("Load", "; ".join(loads)),
+            ("Load", "; ".join(_given(name, load) for name, load in question.loads.items())),
             ("Held for", _seconds(question.seconds)),
             ("Seats up", up),
             ("Assumed", "nobody asked before; promotions and drains take no time; no seat is started"),
@@ -94,8 +88,18 @@ def _assumptions(question: Question, seats: Mapping[FleetName, int]) -> Text:
     )
 
 
+def _given(name: PolicyName, load: GivenLoad) -> str:
+    """Say what load was given."""
+    queued = f"{number(load.queued)} queued (the oldest for {_seconds(load.oldest_wait)})"
+    parts = [f"{name} {number(load.in_flight)} in flight", queued]
+    if load.backlog is not None:
+        age = f" (the oldest for {_seconds(load.backlog_age)})" if load.backlog_age else ""
+        parts.append(f"{number(load.backlog)} in work queues{age}")
+    return ", ".join([*parts, f"{_seconds(load.service_seconds)} a request"])
+
+
 def _policy_text(spec: PolicySpec, answer: Answer) -> Text:
-    policy, found = answer.decision.policies[spec.name], answer.terms[spec.name]
+    policy, found = answer.decision.policies[spec.name], answer.worked[spec.name]
     demand = "unknown" if policy.demand is None else plural(round(policy.demand), "request")
     lines = pairs(
         [
@@ -110,8 +114,8 @@ def _policy_text(spec: PolicySpec, answer: Answer) -> Text:
     return Text("\n").join([Text(f"Policy {spec.name}:"), indented(lines), *_why(policy.reasons, answer)])
 
 
-def _term_lines(spec: PolicySpec, found: Terms, reasons: Sequence[Reason]) -> list[tuple[str, str]]:
-    rules = _ruling(reasons)
+def _term_lines(spec: PolicySpec, worked: Worked, reasons: Sequence[Reason]) -> list[tuple[str, str]]:
+    rules, found = _ruling(reasons), worked.terms
     at_risk = f"{number(found.deadline)}, at risk" if found.at_risk else f"{NOTHING}, not at risk"
     if found.at_risk and math.isfinite(found.predicted_wait):
         at_risk += f" ({_seconds(found.predicted_wait)} more predicted)"
@@ -119,10 +123,21 @@ def _term_lines(spec: PolicySpec, found: Terms, reasons: Sequence[Reason]) -> li
         (f"Mean over {_seconds(spec.burst.stable_window)}", number(found.mean), "stable"),
         (f"Peak over {_seconds(spec.burst.window)}", number(found.peak), "burst"),
         (f"Drain in {_seconds(spec.queue_drain)}", number(found.drain) if found.drain else NOTHING, "drain"),
+        *([("With work queues", _backlog(spec, worked), "backlog")] if found.backlog else []),
         (f"First token in {_seconds(spec.ttft_objective)}", at_risk, "deadline"),
     ]
     lines = [(name, f"{value}   ← rules" if term == rules else value) for name, value, term in rows]
     return [*lines, ("Ruled by", rules)] if rules in {"floor", "max"} else lines
+
+
+def _backlog(spec: PolicySpec, worked: Worked) -> str:
+    """Say what the drain of queue and work queues takes, and what that is made of, as `scaler.core.need` works it out."""
+    demand, takes = worked.demand, number(worked.terms.backlog)
+    waiting = demand.queued + demand.backlog
+    if not worked.rate:
+        return f"{takes} for {number(waiting)} waiting: one seat at first, then twice what serves, until it is known how long one takes"
+    finished = f"1 + {worked.rate:.3g} per second and slot × {_seconds(spec.queue_drain)}"
+    return f"{takes} = {number(demand.busy)} in flight + {number(waiting)} waiting / ({finished})"
 
 
 def _ruling(reasons: Sequence[Reason]) -> str:
@@ -132,6 +147,8 @@ def _ruling(reasons: Sequence[Reason]) -> str:
             return str(reasons[0].facts["window"])
         case ReasonCode.QUEUE_DRAIN:
             return "drain"
+        case ReasonCode.BACKLOG:
+            return "backlog"
         case ReasonCode.DEADLINE_AT_RISK:
             return "deadline"
         case ReasonCode.MAX:
@@ -227,6 +244,8 @@ def as_tree(policies: PolicySet, question: Question, answers: Sequence[Answer]) 
                 "inFlight": load.in_flight,
                 "queued": load.queued,
                 "oldestWaitSeconds": load.oldest_wait,
+                "backlog": load.backlog,
+                "backlogAgeSeconds": None if load.backlog is None else load.backlog_age,
                 "serviceSeconds": load.service_seconds,
             }
             for name, load in question.loads.items()
@@ -238,15 +257,18 @@ def as_tree(policies: PolicySet, question: Question, answers: Sequence[Answer]) 
 def _as_item(answer: Answer) -> dict[str, Any]:
     decision = decision_to_json(answer.decision)
     for name, policy in answer.decision.policies.items():
-        found = answer.terms[name]
+        worked = answer.worked[name]
+        found = worked.terms
         decision["policies"][name] |= {
             "terms": {
                 "mean": found.mean,
                 "peak": found.peak,
                 "drain": found.drain,
+                "backlog": found.backlog,
                 "deadline": found.deadline,
                 "atRisk": found.at_risk,
                 "predictedWaitSeconds": found.predicted_wait if math.isfinite(found.predicted_wait) else None,
+                "finishedPerSecondAndSlot": worked.rate or None,
             },
             "ruledBy": _ruling(policy.reasons),
         }

@@ -1,7 +1,8 @@
 """How a command fails: one place that turns errors into `error: …`, a blank line, `hint: …`, and an exit code.
 
 0 is success; 1 says that the command was right and what it asked for isn't so (a failed check, no such object, nobody
-answers); 2 says that the command itself or a file it names must be mended.
+answers); 2 says that the command itself or a file it names must be mended. Where 1 is what a command was asked to find
+out, as whether a reload has failed, nobody who answers is 2: a pipeline must be able to tell the two apart.
 """
 
 from contextlib import suppress
@@ -24,6 +25,10 @@ class Failed(ScalerError):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class Unasked(UserError):
+    """What a command is to find out can't be asked: exit code 2, because 1 is one of its answers."""
 
 
 def report(error: ScalerError) -> int:

@@ -11,7 +11,17 @@ from scaler.cli.output import table
 from scaler.cli.show import indented
 from scaler.policy.document import dotted
 from scaler.policy.fleet import Fleet
-from scaler.policy.lint import Figure, Finding, FleetReport, Operator, PolicyReport, Report, Severity, Term
+from scaler.policy.lint import (
+    Figure,
+    Finding,
+    FleetReport,
+    Operator,
+    PolicyReport,
+    Report,
+    Severity,
+    Stage,
+    Term,
+)
 from scaler.policy.lint.findings import SECONDS
 from scaler.policy.lint.memory import Room, SeatMemory
 
@@ -20,6 +30,8 @@ Placed = tuple[Finding, tuple[str, int, int]]
 
 _STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 _ASSUMED: Final = "assumption "
+_WIDE_STAGES: Final = frozenset({"body", "stall", "gateway ends"})
+"""Stages of a request's path that only `-o wide` shows."""
 _STEPS: Final = ((0.1, "ms", 1000, 1), (10.0, "s", 1, 2), (120.0, "s", 1, 1))
 """Up to how many seconds a time is written in which unit, units of it in a second, and digits behind the point."""
 
@@ -67,7 +79,22 @@ def _policy(report: PolicyReport, *, wide: bool) -> Text:
     spec = report.policy.spec
     fleets = listed([share.name for share in spec.fleets])
     heading = Text(f"Policy {report.policy.metadata.name}: on {fleets}")
-    return Text("\n").join([heading, _figures(("TIME", "AT MOST"), report.times, wide=wide)])
+    times = _figures(("TIME", "AT MOST"), report.times, wide=wide)
+    return Text("\n").join([heading, times, _path(report.path, wide=wide)])
+
+
+def _path(stages: Sequence[Stage], *, wide: bool) -> Text:
+    """Lay out a request's path: its times side by side, or a line for each with what happens then and where it is from."""
+    if not wide:
+        shown = [stage for stage in stages if stage.name not in _WIDE_STAGES]
+        header = ["PATH", *(stage.name.upper().replace(" ", "-") for stage in shown)]
+        return indented(table(header, [["after", *(_total(stage.figure) for stage in shown)]]))
+    rows = []
+    for stage in stages:
+        terms = stage.figure.terms
+        source = terms[0].origin if len(terms) == 1 else _made_of(stage.figure)
+        rows.append([stage.name, _total(stage.figure), stage.then, source])
+    return indented(table(["PATH", "AFTER", "THEN", "FROM"], rows))
 
 
 # ------------------------------------------------------------------ figures
@@ -177,7 +204,7 @@ def _all_terms(report: Report) -> Iterator[Term]:
         for figure in (*fleet.times, *fleet.costs):
             yield from figure.terms
     for policy in report.policies:
-        for figure in policy.times:
+        for figure in (*policy.times, *(stage.figure for stage in policy.path)):
             yield from figure.terms
     for finding in report.findings:
         yield from finding.terms

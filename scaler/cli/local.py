@@ -114,6 +114,8 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
     come. Ctrl-C finishes what is in flight and stops everything. Whoever else pushes samples of a policy's load shows the
     token in the environment variable EMBERPOOL_SIGNAL_TOKEN; where that is not set nobody else can. With a token in
     EMBERPOOL_AGENT_TOKEN, whoever shows it may have policies read at once (POST /-/reload), as SIGHUP does.
+
+    Engines are the reference engine: policies that want another one are refused, with --dry-run, too.
     """
     options = LocalOptions(
         checkpoints=parse_checkpoints(checkpoint or ()),

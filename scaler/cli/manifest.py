@@ -14,8 +14,8 @@ from scaler.cli.failures import OK
 from scaler.cli.fleet_template import STDIN, TemplateOptions
 from scaler.cli.output import as_json, emit, note
 from scaler.errors import PolicyError, PolicyFault, UserError
-from scaler.policy.compile import PolicySet, compile_set
-from scaler.policy.document import Document, load_documents, parse_documents
+from scaler.policy.compile import PolicySet, compile_contents
+from scaler.policy.document import Document, documents_in, load_contents, parse_documents
 from scaler.policy.template import Change, Starts, Template, Written, entry_of, template
 from scaler.policy.wording import did_you_mean
 from scaler.policy.workload import find_workload
@@ -71,8 +71,8 @@ def _template(fleet: str, paths: Sequence[Path], manifest: Sequence[Document], s
     Raises:
         UserError: the policies, the manifest or the options can't be used.
     """
-    documents = load_documents(paths)
-    policies = compile_set(documents)
+    contents = load_contents(paths)
+    policies, documents = compile_contents(contents), documents_in(contents)
     name = FleetName(fleet)
     if name not in policies.fleets:
         known = f"known fleets: {', '.join(policies.fleets) or 'none'}"

@@ -8,7 +8,7 @@ import typer
 from scaler.cli.failures import FAILED, OK
 from scaler.cli.options import examples, path_of
 from scaler.cli.output import emit, note
-from scaler.cli.policy_files import STDIN, read_documents
+from scaler.cli.policy_files import STDIN, read_contents
 from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
 from scaler.errors import PolicyError, PolicyFault, UserError
 from scaler.policy.base import Envelope
@@ -70,7 +70,7 @@ def _read(*paths: Path) -> list[list[Envelope]]:
     sets = []
     for path in paths:
         try:
-            sets.append(check_each(read_documents([path])))
+            sets.append(check_each(read_contents([path])))
         except PolicyError as error:
             faults += error.faults
     if faults:

@@ -12,10 +12,11 @@ from scaler.cli.explain_text import as_text, as_tree, changing
 from scaler.cli.failures import OK
 from scaler.cli.options import Paths, examples
 from scaler.cli.output import chatter, emit
-from scaler.cli.policy_files import read_documents
+from scaler.cli.policy_files import read_set
 from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
 from scaler.errors import UserError
-from scaler.policy.compile import PolicySet, compile_set
+from scaler.policy.compile import PolicySet
+from scaler.policy.signals import Pushed, RedisList, RedisSortedSet, RedisStream
 from scaler.policy.whatif import Answer, GivenLoad, Question, concerned, what_if
 from scaler.policy.wording import did_you_mean
 from warmpool.seats import FleetName, PolicyName
@@ -24,6 +25,10 @@ SERVICE_SECONDS: Final = 10.0
 """How long a request takes where nobody said it: some hundred tokens of an answer."""
 _LONGEST_SECONDS: Final = 86_400
 _ALL: Final = "all"
+_COUNTING: Final = (RedisList, RedisStream, RedisSortedSet, Pushed)
+"""Signals that say how much waits in a work queue."""
+_AGING: Final = (RedisStream, RedisSortedSet, Pushed)
+"""Those that say for how long: entries of a Redis list have no time."""
 
 Name = TypeVar("Name", FleetName, PolicyName)
 
@@ -35,6 +40,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "emberpool policy explain policies/shared-spares.yaml --load llama-8b=70",
             "emberpool policy explain policies/ --load chat=40 --queued chat=12 --oldest-wait chat=0.8",
+            "emberpool policy explain policies/queue-workers.yaml --load grading=64 --backlog grading=3000",
             "emberpool policy explain policies/ --load chat=3 --serving chat=4 --for 600",
             "emberpool policy explain policies/ --load chat=40 --seats all --seats spares=2",
             "emberpool policy explain policies/ --load chat=40 -o json | jq '.answers[].seconds'",
@@ -49,9 +55,9 @@ def _numbers(flag: str, value: str, text: str) -> Any:  # noqa: ANN401 - what ty
 def explain(  # noqa: PLR0917 - typer hands every option over by name
     paths: Paths,
     load: Annotated[
-        list[str],
+        list[str] | None,
         _numbers("--load", "POLICY=REQUESTS", "Requests in flight, held as they are. May be repeated."),
-    ],
+    ] = None,
     queued: Annotated[
         list[str] | None,
         _numbers("--queued", "POLICY=REQUESTS", "Requests that wait at the gateway beside those."),
@@ -59,6 +65,19 @@ def explain(  # noqa: PLR0917 - typer hands every option over by name
     oldest_wait: Annotated[
         list[str] | None,
         _numbers("--oldest-wait", "POLICY=SECONDS", "How long the oldest of them has waited."),
+    ] = None,
+    backlog: Annotated[
+        list[str] | None,
+        _numbers(
+            "--backlog",
+            "POLICY=ENTRIES",
+            "Entries of its work queues (RedisList, RedisStream, RedisSortedSet, or pushed) that no engine was asked for"
+            " yet. They count for how fast queues have to drain, and for nothing else.",
+        ),
+    ] = None,
+    backlog_age: Annotated[
+        list[str] | None,
+        _numbers("--backlog-age", "POLICY=SECONDS", "How long the oldest of those has waited."),
     ] = None,
     service: Annotated[
         list[str] | None,
@@ -100,19 +119,24 @@ def explain(  # noqa: PLR0917 - typer hands every option over by name
 
     Nothing runs: the law is asked again and again in virtual time, with promotions and drains that take no time, no seat
     that starts, and before the first moment no request for as long as the law remembers. Only policies that share fleets
-    with those that are named are looked at.
+    with those that are named are looked at. Where a work queue asks for something, the text says how: what is in flight,
+    and what waits divided by what one slot takes up within serving.queueDrainSeconds. How long a piece of work takes is
+    known from those in flight; before the first one the law begins with one seat.
     """
     with faults_as(output):
-        policies = compile_set(read_documents(paths))
+        policies, _ = read_set(paths)
     given: dict[str, Mapping[PolicyName, float]] = {
         "load": _whole("--load", _read("--load", load, policies.policy_specs, "policy")),
         "queued": _whole("--queued", _read("--queued", queued, policies.policy_specs, "policy")),
         "wait": _read("--oldest-wait", oldest_wait, policies.policy_specs, "policy"),
+        "backlog": _whole("--backlog", _read("--backlog", backlog, policies.policy_specs, "policy")),
+        "age": _read("--backlog-age", backlog_age, policies.policy_specs, "policy"),
         "service": _read("--service", service, policies.policy_specs, "policy"),
     }
     _check_together(given)
+    _check_queues(policies, given)
     question = Question(
-        loads={name: _load_of(name, given) for name in (*given["load"], *given["queued"])},
+        loads={name: _load_of(name, given) for name in _loaded(given)},
         serving=_whole("--serving", _read("--serving", serving, policies.policy_specs, "policy")),
         seats=_seats(policies, seats or ()),
         seconds=float(seconds),
@@ -187,16 +211,43 @@ def _check_together(given: Mapping[str, Mapping[PolicyName, float]]) -> None:
     """Refuse what would be ignored.
 
     Raises:
-        UserError: an age of a queue that is empty, or how long requests take of which there are none.
+        UserError: an age of a queue that is empty, how long requests take of which there are none, or no load at all.
     """
+    if not _loaded(given):
+        raise UserError("no load is given", hint="such as --load chat=4, or --backlog batch=300")
     for name in given["wait"]:
         if not given["queued"].get(name):
             raise UserError(
                 f"--oldest-wait {name}: no request of it waits", hint=f"give --queued {name}=N as well"
             )
+    for name in given["age"]:
+        if not given["backlog"].get(name):
+            raise UserError(
+                f"--backlog-age {name}: no work of it waits", hint=f"give --backlog {name}=N as well"
+            )
     for name in given["service"]:
-        if name not in given["load"] and name not in given["queued"]:
+        if name not in _loaded(given):
             raise UserError(f"--service {name}: it has no load", hint=f"give --load {name}=N as well")
+
+
+def _loaded(given: Mapping[str, Mapping[PolicyName, float]]) -> list[PolicyName]:
+    """List the policies that have a load."""
+    return list(dict.fromkeys((*given["load"], *given["queued"], *given["backlog"])))
+
+
+def _check_queues(policies: PolicySet, given: Mapping[str, Mapping[PolicyName, float]]) -> None:
+    """Refuse what no signal of a policy would ever say.
+
+    Raises:
+        UserError: a backlog, or the age of one, of a policy that nothing tells of it.
+    """
+    for flag, types, said in (("backlog", _COUNTING, "how much waits in"), ("age", _AGING, "the age of")):
+        for name in given[flag]:
+            if not any(isinstance(signal, types) for signal in policies.policies[name].spec.signals):
+                option = "--backlog-age" if flag == "age" else "--backlog"
+                known = ", ".join(each.__name__ for each in types)
+                message = f"{option} {name}: none of its signals says {said} a work queue"
+                raise UserError(message, hint=f"such signals have type {known}: add one to spec.signals")
 
 
 def _seats(policies: PolicySet, texts: Sequence[str]) -> dict[FleetName, int]:
@@ -223,6 +274,8 @@ def _load_of(name: PolicyName, given: Mapping[str, Mapping[PolicyName, float]]) 
         in_flight=given["load"].get(name, 0.0),
         queued=given["queued"].get(name, 0.0),
         oldest_wait=given["wait"].get(name, 0.0),
+        backlog=given["backlog"].get(name),
+        backlog_age=given["age"].get(name, 0.0),
         service_seconds=service,
     )
 

@@ -13,10 +13,9 @@ from scaler.cli.failures import FAILED, OK
 from scaler.cli.lint_text import page
 from scaler.cli.options import Paths, examples, path_of
 from scaler.cli.output import emit
-from scaler.cli.policy_files import read_documents
+from scaler.cli.policy_files import read_documents, read_set
 from scaler.cli.renderings import Rendering, as_data, faults_as
 from scaler.errors import UserError
-from scaler.policy.compile import compile_set
 from scaler.policy.document import Document, dotted
 from scaler.policy.lint import (
     Assumptions,
@@ -67,6 +66,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "emberpool policy lint policies/",
             "emberpool policy lint policies/ -o wide --assume podStartSeconds=40",
+            "emberpool policy lint policies/ --assume gatewayQueueSeconds=30 --assume answerSeconds=120",
             "emberpool policy lint policies/ --template deployment.yaml --strict",
             "emberpool policy lint policies/ -o json | jq '.findings[] | select(.severity == \"Error\")'",
         ),
@@ -110,8 +110,7 @@ def lint_command(
     code 0: no errors; 1: errors, with --strict warnings too; 2: the files can't be used.
     """
     with faults_as(_RENDERINGS[output]):
-        documents = read_documents(paths)
-        policies = compile_set(documents)
+        policies, documents = read_set(paths)
         templates = pod_templates(read_documents(template)) if template else ()
     subject = Subject(
         policies=policies,
@@ -200,7 +199,13 @@ def to_tree(report: Report, places: _Places) -> dict[str, Any]:
             for each in report.fleets
         ],
         "policies": [
-            {"name": each.policy.metadata.name, "times": [_figure(figure) for figure in each.times]}
+            {
+                "name": each.policy.metadata.name,
+                "times": [_figure(figure) for figure in each.times],
+                "path": [
+                    {"stage": stage.name, "then": stage.then, **_figure(stage.figure)} for stage in each.path
+                ],
+            }
             for each in report.policies
         ],
         "findings": [_finding(finding, places.of(finding.place)) for finding in findings],

@@ -18,8 +18,8 @@ from scaler.cli.output import emit, note
 from scaler.cli.questions import Questions
 from scaler.errors import PolicyError, UserError
 from scaler.policy.base import Name
-from scaler.policy.compile import PolicySet, compile_set
-from scaler.policy.document import Document, load_documents, parse_documents
+from scaler.policy.compile import PolicySet, compile_contents
+from scaler.policy.document import Contents, load_contents, parse
 from scaler.policy.fleet import KvWhenPaused, ResizedBy
 from scaler.policy.new import (
     SIGNAL_FORMS,
@@ -33,6 +33,7 @@ from scaler.policy.new import (
     written,
 )
 from scaler.policy.scaling_policy import EngineType, ModelName
+from scaler.policy.wording import closest
 from warmpool.seats import FleetName, PolicyName
 
 _NAME: Final = TypeAdapter(Name)
@@ -221,12 +222,18 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
 ) -> int:
     """Write a first policy file: a fleet, and a policy for each model, with comments that explain them.
 
-    On a terminal, what no flag says is asked for. The file is checked before it is written.
+    On a terminal, what no flag says is asked for. The file is checked before it is written. With --beside, fleets that
+    there are already are looked for in the policy's own namespace (-n), and a new one whose name looks like theirs is asked
+    about.
     """
-    existing = load_documents(beside) if beside else []
+    existing = load_contents(beside) if beside else []
     known = _known(existing)
-    questions = Questions(ask=sys.stdin.isatty() and not yes)
+    ask = sys.stdin.isatty() and not yes
+    questions = Questions(ask=ask)
     names = _names(questions, known, name, model, _FleetNames(own=fleet, shared=shared_fleet))
+    _check_namespace(names, known, _checked("--namespace", namespace, _name))
+    sized = ask or max_seats is not None
+    _check_fleets(_FleetNames(own=fleet, shared=shared_fleet), known, sized=sized)
     path = _STDOUT if dry_run else output or Path(f"{names.file}.yaml")
     _check_free(path, force=force)
     flags = _Flags(
@@ -245,7 +252,7 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
     )
     wanted = _wanted(questions, names, flags, known)
     _note_kept_memory(wanted)
-    text = written(_new_set(wanted, _checked("--namespace", namespace, _name)))
+    text = written(_new_set(wanted, namespace))
     try:
         _write(text, path, existing)
     except PolicyError as error:
@@ -332,6 +339,42 @@ def _names(
     return _Names(
         policies=policies, own=own, shared=shared, file=name or fleet or shared or next(iter(policies))
     )
+
+
+def _check_namespace(names: _Names, known: PolicySet | None, namespace: str) -> None:
+    """Look for the fleets in the namespace of the policy.
+
+    Raises:
+        UserError: one of them is in another.
+    """
+    for fleet in dict.fromkeys([*names.own.values(), *([names.shared] if names.shared else [])]):
+        there = known.fleets.get(FleetName(fleet)) if known else None
+        if there is not None and there.metadata.namespace != namespace:
+            theirs = there.metadata.namespace
+            message = f"there is no fleet {fleet} in namespace {namespace}, and one in {theirs}"
+            raise UserError(message, hint=f"-n {theirs}: a policy and its fleets share one namespace")
+
+
+def _check_fleets(given: _FleetNames, known: PolicySet | None, *, sized: bool) -> None:
+    """Ask whether a fleet is meant that is there, where the name of a new one looks like it.
+
+    Args:
+        given: the names.
+        known: what is there.
+        sized: it is said, or will be asked for, how large a new fleet may be.
+
+    Raises:
+        UserError: it looks like one, and a new one can't be written.
+    """
+    for flag, name in (("--fleet", given.own), ("--shared-fleet", given.shared)):
+        there = known.fleets if known else {}
+        meant = closest(name, there) if name and FleetName(name) not in there else ""
+        if not meant:
+            continue
+        if not sized:
+            hint = f"did you mean {meant}? If it is a new one, say with --max-seats how large it may be"
+            raise UserError(f"{flag} {name}: there is no such fleet", hint=hint)
+        note(f"fleet {name} is a new one; there is a fleet {meant}")
 
 
 # ------------------------------------------------------------------ numbers
@@ -661,8 +704,8 @@ def _one_of(choices: type[Choice]) -> Callable[[str], Choice]:
 # ------------------------------------------------------------------ files
 
 
-def _known(existing: list[Document]) -> PolicySet | None:
-    return compile_set(existing) if existing else None
+def _known(existing: list[Contents]) -> PolicySet | None:
+    return compile_contents(existing) if existing else None
 
 
 def _check_free(path: Path, *, force: bool) -> None:
@@ -672,7 +715,7 @@ def _check_free(path: Path, *, force: bool) -> None:
         )
 
 
-def _write(text: str, path: Path, existing: list[Document]) -> None:
+def _write(text: str, path: Path, existing: list[Contents]) -> None:
     """Check the file, and write it.
 
     Raises:
@@ -681,7 +724,7 @@ def _write(text: str, path: Path, existing: list[Document]) -> None:
     """
     if path == _STDOUT:
         emit(text.rstrip("\n"))
-    compile_set([*existing, *parse_documents(text, "stdout" if path == _STDOUT else str(path))])
+    compile_contents([*existing, parse(text, "stdout" if path == _STDOUT else str(path))])
     if path == _STDOUT:
         return
     try:

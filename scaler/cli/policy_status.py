@@ -10,7 +10,7 @@ from rich.text import Text
 from scaler.cli import answers
 from scaler.cli.answers import Answer
 from scaler.cli.client import Controller
-from scaler.cli.failures import FAILED, OK
+from scaler.cli.failures import FAILED, OK, Failed, Unasked
 from scaler.cli.human import NOTHING, age, listed, plural
 from scaler.cli.options import DEFAULT_SERVER, Server, examples
 from scaler.cli.output import emit, pairs
@@ -77,10 +77,13 @@ def status(server: Server = DEFAULT_SERVER, output: RenderingOption = Rendering.
     A controller looks at its files each second and takes over what has changed; SIGHUP and `POST /-/reload` (with
     the token in its EMBERPOOL_AGENT_TOKEN) have them read at once. Files with a fault change nothing: the last good ones stay in force.
 
-    Exit code 0: what is in the files is in force; 1: the last attempt failed.
+    Exit code 0: what is in the files is in force; 1: the last attempt to reload them failed; 2: nobody could be asked.
     """
-    body = Controller(server).get("/v1/policies/status")
-    found = answers.parse(_Status.model_validate, body)
+    try:
+        body = Controller(server).get("/v1/policies/status")
+        found = answers.parse(_Status.model_validate, body)
+    except Failed as error:
+        raise Unasked(str(error), hint=error.hint) from error
     if output is not Rendering.TEXT:
         emit(as_data(dict(body), output))
     else:

@@ -9,10 +9,10 @@ from scaler.cli.failures import OK
 from scaler.cli.human import plural
 from scaler.cli.options import Paths, examples
 from scaler.cli.output import emit, note
-from scaler.cli.policy_files import read_documents
+from scaler.cli.policy_files import read_set
 from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
 from scaler.errors import PolicyFault
-from scaler.policy.compile import PolicySet, compile_set
+from scaler.policy.compile import PolicySet
 from scaler.policy.unbuilt import not_acted_on
 
 
@@ -31,8 +31,10 @@ def register(app: typer.Typer) -> None:
 def validate(paths: Paths, output: RenderingOption = Rendering.TEXT) -> int:
     """Check policy files, each by itself and all of them together.
 
-    Every fault is printed with its file, line and column. Exit code 0: they can be used; 2: they can't. What this
-    version accepts and doesn't act on yet is printed as a warning.
+    Every fault of all files is printed in one run, in the order of the files, with its file, line and column. What only
+    follows from another fault isn't: of a fleet whose document can't be read nobody says that it is missing.
+
+    Exit code 0: they can be used; 2: they can't. What this version accepts and doesn't act on yet is printed as a warning.
     """
     if output is not Rendering.TEXT:
         return _as_data(paths, output)
@@ -60,8 +62,7 @@ def _read(paths: Sequence[Path]) -> tuple[PolicySet, list[PolicyFault]]:
     Raises:
         PolicyError: with all faults.
     """
-    documents = read_documents(paths)
-    loaded = compile_set(documents)
+    loaded, documents = read_set(paths)
     warnings = [
         document.fault(found.path, found.message)
         for document in documents

@@ -9,7 +9,7 @@ from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, Demand, measure
 from scaler.core.memory import PolicyMemory, Seen, Service
 from scaler.core.model import FallbackBehavior, Floor, Load, Mode, PolicySpec, Quality
 from scaler.core.modes import Phase, is_hot, next_phase
-from scaler.core.need import Terms, measure_service, terms
+from scaler.core.need import Terms, measure_service, orderable_capacity, terms
 from scaler.core.placement import Place, along, bounds, count
 from scaler.core.windows import Maxima, Ring, next_slide
 from warmpool.seats import FleetName
@@ -29,6 +29,7 @@ class Assessment:
         capacity: C, of usable serving and promoting residents.
         sticky: the answer may not fall: burst is on, or readings are not fresh.
         answer: capacity that the law asks for, before overflow.
+        ordered: capacity that new seats may be made for.
         floor: residents that serve at least.
         most: residents that serve at most.
         scheduled: what the clock asks for.
@@ -47,6 +48,7 @@ class Assessment:
     capacity: float
     sticky: bool
     answer: float
+    ordered: float
     floor: int
     most: int
     scheduled: Floor
@@ -152,6 +154,9 @@ def assess(
         capacity=capacity,
         sticky=sticky,
         answer=answer,
+        ordered=max(
+            _orderable(demand, _believed(rate, memory, now), spec, places), wants.backlog, wants.correction
+        ),
         floor=floor,
         most=most,
         scheduled=sight.scheduled,
@@ -160,6 +165,20 @@ def assess(
         seen=seen,
         asked=_remember_asked(spec, memory, places, (max(answer, wants.pressing), most, sticky), now),
     )
+
+
+def _believed(rate: float, memory: PolicyMemory, now: float) -> float:
+    """Return a service rate once it has been measured for as long as a request takes by it, and 0 before.
+
+    Where serving has just begun requests are in flight before any is finished, which looks like a very low rate.
+    """
+    return rate if rate * (now - memory.fed_since) >= 1.0 else 0.0
+
+
+def _orderable(demand: Demand, rate: float, spec: PolicySpec, places: Sequence[Place]) -> float:
+    """Return what new seats may be made for, on whichever of the fleets starts them fastest."""
+    starts = [place.pool.start_seconds for place in places if place.pool.start_seconds > 0.0]
+    return orderable_capacity(demand, rate, spec, min(starts, default=0.0))
 
 
 def applicant(assessment: Assessment, now: float) -> Applicant:

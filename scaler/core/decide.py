@@ -191,9 +191,9 @@ def _wanted(assessment: Assessment, given: Sequence[int]) -> list[int]:
         wanted = [max(seats, past.get(p.pool.name, 0)) for seats, p in zip(given, places, strict=True)]
         wanted = [min(seats, most) for seats in wanted]
     else:
-        belongs = homes(places, assessment.terms.stable, most)
+        belongs = homes(places, min(assessment.terms.stable, assessment.ordered), most)
         base = [max(pair) for pair in zip(given, belongs, strict=True)]
-        wanted = wishes(places, base, assessment.answer, most)
+        wanted = wishes(places, base, min(assessment.answer, assessment.ordered), most)
     return floored(places, wanted, assessment.floor)
 
 

@@ -258,6 +258,16 @@ def _budget_exhausted(facts: Facts) -> str:
     )
 
 
+def _order_limited(facts: Facts) -> str:
+    start = facts.get("startSeconds")
+    while_ = f", which takes {_number(start)} s" if isinstance(start, float | int) and start > 0 else ""
+    return (
+        f"New seats are made for {_number(facts.get('ordered'))} requests in flight and not for "
+        f"{_number(facts.get('needed'))}: much of what waits does so until a seat has started{while_}, and a later one "
+        "would come no earlier"
+    )
+
+
 def _budget_not_shared_out(facts: Facts) -> str:
     return (
         f"{_plural(facts.get('wanted'), 'seat')} wanted; it stays at {_number(facts.get('total'))} until the budget over all "
@@ -359,6 +369,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.SURVIVORS_TOO_FEW: _survivors,
         ReasonCode.BRIDGED: _bridged,
         ReasonCode.SPARES_EXHAUSTED: _spares_exhausted,
+        ReasonCode.ORDER_LIMITED: _order_limited,
         ReasonCode.PREEMPTED: _preempted,
         ReasonCode.LENT: _lent,
         ReasonCode.SEATS_AT_MAX: _seats_at_max,

@@ -406,6 +406,7 @@ class ReasonCode(StrEnum):
     SURVIVORS_TOO_FEW = "SurvivorsTooFew"
     BRIDGED = "Bridged"
     SPARES_EXHAUSTED = "SparesExhausted"
+    ORDER_LIMITED = "OrderLimited"
     PREEMPTED = "Preempted"
     LENT = "Lent"
     SEATS_AT_MAX = "SeatsAtMax"

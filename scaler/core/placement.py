@@ -42,6 +42,7 @@ class Pool:
         left: those of them that are not handed out yet.
         unlent: seats that are never lent: the spares that people asked for.
         displaced: those handed out that another policy has to leave first.
+        start_seconds: seconds that its seats take to start; 0 while unknown.
     """
 
     name: FleetName
@@ -50,6 +51,7 @@ class Pool:
     left: int
     unlent: int = 0
     displaced: int = 0
+    start_seconds: float = 0.0
 
 
 def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None) -> Pool:
@@ -61,8 +63,14 @@ def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None) -> 
     )
     if spec is None:
         return Pool(name=name, max_seats=0, usable=usable, left=usable)
-    unlent = count(spec.spare_target)
-    return Pool(name=name, max_seats=count(spec.max_seats), usable=usable, left=usable, unlent=unlent)
+    return Pool(
+        name=name,
+        max_seats=count(spec.max_seats),
+        usable=usable,
+        left=usable,
+        unlent=count(spec.spare_target),
+        start_seconds=0.0 if view is None else view.start_seconds,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,14 @@ def _supply(
                 capacity=capacity,
             )
         )
+    held = max(capacity, assessment.ordered)
+    if (
+        held < needed - 1e-9
+        and sum(wanted) < assessment.most
+        and seats_for(held, places[0].target) < seats_for(needed, places[0].target)
+    ):
+        start = max(place.pool.start_seconds for place in places)
+        reasons.append(because(ReasonCode.ORDER_LIMITED, needed=needed, ordered=held, startSeconds=start))
     lost = sum(max(0, min(assessment.kept(i), place.own) - given[i]) for i, place in enumerate(places))
     if lost and sum(given) < assessment.most:
         reasons.append(because(ReasonCode.PREEMPTED, lost=lost, given=sum(given)))

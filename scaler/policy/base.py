@@ -1,8 +1,14 @@
-"""What every model of a file format is made from: strict, frozen, no unknown keys, lowerCamelCase outside."""
+"""What every model of a file format is made from: strict, frozen, no unknown keys, lowerCamelCase outside.
 
-from collections.abc import Callable, Iterator
+A model may be *partial*: made from a document in which something is wrong, with nothing in place of what is. Whoever reads
+a field that isn't there gets `Unsound`, and stops. So a rule over several fields is looked at whenever those that it reads
+are right, whatever else is wrong, and nothing has to say which those are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Self, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -89,6 +95,43 @@ def key(name: str) -> str:
     return to_camel(name).replace("Mib", "MiB")
 
 
+class Unsound(Exception):
+    """What was read of a partial model is wrong itself, or missing: that has been said, and nothing follows from it."""
+
+
+class Hole:
+    """Stands in a list for an entry that is wrong: whatever is done with it but asking for its type is `Unsound`."""
+
+    __slots__ = ()
+
+    def _unsound(self, *_: object) -> NoReturn:
+        raise Unsound
+
+    __getattr__ = __bool__ = __eq__ = __hash__ = __iter__ = __len__ = __getitem__ = _unsound
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __str__ = __format__ = __int__ = _unsound
+
+    def __repr__(self) -> str:
+        return "HOLE"
+
+
+HOLE: Final = Hole()
+"""The one hole that there is."""
+
+Said = TypeVar("Said")
+
+
+def as_far_as_sound(*rules: Iterable[Said]) -> Iterator[Said]:
+    """Yield what rules say, each up to where it reads something that is wrong itself."""
+    for rule in rules:
+        with suppress(Unsound):
+            yield from rule
+
+
+def sound_entries(entries: Iterable[Said]) -> Iterator[tuple[int, Said]]:
+    """Yield the entries of a list that aren't wrong as a whole, with their index."""
+    return ((index, entry) for index, entry in enumerate(entries) if not isinstance(entry, Hole))
+
+
 class PolicyModel(BaseModel):
     """Base of all models of file formats.
 
@@ -109,9 +152,55 @@ class PolicyModel(BaseModel):
     def broken_rules(self) -> Iterator[Broken]:
         """Yield each rule over several fields that this model's values break.
 
-        `scaler.policy.source.validate` asks every model of a tree once all single values are right.
+        `scaler.policy.source.validate` asks every model of a tree, partial ones too. Rules that shall not keep each other
+        from being looked at are put together with `as_far_as_sound`.
         """
         yield from ()
+
+    @classmethod
+    def partial(cls, sound: dict[str, Any]) -> Self:
+        """Make a model of those fields alone that are right, defaults among them.
+
+        Args:
+            sound: their values by name, which aren't checked again.
+        """
+        model = cls.model_construct(set(sound), **sound)
+        for name in cls.model_fields.keys() - sound.keys():
+            model.__dict__.pop(name, None)
+        return cast("Self", model)
+
+    def without(self, path: Path) -> Self:
+        """Return a partial model that lacks what stands at a place in it, in the keys of the file.
+
+        A place that isn't there, or that is the model itself, changes nothing.
+        """
+        name = next((name for name, info in type(self).model_fields.items() if path[:1] == (info.alias,)), "")
+        if name not in self.__dict__:
+            return self
+        rest = {each: value for each, value in self.__dict__.items() if each != name}
+        inner = _without(self.__dict__[name], path[1:])
+        return type(self).partial(rest if isinstance(inner, Hole) else {**rest, name: inner})
+
+    if not TYPE_CHECKING:  # for mypy only the fields are attributes
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as pydantic's own
+            """Refuse to go on without a field that a partial model lacks."""
+            if name in type(self).model_fields:
+                raise Unsound(name)
+            return super().__getattr__(name)
+
+
+def _without(value: Any, path: Path) -> Any:  # noqa: ANN401 - a field may hold anything
+    """Return a field's value without what stands at a place in it; `HOLE` if that is the value itself."""
+    match value, path:
+        case _, ():
+            return HOLE
+        case PolicyModel(), _:
+            return value.without(path)
+        case tuple(), (int() as index, *rest) if index < len(value):
+            return (*value[:index], _without(value[index], tuple(rest)), *value[index + 1 :])
+        case _:
+            return value
 
 
 def label(example: str) -> Any:  # noqa: ANN401 - as above

@@ -4,7 +4,7 @@ Working out a schedule's next moment takes a fraction of a millisecond, and a se
 kept until it may change. A clock that was set back is noticed, and asked again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -57,21 +57,35 @@ class Calendar:
             for fleet in fleets
             if fleet.spec.frozen is not None
         }
+        self._fleets = [*dict.fromkeys([*self._seats, *self._frozen])]
 
-    def at(self, wall: float, now: float) -> Clocked:
+    def at(
+        self,
+        wall: float,
+        now: float,
+        policies: Iterable[PolicyName] | None = None,
+        fleets: Iterable[FleetName] | None = None,
+    ) -> Clocked:
         """Return what the clock says.
 
         Args:
             wall: Unix time.
             now: the same moment on the law's clock.
+            policies: the policies that are asked of; None for all.
+            fleets: the fleets that are asked of; None for all.
         """
+        asked = self._fleets if fleets is None else list(fleets)
         return Clocked(
-            serving_floors={name: window.at(wall, now) for name, window in self._serving.items()},
-            seat_floors={name: window.at(wall, now) for name, window in self._seats.items()},
+            serving_floors={
+                name: self._serving[name].at(wall, now)
+                for name in (self._serving if policies is None else policies)
+                if name in self._serving
+            },
+            seat_floors={name: self._seats[name].at(wall, now) for name in asked if name in self._seats},
             frozen={
-                name: moment.told(now + ends - wall)
-                for name, (ends, moment) in self._frozen.items()
-                if wall < ends
+                name: self._frozen[name][1].told(now + self._frozen[name][0] - wall)
+                for name in asked
+                if name in self._frozen and wall < self._frozen[name][0]
             },
         )
 

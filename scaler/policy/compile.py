@@ -15,9 +15,10 @@ from typing import Final
 from scaler.core import model as core
 from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.base import Envelope
-from scaler.policy.between import Checked, faults_between
+from scaler.policy.between import Judged, faults_between
 from scaler.policy.calendar import Calendar
-from scaler.policy.document import Document, load_documents
+from scaler.policy.document import Contents, Document, load_contents
+from scaler.policy.files import in_file_order
 from scaler.policy.fleet import (
     Fleet,
     FleetMode,
@@ -30,7 +31,7 @@ from scaler.policy.fleet import (
 )
 from scaler.policy.scaling_policy import OnReclaim, ScalingPolicy
 from scaler.policy.settings import Controller
-from scaler.policy.source import model_for, validate
+from scaler.policy.source import examine
 from scaler.policy.unbuilt import NotActedOn, not_acted_on
 from scaler.policy.xid_table import XidTable
 from warmpool.seats import FleetName, PolicyName
@@ -102,29 +103,60 @@ class PolicySet:
         return sorted(names, key=lambda name: (-self.policy_specs[name].priority, name))
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedFile:
+    """A file, and what its documents come to by themselves.
+
+    Attributes:
+        file: the file as it was named to us.
+        judged: its documents, as far as they can be read.
+        faults: what is wrong with the file itself.
+        whole: whether each of its documents could be read.
+    """
+
+    file: str
+    judged: Sequence[Judged]
+    faults: Sequence[PolicyFault] = ()
+    whole: bool = True
+
+
 def load_policies(paths: Sequence[Path]) -> PolicySet:
     """Read, check and compile policy files and directories.
 
     Raises:
         PolicyError: with all faults that were found.
     """
-    return compile_set(load_documents(paths))
+    return compile_contents(load_contents(paths))
+
+
+def compile_contents(contents: Sequence[Contents]) -> PolicySet:
+    """Check what files hold, each document by itself and all against each other, and compile it.
+
+    Raises:
+        PolicyError: with all faults, in the order of the files.
+    """
+    return assemble([judge_file(each) for each in contents])
 
 
 def compile_set(documents: Sequence[Document]) -> PolicySet:
     """Check documents one by one and against each other, and compile them.
 
     Raises:
-        PolicyError: with all faults. Rules between documents are looked at once each document is right by itself.
+        PolicyError: with all faults, in the order of the documents' files.
     """
-    faults: list[PolicyFault] = []
-    checked: list[Checked] = []
-    for document in documents:
-        try:
-            checked.append(Checked(document, check(document)))
-        except PolicyError as error:
-            faults += error.faults
-    return assemble(checked, faults)
+    return assemble([JudgedFile(document.file, [judge(document)]) for document in documents])
+
+
+def judge_file(contents: Contents) -> JudgedFile:
+    """Check each document of a file by itself."""
+    judged = [judge(document) for document in contents.documents]
+    return JudgedFile(contents.file, judged, contents.faults, contents.whole)
+
+
+def judge(document: Document) -> Judged:
+    """Check one document by itself."""
+    found = examine(KINDS, document)
+    return Judged(document, found.model, found.faults)
 
 
 def check(document: Document) -> Envelope:
@@ -133,23 +165,25 @@ def check(document: Document) -> Envelope:
     Raises:
         PolicyError: with all its faults.
     """
-    return validate(model_for(KINDS, document), document)
+    judged = judge(document)
+    if judged.faults or judged.item is None:
+        raise PolicyError(tuple(judged.faults))
+    return judged.item
 
 
-def assemble(checked: Sequence[Checked], faults: Sequence[PolicyFault] = ()) -> PolicySet:
-    """Hold documents against each other that are right by themselves, and compile them.
-
-    Args:
-        checked: the documents.
-        faults: what was found in others already.
+def assemble(files: Sequence[JudgedFile]) -> PolicySet:
+    """Hold documents against each other, and compile them.
 
     Raises:
-        PolicyError: with `faults`; with all that is wrong between the documents if there are none.
+        PolicyError: with all that is wrong with the files, with documents by themselves, and between documents.
     """
-    found = tuple(faults) or tuple(faults_between(checked))
-    if found:
-        raise PolicyError(found)
-    return build_set([each.item for each in checked])
+    judged = [each for file in files for each in file.judged]
+    faults = [fault for file in files for fault in file.faults]
+    faults += (fault for each in judged for fault in each.faults)
+    faults += faults_between(judged, whole=all(file.whole for file in files))
+    if faults:
+        raise PolicyError(in_file_order(faults, [file.file for file in files]))
+    return build_set([each.item for each in judged if each.item is not None])
 
 
 def build_set(items: Sequence[Envelope]) -> PolicySet:

@@ -5,14 +5,16 @@ that default to the policy's own, a time to first token in milliseconds, a rule 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.base import UNIT, Envelope
-from scaler.policy.compile import check
-from scaler.policy.document import Document
+from scaler.errors import PolicyError
+from scaler.policy.base import UNIT, Envelope, Unsound
+from scaler.policy.compile import judge_file
+from scaler.policy.document import Contents
 from scaler.policy.facts import as_yaml
+from scaler.policy.files import in_file_order
 from scaler.policy.fleet import Fleet
 from scaler.policy.meaning import meaning_of
 from scaler.policy.scaling_policy import ScalingPolicy
@@ -64,30 +66,35 @@ class Change:
     sentence: str
 
 
-def check_each(documents: Sequence[Document]) -> list[Envelope]:
+def check_each(contents: Sequence[Contents]) -> list[Envelope]:
     """Check documents by themselves, and that no object is there twice: all that a comparison needs.
 
+    Args:
+        contents: the files that hold them.
+
     Raises:
-        PolicyError: with all faults.
+        PolicyError: with all faults, in the order of the files.
     """
-    faults: list[PolicyFault] = []
+    files = [judge_file(each) for each in contents]
+    faults = [fault for file in files for fault in file.faults]
     found: dict[tuple[str, str], Envelope] = {}
-    for document in documents:
-        try:
-            item = check(document)
-        except PolicyError as error:
-            faults += error.faults
-            continue
-        if _key(item) in found:
-            message = (
-                f"there is another {item.kind} {item.metadata.name}"
-                if item.kind not in _ONE_ONLY
-                else (f"there is another {item.kind}; a set has one at most")
-            )
-            faults.append(document.fault(("metadata", "name"), message, "rename or remove one of the two"))
-        found[_key(item)] = item
+    for judged in (each for file in files for each in file.judged):
+        faults += judged.faults
+        with suppress(Unsound):
+            if judged.item is None:
+                continue
+            key, kind = _key(judged.item), type(judged.item).__name__
+            if key in found:
+                message = f"there is another {kind}; a set has one at most"
+                if kind not in _ONE_ONLY:
+                    message = f"there is another {kind} {judged.item.metadata.name}"
+                fault = judged.document.fault(
+                    ("metadata", "name"), message, "rename or remove one of the two"
+                )
+                faults.append(fault)
+            found[key] = judged.item
     if faults:
-        raise PolicyError(tuple(faults))
+        raise PolicyError(in_file_order(faults, [file.file for file in files]))
     return list(found.values())
 
 
@@ -109,7 +116,8 @@ def diff(before: Iterable[Envelope], after: Iterable[Envelope]) -> list[Change]:
 
 
 def _key(item: Envelope) -> tuple[str, str]:
-    return item.kind, "" if item.kind in _ONE_ONLY else item.metadata.name
+    kind = type(item).__name__
+    return kind, "" if kind in _ONE_ONLY else item.metadata.name
 
 
 def _renamed(

@@ -40,6 +40,21 @@ def file_fault(
     return PolicyFault(file=str(file), line=line, column=column, path="", message=message, hint=hint)
 
 
+def in_file_order(faults: Iterable[PolicyFault], files: Iterable[str]) -> tuple[PolicyFault, ...]:
+    """Sort faults by file, line and column.
+
+    Args:
+        faults: the faults.
+        files: the files, in their order; what is in none of them comes last.
+    """
+    places: dict[str, int] = {}
+    for file in files:
+        places.setdefault(file, len(places))
+    return tuple(
+        sorted(faults, key=lambda fault: (places.get(fault.file, len(places)), fault.line, fault.column))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A file that is to be read.

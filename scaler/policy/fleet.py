@@ -6,13 +6,27 @@ name; what they become in the law is `scaler.policy.compile`'s business.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from scaler.policy.base import Broken, Envelope, Name, PolicyModel, integer, key, text
+from scaler.policy.base import (
+    Broken,
+    Envelope,
+    Misshapen,
+    Name,
+    PolicyModel,
+    Unsound,
+    as_far_as_sound,
+    form,
+    integer,
+    key,
+    sound_entries,
+    text,
+)
 from scaler.policy.repeated import repeated
 from scaler.policy.schedules import SeatFloor
 
@@ -20,8 +34,10 @@ MOST_SEATS: Final = 100_000
 """More seats than any fleet has."""
 _DAY: Final = 86_400
 _MOST_MIB: Final = 1 << 26  # 64 TiB
-_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_PARTS: Final = re.compile(r"(\d+)-(\d+)-(\d+)T(\d+):(\d+)(?::(\d+))?(?:Z|[+-](\d+):(\d+))")
+_TIMESTAMP: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})$"
+_PARTS: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2})(?::([0-9]{2}))?(?:Z|[+-]([0-9]{2}):([0-9]{2}))"
+)
 _RANGES: Final = (
     *(
         ("year", 1, 9999),
@@ -36,6 +52,22 @@ _RANGES: Final = (
 
 Seats = Annotated[int, integer("seats", 0, MOST_SEATS, example=2)]
 Seconds = Annotated[int, integer("seconds", 0, _DAY, example=300)]
+
+
+def _time_problem(time: str) -> Misshapen | None:
+    """Say which part of a timestamp of the right form is none; None for a moment, and for a text of another form."""
+    hint = "as 2026-12-24T18:00:00Z, or with an offset as 2026-12-24T18:00:00+01:00"
+    found = _PARTS.fullmatch(time)
+    if found is None:
+        return None
+    for number, (name, low, high) in zip(found.groups(default="0"), _RANGES, strict=True):
+        if not low <= int(number) <= high:
+            return f"there is no such time: the {name} goes from {low} to {high}, and is {int(number)}", hint
+    try:
+        datetime.fromisoformat(time)
+    except ValueError:
+        return f"there is no such time: {found[1]}-{found[2]} has fewer than {int(found[3])} days", hint
+    return None
 
 
 class FleetMode(StrEnum):
@@ -150,15 +182,21 @@ class Spare(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that bounds are in order, and that nothing is given for the other mode."""
+        yield from as_far_as_sound(self._bounds(), self._of_the_other_mode())
+
+    def _bounds(self) -> Iterator[Broken]:
         if self.max is not None and self.min > self.max:
             message = f"must be ≤ max ({self.min} > {self.max})"
             yield Broken(path=("min",), message=message, hint="raise max or lower min")
+
+    def _of_the_other_mode(self) -> Iterator[Broken]:
         for name in ("quantile", "lookback_seconds") if self.mode is SpareMode.FIXED else ():
-            if getattr(self, name) != type(self).model_fields[name].default:
-                message = "is for mode Auto, and mode is Fixed"
-                yield Broken(
-                    path=(key(name),), message=message, hint=f"set mode: Auto, or remove {key(name)}"
-                )
+            with suppress(Unsound):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    message = "is for mode Auto, and mode is Fixed"
+                    yield Broken(
+                        path=(key(name),), message=message, hint=f"set mode: Auto, or remove {key(name)}"
+                    )
 
 
 class RuleType(StrEnum):
@@ -283,10 +321,11 @@ class Frozen(PolicyModel):
         str,
         text(
             "a time as 2026-12-24T18:00:00Z, with Z or an offset",
-            pattern=_TIMESTAMP.pattern,
+            pattern=_TIMESTAMP,
             longest=25,
             example="2026-12-24T18:00:00Z",
         ),
+        form(_time_problem),
     ]
     """When it ends, as RFC 3339 has it. There is no default: a freeze that nobody ends is an outage to come."""
     reason: Annotated[str, text("a sentence", pattern=r"\S", longest=500, example="driver update")]
@@ -296,27 +335,6 @@ class Frozen(PolicyModel):
     def ends_at(self) -> datetime:
         """When it ends."""
         return datetime.fromisoformat(self.until)
-
-    def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rule that the moment exists."""
-        if problem := _time_problem(self.until):
-            hint = "as 2026-12-24T18:00:00Z, or with an offset as 2026-12-24T18:00:00+01:00"
-            yield Broken(path=("until",), message=f"there is no such time: {problem}", hint=hint)
-
-
-def _time_problem(time: str) -> str:
-    """Say which part of a timestamp of the right form is none; nothing if it is a moment."""
-    found = _PARTS.fullmatch(time)
-    if found is None:
-        return "it has another form"
-    for number, (name, low, high) in zip(found.groups(default="0"), _RANGES, strict=True):
-        if not low <= int(number) <= high:
-            return f"the {name} goes from {low} to {high}, and is {int(number)}"
-    try:
-        datetime.fromisoformat(time)
-    except ValueError:
-        return f"{found[1]}-{found[2]} has fewer than {int(found[3])} days"
-    return ""
 
 
 class FleetSpec(PolicyModel):
@@ -356,17 +374,27 @@ class FleetSpec(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that the spares and the schedules find room, and that names are unique."""
-        for bound, value in (("min", self.spare.min), ("max", self.spare.max)):
-            if value is not None and value > self.max_seats:
-                message = f"must be ≤ spec.maxSeats ({value} > {self.max_seats})"
-                hint = f"raise maxSeats or lower spare.{bound}"
-                yield Broken(path=("spare", bound), message=message, hint=hint)
-        yield from repeated(("schedules",), [each.name for each in self.schedules], "name")
-        for index, each in enumerate(self.schedules):
-            if each.min_seats > self.max_seats:
-                message = f"must be ≤ spec.maxSeats ({each.min_seats} > {self.max_seats})"
-                path = ("schedules", index, "minSeats")
-                yield Broken(path=path, message=message, hint="raise maxSeats or lower minSeats")
+        yield from as_far_as_sound(
+            self._room_for("min"), self._room_for("max"), self._names(), self._room_for_schedules()
+        )
+
+    def _room_for(self, bound: str) -> Iterator[Broken]:
+        value = getattr(self.spare, bound)
+        if value is not None and value > self.max_seats:
+            message = f"must be ≤ spec.maxSeats ({value} > {self.max_seats})"
+            hint = f"raise maxSeats or lower spare.{bound}"
+            yield Broken(path=("spare", bound), message=message, hint=hint)
+
+    def _names(self) -> Iterator[Broken]:
+        yield from repeated(("schedules",), self.schedules, "name")
+
+    def _room_for_schedules(self) -> Iterator[Broken]:
+        for index, each in sound_entries(self.schedules):
+            with suppress(Unsound):
+                if each.min_seats > self.max_seats:
+                    message = f"must be ≤ spec.maxSeats ({each.min_seats} > {self.max_seats})"
+                    path = ("schedules", index, "minSeats")
+                    yield Broken(path=path, message=message, hint="raise maxSeats or lower minSeats")
 
 
 class Fleet(Envelope):

@@ -30,6 +30,7 @@ $ emberpool policy new chat --max-seats 4 --target-in-flight 32 --dry-run
 $ emberpool policy validate policies/shared-spares.yaml
 $ emberpool policy lint policies/shared-spares.yaml
 $ emberpool policy explain policies/shared-spares.yaml --load llama-8b=70
+$ emberpool policy explain policies/queue-workers.yaml --load grading=64 --backlog grading=3000
 $ emberpool policy diff policies/shared-spares.yaml policies/shared-spares.yaml
 $ emberpool drill validate policies/drills/default.yaml
 $ emberpool drill run policies/drills/default.yaml
@@ -38,21 +39,46 @@ $ emberpool drill run policies/drills/default.yaml
 | Command | Answers | Exit codes |
 | --- | --- | --- |
 | `policy new` | A first file with comments, asked for on a terminal; it is checked before it is written. | 0, 2 |
-| `policy validate` | Can these files be used? Every fault has file, line, column and mend, and a warning says what is accepted and not acted on yet. | 0 yes, 2 no |
+| `policy validate` | Can these files be used? All faults at once, each with file, line, column and mend; a warning says what is accepted and not acted on yet. | 0 yes, 2 no |
 | `policy lint` | What do they mean? Times at worst, costs, GPU memory, and what can't come true. | 0, 1 errors (`--strict`: warnings, too), 2 unusable |
 | `policy explain` | What would the law answer to this load? Its terms, which one rules, who serves where. | 0, 2 |
 | `policy diff` | What does a change mean, in words? | 0 the same, 1 not, 2 unusable |
+| `policy status` | Does a running controller have in force what is in its files? | 0 yes, 1 the last reload failed, 2 nobody could be asked |
 | `drill validate` | The same as `policy validate` for a [DrillScenario](reference/drill-scenario.md), which no policy command reads. | 0 yes, 2 no |
 | `drill run` | What does a burst do, really? | 0 passed, 1 not, 2 unusable |
 
 All files and directories that a command is given are one set; of a directory the `*.yaml` and `*.yml` count. `-o json`
 prints what scripts read.
 
+**What `validate` tells.** All faults of all files in one run, in the order of the files: what is wrong with a value, with
+several values of a document together, and with documents together. Each rule is looked at as soon as all that it reads is
+right by itself, whatever else is wrong. What only follows from another fault is not told:
+
+- A fleet is not called missing while there may be one that can't be read: its document has its name and a fault, or a name
+  that is wrong; its file is not there, or holds a document that is no YAML.
+- A value that is wrong, that breaks a rule, or that stands under a key that is there twice, counts as nothing in rules between
+  documents. A default counts as nothing where an unknown key looks like the one that is left out.
+- Of a document that is no YAML only that is told; reading goes on behind the next `---`. Text that lacks its quotes, as
+  `*/5 8 * * *` does, is the one thing that doesn't keep the rest of its document from being looked at. A file with an
+  invisible or a forbidden character, a line beyond all measure, or more values than any policy has, is not read.
+- A document whose `kind` is misspelt is taken for the kind that it looks like. Of any other, only `metadata` is looked at; of
+  another project's (`apiVersion`), nothing. A signal whose `type` is wrong is looked at as far as all types agree.
+- One document, and the text of one file, has at most 100 faults that are told.
+
+**Whether floors find room.** What always serves (`serving.min`), what schedules add to it (`minServing`) and the spares
+(`spare.min`) have to fit into `maxSeats` of the fleets that can hold them, at each moment. Windows that never meet needn't fit
+together. A moment at which they don't is named with a day of 2028, a leap year, which stands for all others.
+
 **What `lint` prints.** For each fleet and policy tables of times, costs and memory, then the findings.
 
 | Column | Says |
 | --- | --- |
 | `TIME`, `AT MOST`, `MADE OF` | A change, as `1→3 on spare seats`; the time that it takes at worst while nothing fails; the parts that add up to it. A `>` before a time: a part isn't known, and the true one is longer. `never`: it can't come true. |
+| `PATH` | The path of a request through the gateway, in its order: after how long each part of it is over. What answers should come before what refuses. `-o wide` has more parts, and says what happens then. |
+| `READY-SEAT`, `NEW-SEAT` | When a resident answers that stands ready, paused; when one answers whose seat has to be made. |
+| `OBJECTIVE`, `QUEUE`, `FIRST-TOKEN` | `objectives.ttft`; how long the gateway lets a request wait for a slot, and for its first token in all, before it answers 503. |
+| `CLIENT`, `CONNECT`, `SILENCE` | How long clients wait, once `--assume clientSeconds=N` says so; how long the gateway waits for a connection, and for the next piece of an answer. |
+| `DEMOTED`, `SWITCHED`, `POD-ENDS`, `KILLED` | How much longer an answer may take when its resident is paused, when another model gets its seat, when its pod ends, and until what is left of the pod is killed (with `--template`). |
 | `COST`, `A DAY` | What seats cost a day: in GPU-hours, or in money with `costPerGpuHour`. |
 | `GPU MEMORY`, `OF` | What the residents of one seat need at once, and what a seat has. |
 | `RESIDENT`, `PAUSED`, `KV` | What one resident holds while it is paused, and what it takes beyond that to serve: `engine.pausedMiB`, `engine.kvMiB`. |

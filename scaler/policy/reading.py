@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.between import Checked
-from scaler.policy.compile import PolicySet, assemble, check
-from scaler.policy.document import documents_of
+from scaler.policy.between import Judged
+from scaler.policy.compile import JudgedFile, PolicySet, assemble, judge_file
+from scaler.policy.document import contents_of
 from scaler.policy.files import Found, file_fault, find_files, read_bytes
 
 Signature: TypeAlias = tuple[tuple[str | int, ...], ...]
@@ -56,11 +56,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What one file holds."""
+    """What one file holds, by the digest of its bytes; empty for a file that can't be read."""
 
     digest: bytes
-    checked: Sequence[Checked]
-    faults: Sequence[PolicyFault]
+    judged: JudgedFile
 
 
 class PolicyFiles:
@@ -94,34 +93,28 @@ class PolicyFiles:
             self._known = {_name(each): self._file(each) for each in found}
             if self.signature() == before:
                 break
-        files = self._known
-        checked = [each for file in files.values() for each in file.checked]
-        faults = [fault for file in files.values() for fault in file.faults]
-        compiled = assemble(checked, faults)
-        return Reading(
-            set=compiled, files=tuple(files), places={_key(each): _place(each) for each in checked}
-        )
+        files = [each.judged for each in self._known.values()]
+        compiled = assemble(files)
+        places = {key: place for file in files for key, place in map(_placed, file.judged)}
+        return Reading(set=compiled, files=tuple(self._known), places=places)
 
     def _file(self, found: Found | PolicyFault) -> _File:
         if isinstance(found, PolicyFault):
-            return _File(b"", (), (found,))
+            return _unreadable(found.file, (found,))
         name = str(found.path)
         try:
             raw = _read(found)
-            digest = hashlib.sha256(raw).digest()
-            known = self._known.get(name)
-            if known is not None and known.digest == digest:
-                return known
-            documents = documents_of(raw, name)
         except PolicyError as error:
-            return _File(b"", (), error.faults)
-        checked, faults = list[Checked](), list[PolicyFault]()
-        for document in documents:
-            try:
-                checked.append(Checked(document, check(document)))
-            except PolicyError as error:
-                faults += error.faults
-        return _File(digest, checked, faults)
+            return _unreadable(name, error.faults)
+        digest = hashlib.sha256(raw).digest()
+        known = self._known.get(name)
+        if known is not None and known.digest == digest:
+            return known
+        return _File(digest, judge_file(contents_of(raw, name)))
+
+
+def _unreadable(name: str, faults: Sequence[PolicyFault]) -> _File:
+    return _File(b"", JudgedFile(name, (), faults, whole=False))
 
 
 def _read(found: Found) -> bytes:
@@ -144,9 +137,8 @@ def _signature(found: Found | PolicyFault) -> tuple[str | int, ...]:
     return (str(found.path), status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def _key(checked: Checked) -> tuple[str, str]:
-    return checked.item.kind, checked.item.metadata.name
-
-
-def _place(checked: Checked) -> Place:
-    return Place(checked.document.file, *checked.document.position(("metadata", "name")))
+def _placed(judged: Judged) -> tuple[tuple[str, str], Place]:
+    """Return kind and name of a document that is right, and where its name stands."""
+    assert judged.item is not None
+    line, column = judged.document.position(("metadata", "name"))
+    return (judged.item.kind, judged.item.metadata.name), Place(judged.document.file, line, column)

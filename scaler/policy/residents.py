@@ -7,12 +7,23 @@ engine of the seat, in the order in which they start when nothing else decides.
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 
 from scaler.errors import PolicyError, PolicyFault, UserError
-from scaler.policy.base import Broken, Name, PolicyModel, integer, text
+from scaler.policy.base import (
+    Broken,
+    Name,
+    PolicyModel,
+    Unsound,
+    as_far_as_sound,
+    integer,
+    sound_entries,
+    text,
+)
 from scaler.policy.document import Document, Path, dotted, show
 from scaler.policy.source import parse_documents, validate
 
@@ -69,12 +80,17 @@ class SeatResident(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that there is one way to start it, and that the guard and the engine don't share a port."""
+        yield from as_far_as_sound(self._started(), self._ports())
+
+    def _started(self) -> Iterator[Broken]:
         if self.container is None and self.command is None:
             yield Broken(
                 path=(), message="has neither container nor command", hint="say which of them starts it"
             )
         if self.container is not None and self.command is not None:
             yield Broken(path=("command",), message="container is given as well", hint="keep one of the two")
+
+    def _ports(self) -> Iterator[Broken]:
         if self.engine_port == self.port:
             message = f"is the resident's own port {self.port}"
             hint = (
@@ -91,22 +107,31 @@ class _Annotation(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that policies and ports are those of one resident."""
+        yield from as_far_as_sound(self._policies_of_their_own(), self._ports_of_their_own())
+
+    def _policies_of_their_own(self) -> Iterator[Broken]:
         policies: dict[str, int] = {}
-        ports: dict[int, int] = {}
-        for index, each in enumerate(self.residents):
-            first = policies.setdefault(each.policy, index)
-            if first != index:
-                message = f"{each.policy} has a resident already, [{first}]"
-                yield Broken(path=(_LIST, index, "policy"), message=message, hint="keep one of the two")
-            for key, port in (("port", each.port), ("enginePort", each.engine_port)):
-                if port is None:
-                    continue
-                first = ports.setdefault(port, index)
+        for index, each in sound_entries(self.residents):
+            with suppress(Unsound):
+                first = policies.setdefault(each.policy, index)
                 if first != index:
-                    message = f"port {port} is [{first}]'s already, and all of them listen on one pod"
-                    yield Broken(
-                        path=(_LIST, index, key), message=message, hint="give each a port of its own"
-                    )
+                    message = f"{each.policy} has a resident already, [{first}]"
+                    yield Broken(path=(_LIST, index, "policy"), message=message, hint="keep one of the two")
+
+    def _ports_of_their_own(self) -> Iterator[Broken]:
+        ports: dict[int, int] = {}
+        for index, each in sound_entries(self.residents):
+            for key in ("port", "engine_port"):
+                with suppress(Unsound):
+                    port = getattr(each, key)
+                    first = index if port is None else ports.setdefault(port, index)
+                    if first != index:
+                        message = f"port {port} is [{first}]'s already, and all of them listen on one pod"
+                        yield Broken(
+                            path=(_LIST, index, to_camel(key)),
+                            message=message,
+                            hint="give each a port of its own",
+                        )
 
 
 def parse_residents(written: str) -> tuple[SeatResident, ...]:

@@ -5,12 +5,23 @@ name; what they become in the law is `scaler.policy.compile`'s business.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from scaler.policy.base import Broken, Envelope, Name, PolicyModel, integer, text
+from scaler.policy.base import (
+    Broken,
+    Envelope,
+    Name,
+    PolicyModel,
+    Unsound,
+    as_far_as_sound,
+    integer,
+    sound_entries,
+    text,
+)
 from scaler.policy.repeated import repeated
 from scaler.policy.schedules import ServingFloor
 from scaler.policy.signals import Pushed, Signal
@@ -249,21 +260,40 @@ class ScalingPolicySpec(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules between the parts."""
-        yield from repeated(("fleets",), [share.name for share in self.fleets], "name")
+        yield from as_far_as_sound(
+            self._names("fleets"),
+            self._names("signals"),
+            self._names("schedules"),
+            self._model_names(),
+            self._reclaim(),
+            self._room_for_schedules(),
+            self._room_for_fallback(),
+        )
+
+    def _names(self, entries: str) -> Iterator[Broken]:
+        yield from repeated((entries,), getattr(self, entries), "name")
+
+    def _model_names(self) -> Iterator[Broken]:
         yield from repeated(("models",), self.models or ())
-        yield from repeated(("signals",), [signal.name for signal in self.signals], "name")
-        yield from repeated(("schedules",), [each.name for each in self.schedules], "name")
+
+    def _reclaim(self) -> Iterator[Broken]:
         if self.on_reclaim is not OnReclaim.ABORT and not self.preemptible:
             message = "is for preemptible policies, and this one is not"
             yield Broken(
                 path=("onReclaim",), message=message, hint="set preemptible: true, or remove onReclaim"
             )
+
+    def _room_for_schedules(self) -> Iterator[Broken]:
         most = self.serving.max
-        for index, each in enumerate(self.schedules):
-            if most is not None and each.min_serving > most:
-                message = f"must be ≤ spec.serving.max ({each.min_serving} > {most})"
-                path = ("schedules", index, "minServing")
-                yield Broken(path=path, message=message, hint="raise serving.max or lower minServing")
+        for index, each in sound_entries(self.schedules):
+            with suppress(Unsound):
+                if most is not None and each.min_serving > most:
+                    message = f"must be ≤ spec.serving.max ({each.min_serving} > {most})"
+                    path = ("schedules", index, "minServing")
+                    yield Broken(path=path, message=message, hint="raise serving.max or lower minServing")
+
+    def _room_for_fallback(self) -> Iterator[Broken]:
+        most = self.serving.max
         if most is not None and self.fallback.replicas > most:
             yield Broken(
                 path=("fallback", "replicas"),

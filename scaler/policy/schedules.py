@@ -6,15 +6,16 @@ its windows a schedule says nothing; where several are open, the highest floor r
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim
 
-from scaler.policy.base import Broken, PolicyModel, form, integer, label, text
+from scaler.policy.base import Broken, Misshapen, PolicyModel, form, integer, label, text
 from scaler.policy.cron import cron_problem
+from scaler.policy.document import show
 from scaler.policy.wording import did_you_mean
 
 Cron = Annotated[
@@ -27,6 +28,31 @@ Cron = Annotated[
     ),
     form(cron_problem),
 ]
+
+_A_MOMENT: Final = timedelta(microseconds=1)
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _zone_problem(name: str) -> Misshapen | None:
+    """Say that there is no time zone of a name; None if there is."""
+    if name in _zones():
+        return None
+    hint = _zone_meant(name) or "Region/City as in Europe/Berlin, or Etc/UTC"
+    return f"there is no time zone {show(name)}", hint
+
+
+def _zone_meant(name: str) -> str:
+    """Guess which time zone was meant, by its whole name or by its city alone; empty without a good guess."""
+    zones = sorted(zone for zone in _zones() if "/" in zone)
+    cities = {zone.rpartition("/")[2].lower(): zone for zone in zones}
+    city = cities.get(name.rpartition("/")[2].lower().replace(" ", "_"))
+    return f"did you mean {city}?" if city else did_you_mean(name, zones)
+
+
 TimeZone = Annotated[
     str,
     text(
@@ -35,6 +61,7 @@ TimeZone = Annotated[
         longest=64,
         example="Europe/Berlin",
     ),
+    form(_zone_problem),
 ]
 
 
@@ -53,10 +80,7 @@ class Schedule(PolicyModel):
     """When it closes, as five cron fields. It is open from a `start` to the next `end`."""
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rules that the time zone exists and that the window has some length."""
-        if self.time_zone not in _zones():
-            hint = _zone_meant(self.time_zone) or "Region/City as in Europe/Berlin, or Etc/UTC"
-            yield Broken(path=("timeZone",), message=f"there is no time zone {self.time_zone}", hint=hint)
+        """Yield the rule that the window has some length."""
         if " ".join(self.start.split()) == " ".join(self.end.split()):
             yield Broken(
                 path=("end",), message="is the same moment as start", hint="a window needs some length"
@@ -116,23 +140,44 @@ def is_open(schedule: Schedule, now: datetime) -> bool:
         schedule: a window that keeps its rules.
         now: the moment, with a time zone.
     """
+    return _is_open(schedule.start, schedule.end, now.astimezone(ZoneInfo(schedule.time_zone)))
+
+
+def _is_open(start: str, end: str, here: datetime) -> bool:
     # Iterating back begins strictly before its argument, and a window opens with the very moment of its start.
-    here = now.astimezone(ZoneInfo(schedule.time_zone)) + timedelta(microseconds=1)
-    return _last(schedule.start, here) > _last(schedule.end, here)
+    after = here + _A_MOMENT
+    return _last(start, after) > _last(end, after)
 
 
-def _last(cron: str, before: datetime) -> datetime:
-    return next(CronSim(cron, before, reverse=True))
+def _last(cron: str, before: datetime) -> float:
+    """Return a cron expression's last moment; as Unix time, because within one zone Python compares what clocks show."""
+    return next(CronSim(cron, before, reverse=True)).timestamp()
 
 
-@cache
-def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+class Span(NamedTuple):
+    """From when to when a window is open, in Unix time."""
+
+    begin: float
+    end: float
 
 
-def _zone_meant(name: str) -> str:
-    """Guess which time zone was meant, by its whole name or by its city alone; empty without a good guess."""
-    zones = sorted(zone for zone in _zones() if "/" in zone)
-    cities = {zone.rpartition("/")[2].lower(): zone for zone in zones}
-    city = cities.get(name.rpartition("/")[2].lower().replace(" ", "_"))
-    return f"did you mean {city}?" if city else did_you_mean(name, zones)
+def spans(start: str, end: str, begin: datetime, until: datetime) -> Iterator[Span]:
+    """Yield when a window is open, in order: first what is open at the beginning, last what opens before the end.
+
+    A start at the very moment of an end opens nothing: a span without length stands for it.
+
+    Args:
+        start: cron expression of the window's start.
+        end: cron expression of its end.
+        begin: where to begin, in the window's time zone.
+        until: where to end.
+    """
+    here = begin
+    if _is_open(start, end, begin):
+        here = next(CronSim(end, begin))
+        yield Span(begin.timestamp(), here.timestamp())
+    while (opens := next(CronSim(start, here))).timestamp() < until.timestamp():
+        just_before = (opens.astimezone(UTC) - _A_MOMENT).astimezone(opens.tzinfo)
+        closes = next(CronSim(end, just_before))
+        yield Span(opens.timestamp(), closes.timestamp())
+        here = closes

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from scaler.policy.addresses import host_port_problem, url_problem
-from scaler.policy.base import Broken, PolicyModel, form, integer, label, text
+from scaler.policy.base import Broken, PolicyModel, as_far_as_sound, form, integer, label, text
 
 
 def _file(example: str) -> Any:  # noqa: ANN401 - as pydantic's own Field
@@ -160,9 +160,14 @@ class Prometheus(SignalBase):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that queries don't overlap, and that only a server with a certificate is verified."""
+        yield from as_far_as_sound(self._verified(), self._overlap())
+
+    def _verified(self) -> Iterator[Broken]:
         if self.server is not None and self.server.startswith("http://") and self.tls != Tls():
             message = "is given, and server is an http address, which shows no certificate"
             yield Broken(path=("tls",), message=message, hint="write https:// in server, or remove tls")
+
+    def _overlap(self) -> Iterator[Broken]:
         if self.timeout_seconds > self.interval_seconds:
             message = f"must be ≤ intervalSeconds ({self.timeout_seconds} > {self.interval_seconds})"
             yield Broken(path=("timeoutSeconds",), message=message, hint="lower timeoutSeconds")
@@ -201,6 +206,9 @@ class RedisServer(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules between mode and the rest."""
+        yield from as_far_as_sound(self._masters(), self._databases(), self._servers())
+
+    def _masters(self) -> Iterator[Broken]:
         sentinel = self.mode is RedisMode.SENTINEL
         if sentinel and self.sentinel_master is None:
             hint = "the name in the sentinels' own configuration, mymaster by default"
@@ -208,9 +216,13 @@ class RedisServer(PolicyModel):
         if not sentinel and self.sentinel_master is not None:
             message = f"is for mode Sentinel, and mode is {self.mode}"
             yield Broken(path=("sentinelMaster",), message=message, hint="set mode: Sentinel, or remove it")
+
+    def _databases(self) -> Iterator[Broken]:
         if self.mode is RedisMode.CLUSTER and self.database:
             message = f"a cluster has database 0 only, is {self.database}"
             yield Broken(path=("database",), message=message, hint="remove database")
+
+    def _servers(self) -> Iterator[Broken]:
         if self.mode is RedisMode.STANDALONE and self.addresses and len(self.addresses) > 1:
             message = f"mode Standalone takes one address, there are {len(self.addresses)}"
             hint = "set mode: Sentinel or Cluster, or keep one address"

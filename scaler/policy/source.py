@@ -1,20 +1,28 @@
 """From documents to checked models: every fault at once, at its line, in plain words.
 
-The models say what a value must be; this module turns what pydantic found into sentences about the file.
+The models say what a value must be; this module turns what is wrong with one into sentences about the file.
 """
 
 import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.base import API_VERSION, MISSHAPEN, Broken, Envelope, PolicyModel
+from scaler.policy.base import (
+    API_VERSION,
+    MISSHAPEN,
+    Broken,
+    Envelope,
+    PolicyModel,
+    as_far_as_sound,
+    sound_entries,
+)
 from scaler.policy.document import (
     MAX_FAULTS,
     Document,
@@ -24,14 +32,43 @@ from scaler.policy.document import (
     parse_documents,
     show,
 )
-from scaler.policy.wording import FOREIGN, described, did_you_mean, expectation, mend, schema_at, schema_of
+from scaler.policy.fields import (
+    MISSING,
+    TAG,
+    TOO_MANY,
+    UNKNOWN,
+    Wrong,
+    check_fields,
+    is_ambiguous,
+)
+from scaler.policy.files import in_file_order
+from scaler.policy.wording import (
+    FOREIGN,
+    closest,
+    described,
+    did_you_mean,
+    expectation,
+    mend,
+    schema_at,
+    schema_of,
+)
 
-__all__ = ["Document", "Path", "dotted", "load_documents", "model_for", "parse_documents", "show", "validate"]
+__all__ = [
+    "Document",
+    "Examined",
+    "Path",
+    "Unrecognized",
+    "dotted",
+    "examine",
+    "load_documents",
+    "model_for",
+    "parse_documents",
+    "show",
+    "validate",
+]
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=PolicyModel)
 
-_PLAIN_NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?")
-"""Numbers that everybody reads alike."""
 _OLD_OCTAL: Final = re.compile(r"[-+]?0[0-7]+")
 """An octal number in YAML 1.1, and a decimal one in YAML 1.2."""
 _CHECKED_BY: Final = MappingProxyType(
@@ -41,29 +78,91 @@ _CHECKED_BY: Final = MappingProxyType(
 """The command that each kind is checked with: where a kind is given to the other one, its name is the mend."""
 
 
+class Unrecognized(Envelope):
+    """A document of a kind that isn't known: only what all kinds have can be checked."""
+
+    spec: Any = None
+    """Whatever it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined(Generic[Model]):
+    """What a document comes to.
+
+    Attributes:
+        model: the model; a partial one if there are faults, `Unrecognized` for a kind that isn't known. None for what is
+            no document of these formats, or of another command's.
+        faults: all that is wrong with the document by itself, in the order of the file.
+    """
+
+    model: Model | Unrecognized | None
+    faults: tuple[PolicyFault, ...] = ()
+
+
+def examine(kinds: Mapping[str, type[Model]], document: Document) -> Examined[Model]:
+    """Check a document against the model that its `kind` asks for.
+
+    A kind that is misspelt is taken for the one that was probably meant, so that the rest of the document is looked at.
+    What is of another project or is checked by another command is not looked at any further.
+    """
+    told = _faults_of_kind(kinds, document)
+    kind, version = document.data.get("kind"), document.data.get("apiVersion")
+    if (_is_foreign(version) and not document.doubtful("apiVersion")) or (
+        str(kind) not in kinds and str(kind) in _CHECKED_BY
+    ):
+        return Examined(None, told)
+    name = kind if isinstance(kind, str) and kind in kinds else closest(kind, kinds)
+    if name:
+        model, faults = _examined(kinds[name], document)
+        return Examined(model, _merged(document, told, faults))
+    unrecognized, faults = _examined(Unrecognized, document)
+    return Examined(unrecognized, _merged(document, told, faults))
+
+
 def validate(model: type[Model], document: Document) -> Model:
     """Check a document against a model.
 
     Raises:
-        PolicyError: with all faults. Rules over several fields are looked at once every single value is right.
+        PolicyError: with all faults.
     """
-    try:
-        checked = model.model_validate_json(json.dumps(document.data), by_alias=True, by_name=False)
-    except ValidationError as error:
-        found = error.errors(include_url=False)
-        faults = [_fault(model, document, details) for details in found if not _follows(details)]
-        faults += _ambiguous(document, {fault.path for fault in faults})
-        faults.sort(key=lambda fault: (fault.line, fault.column))
-        raise PolicyError(tuple(faults[:MAX_FAULTS])) from error
-    if ambiguous := tuple(islice(_ambiguous(document, ()), MAX_FAULTS)):
-        raise PolicyError(ambiguous)
-    broken = tuple(
-        document.fault(path + rule.path, rule.message, rule.hint)
-        for path, rule in islice(_broken_rules(checked, ()), MAX_FAULTS)
-    )
-    if broken:
-        raise PolicyError(broken)
+    checked, faults = _examined(model, document)
+    if faults:
+        raise PolicyError(faults)
     return checked
+
+
+def _examined(model: type[Model], document: Document) -> tuple[Model, tuple[PolicyFault, ...]]:
+    checked, wrong = _checked(model, document)
+    faults = [_fault(model, document, each) for each in wrong]
+    faults += islice(_ambiguous(document, {fault.path for fault in faults}), MAX_FAULTS)
+    if faults and not wrong:
+        checked, _ = check_fields(model, document.root)
+    broken = list(islice(_broken_rules(checked, ()), MAX_FAULTS))
+    faults += (document.fault(path + rule.path, rule.message, rule.hint) for path, rule in broken)
+    for path, rule in broken:  # whatever else such a value doesn't fit to may follow from it
+        checked = checked.without(path + rule.path)
+    return checked, in_file_order(faults, [document.file])[:MAX_FAULTS]
+
+
+def _checked(model: type[Model], document: Document) -> tuple[Model, list[Wrong]]:
+    """Check all single values, as a whole if nothing is wrong, which is faster, and one by one if something is."""
+    if document.clean:
+        try:
+            return model.model_validate_json(json.dumps(document.data), by_alias=True, by_name=False), []
+        except ValidationError as error:
+            checked, wrong = check_fields(model, document.root)
+            if not wrong:
+                raise AssertionError(f"nothing is wrong with any field of {document.file}") from error
+            return checked, wrong
+    return check_fields(model, document.root)
+
+
+def _merged(
+    document: Document, told: tuple[PolicyFault, ...], more: tuple[PolicyFault, ...]
+) -> tuple[PolicyFault, ...]:
+    """Put faults together; of a place of which something is told already nothing more is said."""
+    places = {fault.path for fault in told}
+    return in_file_order([*told, *(fault for fault in more if fault.path not in places)], [document.file])
 
 
 def model_for(kinds: Mapping[str, type[Envelope]], document: Document) -> type[Envelope]:
@@ -72,21 +171,33 @@ def model_for(kinds: Mapping[str, type[Envelope]], document: Document) -> type[E
     Raises:
         PolicyError: either of them is missing or unknown.
     """
+    if faults := _faults_of_kind(kinds, document):
+        raise PolicyError(faults)
+    return kinds[str(document.data["kind"])]
+
+
+def _faults_of_kind(kinds: Iterable[str], document: Document) -> tuple[PolicyFault, ...]:
+    """Say what is wrong with `apiVersion` and `kind`."""
     faults = []
     version, kind = document.data.get("apiVersion"), document.data.get("kind")
-    if version != API_VERSION:
+    known = set(kinds)
+    if version != API_VERSION and not document.doubtful("apiVersion"):
         message = _found(API_VERSION, "apiVersion" in document.data, version)
         faults.append(document.fault(("apiVersion",), message, _mend_of_version(version)))
-    if not isinstance(kind, str) or kind not in kinds:
+    if (not isinstance(kind, str) or kind not in known) and not document.doubtful("kind"):
         message = _found("one of " + ", ".join(kinds), "kind" in document.data, kind)
         faults.append(document.fault(("kind",), message, _mend_of_kind(kind, kinds)))
-    if faults:
-        raise PolicyError(tuple(faults))
-    return kinds[str(kind)]
+    return tuple(faults)
+
+
+def _is_foreign(version: object) -> bool:
+    """Whether a version is another project's, and no misspelt one of ours."""
+    ours = not isinstance(version, str) or "emberpool" in version or closest(version, [API_VERSION])
+    return bool(version) and not ours
 
 
 def _mend_of_version(version: object) -> str:
-    if isinstance(version, str) and version and "emberpool" not in version:
+    if _is_foreign(version):
         return "this is no document of Emberpool's: keep it in another file or folder"
     return f"write apiVersion: {API_VERSION}"
 
@@ -101,7 +212,7 @@ def _ambiguous(document: Document, told: Container[str]) -> Iterator[PolicyFault
     """Yield each number that not every reader of YAML takes for the same one, but for the paths that are told already."""
     for path, value in _numbers(document.data, ()):
         written = document.written(path)
-        if written and not _PLAIN_NUMBER.fullmatch(written) and dotted(path) not in told:
+        if is_ambiguous(value, written) and dotted(path) not in told:
             message = f"must be a decimal number without leading zeros, is {_as_read(written, value)}"
             yield document.fault(path, message, _plainly(written, value))
 
@@ -132,17 +243,18 @@ def _found(expected: str, present: bool, value: object) -> str:  # noqa: FBT001 
 
 
 def _broken_rules(value: object, path: Path) -> Iterator[tuple[Path, Broken]]:
-    """Collect the broken rules of a tree of models, parents first."""
+    """Collect the broken rules of a tree of models, partial ones too."""
     match value:
         case PolicyModel():
-            yield from ((path, rule) for rule in value.broken_rules())
+            yield from ((path, rule) for rule in as_far_as_sound(value.broken_rules()))
             for name, field in type(value).model_fields.items():
-                yield from _broken_rules(getattr(value, name), (*path, field.alias or name))
+                if name in value.__dict__:
+                    yield from _broken_rules(value.__dict__[name], (*path, field.alias or name))
         case Mapping():
             for key, item in value.items():
                 yield from _broken_rules(item, (*path, str(key)))
         case list() | tuple():
-            for index, item in enumerate(value):
+            for index, item in sound_entries(value):
                 yield from _broken_rules(item, (*path, index))
         case _:
             pass
@@ -151,70 +263,49 @@ def _broken_rules(value: object, path: Path) -> Iterator[tuple[Path, Broken]]:
 # ------------------------------------------------------------------ wording
 
 
-def _fault(model: type[BaseModel], document: Document, details: ErrorDetails) -> PolicyFault:
-    """Say what pydantic found about one place."""
-    path = _path_in(document.data, details["loc"])
-    if details["type"] == "extra_forbidden":
-        known = schema_at(schema_of(model), path[:-1], document.data).get("properties", {})
-        foreign = FOREIGN.get(str(path[-1]))
-        guess = f"here that is {foreign}" if foreign else did_you_mean(path[-1], known)
-        hint = guess or f"known here: {', '.join(known)}"
-        line, column = document.key_position(path)
-        message = "is not a known key"
-        return PolicyFault(
-            file=document.file, line=line, column=column, path=dotted(path), message=message, hint=hint
-        )
-    if details["type"] in {"union_tag_invalid", "union_tag_not_found"} and isinstance(details["input"], dict):
-        tags = schema_at(schema_of(model), path)["discriminator"]
-        return _unknown_tag(document, (*path, tags["propertyName"]), details["input"], list(tags["mapping"]))
+def _fault(model: type[PolicyModel], document: Document, wrong: Wrong) -> PolicyFault:
+    """Say what is wrong at one place."""
+    path, value = wrong.path, wrong.value
+    if wrong.type == UNKNOWN:
+        return _unknown_key(model, document, path)
+    if wrong.type == TAG:
+        return _unknown_tag(document, wrong)
     schema = schema_at(schema_of(model), path, document.data)
-    if details["type"] == "missing":
+    if wrong.type == MISSING:
         return document.fault(path, f"is missing: must be {expectation(schema)}", described(schema))
-    if details["type"] == MISSHAPEN:
-        return document.fault(path, details["ctx"]["message"], details["ctx"]["hint"])
-    if details["type"] in {"value_error", "assertion_error"}:
-        return document.fault(path, details["msg"].partition(", ")[2] or details["msg"])
-    value = details["input"]
+    if wrong.type == MISSHAPEN:
+        return document.fault(path, wrong.context["message"], wrong.context["hint"])
+    if wrong.type == TOO_MANY:
+        count = len(value) if isinstance(value, list) else 0
+        message = f"has {count} entries, and may have {wrong.context['most']}"
+        return document.fault(path, message, described(schema))
     message = f"must be {expectation(schema)}, is {_as_read(document.written(path), value)}"
     return document.fault(path, message, mend(schema, value))
 
 
+def _unknown_key(model: type[PolicyModel], document: Document, path: Path) -> PolicyFault:
+    known = schema_at(schema_of(model), path[:-1], document.data).get("properties", {})
+    foreign = FOREIGN.get(str(path[-1]))
+    guess = f"here that is {foreign}" if foreign else did_you_mean(path[-1], known)
+    line, column = document.key_position(path)
+    return PolicyFault(
+        file=document.file,
+        line=line,
+        column=column,
+        path=dotted(path),
+        message="is not a known key",
+        hint=guess or f"known here: {', '.join(known)}",
+    )
+
+
 def _as_read(written: str, value: object) -> str:
     """Show a value; a number that YAML 1.1 or its author would read otherwise, in both forms."""
-    misleading = isinstance(value, int | float) and written and not _PLAIN_NUMBER.fullmatch(written)
-    if misleading and not isinstance(value, bool):
-        return f"{written} ({show(value)} in YAML 1.2)"
-    return show(value)
+    return f"{written} ({show(value)} in YAML 1.2)" if is_ambiguous(value, written) else show(value)
 
 
-def _unknown_tag(
-    document: Document, path: Path, found: Mapping[str, object], known: list[str]
-) -> PolicyFault:
+def _unknown_tag(document: Document, wrong: Wrong) -> PolicyFault:
     """Say that the key by which entries of different forms are told apart is missing or says something unknown."""
-    key = str(path[-1])
-    message = _found("one of " + ", ".join(known), key in found, found.get(key))
-    hint = did_you_mean(found.get(key), known) or f"{key} says which form the entry has"
-    return document.fault(path, message, hint)
-
-
-def _follows(details: ErrorDetails) -> bool:
-    """Whether a list counts as too short only because pydantic leaves out its faulty entries."""
-    return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
-
-
-def _path_in(data: object, location: tuple[str | int, ...]) -> Path:
-    """Drop from pydantic's location what names a branch of a union and no place in the data."""
-    path: list[str | int] = []
-    for depth, part in enumerate(location):
-        last = depth == len(location) - 1
-        match data, part:
-            case dict(), str() if part in data:
-                data = data[part]
-            case list(), int() if part < len(data):
-                data = data[part]
-            case dict(), str() if last:
-                pass
-            case _:
-                continue
-        path.append(part)
-    return tuple(path)
+    known = wrong.context["known"]
+    message = _found("one of " + ", ".join(known), wrong.context["written"], wrong.value)
+    hint = did_you_mean(wrong.value, known) or f"{wrong.path[-1]} says which form the entry has"
+    return document.fault(wrong.path, message, hint)

@@ -33,6 +33,7 @@ _ENGINE_PORT: Final[Path] = ("spec", "engine", "port")
 _PORT_FLAG: Final = re.compile(r"(?<![\w-])--port(?:=|\s+)(\S+)")
 _OWN_PORTS: Final[Mapping[EngineType, int]] = {EngineType.VLLM: 8000, EngineType.SGLANG: 30_000}
 """Where an engine listens that isn't told: the defaults of `vllm serve --port` and of SGLang's `--port`."""
+_NAMES: Final[Mapping[EngineType, str]] = {EngineType.VLLM: "vLLM", EngineType.SGLANG: "SGLang"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def template(fleet: Fleet, policies: Sequence[Written], workload: Workload, star
     """
     before = _listed(workload)
     finder = _Finder(workload, starts, before, gpus=fleet.spec.seat.gpus, alone=len(policies) == 1)
-    residents, faults = _residents(finder, _in_order(policies, before))
+    residents, faults, assumed = _residents(finder, _in_order(policies, before))
     engines = finder.engines(residents)
     faults += [
         *_selector_faults(fleet, workload),
@@ -144,9 +145,8 @@ def template(fleet: Fleet, policies: Sequence[Written], workload: Workload, star
         *_residents_change(residents, before, workload),
         *_gate_change(workload),
     ]
-    return Template(
-        workload=workload, residents=residents, changes=changes, notes=list(_notes(engines, workload))
-    )
+    notes = [*assumed, *_notes(engines, workload)]
+    return Template(workload=workload, residents=residents, changes=changes, notes=notes)
 
 
 # ------------------------------------------------------------------ residents
@@ -171,15 +171,20 @@ def _in_order(policies: Sequence[Written], before: Mapping[str, SeatResident]) -
 
 def _residents(
     finder: "_Finder", policies: Sequence[Written]
-) -> tuple[list[SeatResident], list[PolicyFault]]:
+) -> tuple[list[SeatResident], list[PolicyFault], list[str]]:
+    """Find the residents, what keeps some from being found, and what was assumed of those that were."""
     residents: list[SeatResident] = []
     faults: list[PolicyFault] = []
+    assumed: list[str] = []
     for written in policies:
         try:
-            residents.append(finder.resident(written))
+            resident, assumption = finder.resident(written)
         except PolicyError as error:
             faults += error.faults
-    return residents, faults
+        else:
+            residents.append(resident)
+            assumed += [assumption] if assumption else []
+    return residents, faults, assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +206,8 @@ class _Finder:
     gpus: int
     alone: bool
 
-    def resident(self, written: Written) -> SeatResident:
-        """Make the resident of a policy.
+    def resident(self, written: Written) -> tuple[SeatResident, str]:
+        """Make the resident of a policy; say what was assumed of it, or nothing.
 
         Raises:
             PolicyError: nobody says how it starts, or at which port it is reached.
@@ -217,6 +222,7 @@ class _Finder:
             raise PolicyError((written.document.fault(_ENGINE_PORT, message, hint),))
         line = " ".join(command) if command else container.line if container else ""
         listens = _listens(line, engine.type, before)
+        assumption = "" if before else _assumption(written, line, listens or port)
         known = {
             "policy": written.name,
             "container": container.name if container else None,
@@ -227,7 +233,7 @@ class _Finder:
             "kvMiB": engine.kv_mib or (before.kv_mib if before else None),
         }
         said = {key: value for key, value in known.items() if value is not None}
-        return parse_residents(json.dumps([said]))[0]
+        return parse_residents(json.dumps([said]))[0], assumption
 
     def _start(self, policy: str) -> tuple[Container | None, tuple[str, ...] | None]:
         """Return the container that holds a policy's resident, or the command that starts it."""
@@ -282,6 +288,20 @@ def _listens(line: str, engine: EngineType, before: SeatResident | None) -> int 
     if before is not None:
         return before.engine_port
     return _OWN_PORTS.get(engine) if found is None else None
+
+
+def _assumption(written: Written, line: str, listens: int) -> str:
+    """Say where an engine is taken to listen that no command line tells it in digits; nothing where one does."""
+    found, engine = _PORT_FLAG.search(line), written.policy.spec.engine.type
+    if found is not None and found.group(1).isdecimal():
+        return ""
+    why = "is not told its port here" if found is None else f"is told its port as {found.group(1)}"
+    own = f", as {_NAMES[engine]} does by default" if found is None and engine in _NAMES else ""
+    inside = "" if own else ", the resident's own, with the guard inside the engine"
+    return (
+        f"the engine of {written.name} {why}: it is taken to listen on port {listens}{own}{inside}; if it listens elsewhere,"
+        " say so with --port N in its command or its container's args, or as enginePort in the annotation"
+    )
 
 
 # ------------------------------------------------------------------ what must not be

@@ -14,9 +14,10 @@ from datetime import datetime
 from typing import TypeAlias, TypedDict
 
 from scaler.core.decide import decide
-from scaler.core.demand import measure
+from scaler.core.demand import Demand, measure
 from scaler.core.memory import Memory, PolicyMemory, Seen
 from scaler.core.model import (
+    MISSING,
     NO_FLOOR,
     Decision,
     FleetDecision,
@@ -51,12 +52,16 @@ class GivenLoad:
         in_flight: requests that residents work on.
         queued: requests that wait at the gateway, beside those.
         oldest_wait: seconds that the oldest of them has waited.
+        backlog: entries of work queues that nobody has asked an engine for yet; None where nothing reads such a queue.
+        backlog_age: seconds that the oldest of those has waited.
         service_seconds: seconds that a resident takes for one request.
     """
 
     in_flight: float = 0.0
     queued: float = 0.0
     oldest_wait: float = 0.0
+    backlog: float | None = None
+    backlog_age: float = 0.0
     service_seconds: float
 
 
@@ -81,19 +86,34 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """What the law's terms of one policy came to, and what they are made of.
+
+    Attributes:
+        terms: the terms.
+        demand: what was measured.
+        rate: requests that one busy slot finishes per second; 0 while nobody knows.
+    """
+
+    terms: Terms
+    demand: Demand
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What the law says at one moment.
 
     Attributes:
         seconds: time since the load began.
         decision: the answer.
-        terms: per policy, what the law's terms came to.
+        worked: per policy, what the law's terms came to.
         seats: per fleet, seats that were up.
     """
 
     seconds: float
     decision: Decision
-    terms: Mapping[PolicyName, Terms]
+    worked: Mapping[PolicyName, Worked]
     seats: Mapping[FleetName, int]
 
 
@@ -200,8 +220,8 @@ def _asked(
     snapshot = seen_under(policies, world.snapshot(), question.at.timestamp() + now, now)
     specs = list(policies.policy_specs.values())
     decision, after = decide(specs, list(policies.fleet_specs.values()), snapshot, moment.memory, now)
-    found = {spec.name: _terms(spec, snapshot, moment.memory, (after, decision), now) for spec in specs}
-    return Answer(seconds=now, decision=decision, terms=found, seats=dict(world.seats)), after
+    found = {spec.name: _worked(spec, snapshot, moment.memory, (after, decision), now) for spec in specs}
+    return Answer(seconds=now, decision=decision, worked=found, seats=dict(world.seats)), after
 
 
 def _watched(memory: Memory, until: float) -> Memory:
@@ -237,9 +257,9 @@ def seen_under(policies: PolicySet, snapshot: Snapshot, wall: float, now: float)
     )
 
 
-def _terms(
+def _worked(
     spec: PolicySpec, snapshot: Snapshot, before: Memory, outcome: tuple[Memory, Decision], now: float
-) -> Terms:
+) -> Worked:
     """Work out the terms behind a decision, which holds only what came of them."""
     after, decision = outcome
     remembered = after.policies[spec.name]
@@ -248,7 +268,9 @@ def _terms(
     )
     demand, _ = measure(snapshot.loads[spec.name], before.policies[spec.name].seen, serving=serving, now=now)
     rate = 0.0 if remembered.service is None else remembered.service.rate
-    return terms(demand, remembered.ring, rate, spec, decision.policies[spec.name].capacity, now)
+    capacity = decision.policies[spec.name].capacity
+    found = terms(demand, remembered.ring, rate, spec, capacity, now)
+    return Worked(terms=found, demand=demand, rate=rate)
 
 
 _Counts: TypeAlias = dict[FleetName, dict[PolicyName, int]]
@@ -384,6 +406,8 @@ def _load(given: GivenLoad | None) -> Load:
         in_flight=_fresh(given.in_flight),
         oldest_wait=_fresh(given.oldest_wait),
         completions=_fresh(given.in_flight / given.service_seconds),
+        backlog=MISSING if given.backlog is None else _fresh(given.backlog),
+        backlog_age=MISSING if given.backlog is None else _fresh(given.backlog_age),
     )
 
 

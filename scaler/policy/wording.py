@@ -291,10 +291,16 @@ FOREIGN: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Guess what a misspelt word stands for; empty without a good guess."""
+    """Guess what a misspelt word stands for, as a hint; empty without a good guess."""
+    meant = closest(word, known)
+    return f"did you mean {meant}?" if meant else ""
+
+
+def closest(word: object, known: Iterable[str]) -> str:
+    """Guess which of some words a misspelt one stands for; empty without a good guess."""
     if not isinstance(word, str):
         return ""
     by_fold = {"".join(letter for letter in choice.lower() if letter.isalnum()): choice for choice in known}
     folded = "".join(letter for letter in word.lower() if letter.isalnum())
     close = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.6)
-    return f"did you mean {by_fold[close[0]]}?" if close else ""
+    return by_fold[close[0]] if close else ""

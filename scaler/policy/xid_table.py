@@ -5,12 +5,22 @@ The driver's own verdict, where it has one, ranks before this table.
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from scaler.policy.base import Broken, Envelope, PolicyModel, integer, text
+from scaler.policy.base import (
+    Broken,
+    Envelope,
+    PolicyModel,
+    Unsound,
+    as_far_as_sound,
+    integer,
+    sound_entries,
+    text,
+)
 
 OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 94})
 """Codes that a faulty application causes on a healthy GPU, or that the GPU contained: alone they never exclude a node."""
@@ -69,12 +79,17 @@ class XidRule(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that an application's fault excludes no node, and that only what is counted has a time."""
+        yield from as_far_as_sound(self._time(), self._of_applications())
+
+    def _time(self) -> Iterator[Broken]:
         if self.occurrences == 1 and self.within_seconds != _DAY:
             message = "is the time over which occurrences are counted, and one is enough here"
             yield Broken(
                 path=("withinSeconds",), message=message, hint="set occurrences, or remove withinSeconds"
             )
-        for index, xid in enumerate(self.xids):
+
+    def _of_applications(self) -> Iterator[Broken]:
+        for index, xid in sound_entries(self.xids):
             if self.verdict is XidVerdict.BAD and xid in OF_APPLICATIONS:
                 message = f"Xid {xid} comes from applications on healthy GPUs and alone never makes one Bad"
                 yield Broken(
@@ -94,14 +109,15 @@ class XidTableSpec(PolicyModel):
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rule that no code is in two rules."""
         counted = Counter[int]()
-        for place, rule in enumerate(self.rules):
-            for index, xid in enumerate(rule.xids):
-                counted[xid] += 1
-                if counted[xid] > 1:
-                    message = f"Xid {xid} is listed twice"
-                    yield Broken(
-                        path=("rules", place, "xids", index), message=message, hint="keep it in one rule"
-                    )
+        for place, rule in sound_entries(self.rules):
+            with suppress(Unsound):
+                for index, xid in sound_entries(rule.xids):
+                    counted[xid] += 1
+                    if counted[xid] > 1:
+                        message = f"Xid {xid} is listed twice"
+                        yield Broken(
+                            path=("rules", place, "xids", index), message=message, hint="keep it in one rule"
+                        )
 
 
 class XidTable(Envelope):

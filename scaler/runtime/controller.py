@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import structlog
 
@@ -23,7 +23,6 @@ from scaler.core.model import (
     Decision,
     FleetDecision,
     FleetSpec,
-    FleetView,
     Load,
     PolicyDecision,
     PolicySpec,
@@ -46,9 +45,6 @@ from warmpool.plan import InFlight, Limits, Plan, Promote, Recall, Switch, Wants
 from warmpool.seats import FleetName, PolicyName, Seat
 
 log = structlog.get_logger(__name__)
-
-_Name = TypeVar("_Name", PolicyName, FleetName)
-_Value = TypeVar("_Value")
 
 
 class Signals(Protocol):
@@ -183,7 +179,7 @@ class Controller:
         self._starts = StartTimes({name: history.starts for name, history in learned.items()})
         self._ledger = Ledger()
         self._lending = Lending()
-        self._views = Views()
+        self._views = Views(self._starts.seconds)
         self._lookout = _lookout(table)
         self._in_flight: dict[FleetName, InFlight] = {}
         self.last: Tick | None = None
@@ -284,8 +280,8 @@ class Controller:
         """Look at islands: mark what is lent on them, count their seats, read their signals and the clock."""
         wiring, table = self._wiring, self._table
         on = together([each.island for each in picked])
-        clocked = table.calendar.at(wall, now)
         here = {fleet.name: stock.get(fleet.name, ()) for fleet in on.fleets}
+        clocked = table.calendar.at(wall, now, [policy.name for policy in on.policies], here)
         for each in picked:
             each.seats = {fleet.name: here[fleet.name] for fleet in each.island.fleets}
         decided = {} if self.last is None else self.last.decision.policies
@@ -293,29 +289,21 @@ class Controller:
         for fleet, seats in marked.items():
             self._starts.look(fleet, seats, wall)
         load = partial(wiring.signals.load, now=now)
+        self._views.wall = wall
         snapshot = observe(on.policies, on.fleets, marked, wiring.cluster.replicas, load, self._views)
         wiring.signals.seen(snapshot.loads)
         for each in picked:
             each.replicas = {fleet.name: snapshot.fleets[fleet.name].replicas for fleet in each.island.fleets}
         snapshot = replace(
             snapshot,
-            fleets={**snapshot.fleets, **self._with_start_times(on, snapshot)},
-            serving_floors=_of(clocked.serving_floors, snapshot.loads),
-            seat_floors=_of(clocked.seat_floors, marked),
-            frozen=_of(clocked.frozen, marked),
+            serving_floors=clocked.serving_floors,
+            seat_floors=clocked.seat_floors,
+            frozen=clocked.frozen,
             seat_budget=table.seat_budget,
             gpu_budget=table.gpu_budget,
             partial=self._lookout.partial(picked),
         )
         return _Seen(wall=wall, on=on, stock=stock, marked=marked, snapshot=snapshot)
-
-    def _with_start_times(self, on: Island, snapshot: Snapshot) -> Mapping[FleetName, FleetView]:
-        """Return the views of those fleets whose spares follow demand: nobody else asks how long seats take to start."""
-        return {
-            fleet.name: replace(snapshot.fleets[fleet.name], start_seconds=self._starts.seconds(fleet.name))
-            for fleet in on.fleets
-            if fleet.auto_spare is not None
-        }
 
     def _decide(self, picked: Sequence[Watched], snapshot: Snapshot, now: float) -> Decision:
         """Decide island by island, so that each has its own time at which it is looked at again.
@@ -430,10 +418,6 @@ class Controller:
 def _lookout(table: PolicyTable) -> Lookout:
     coupled = table.seat_budget is not None or table.gpu_budget is not None
     return Lookout(islands(table.policies, table.fleets), together=coupled)
-
-
-def _of(said: Mapping[_Name, _Value], names: Iterable[_Name]) -> Mapping[_Name, _Value]:
-    return {name: said[name] for name in names if name in said} if said else said
 
 
 def _wants(seen: _Seen, decision: Decision) -> Wants:

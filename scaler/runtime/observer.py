@@ -1,8 +1,9 @@
 """From caches to one snapshot: what the law may look at, counted from seats and signals. Pure."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from scaler.cluster.port import Stock
 from scaler.core.model import FleetSpec, FleetView, Load, PolicySpec, Snapshot, Supply
@@ -19,16 +20,54 @@ _IN_ROTATION = (
     ResidentState.DRAINING,
 )
 _PROMOTABLE = tuple(PROMOTABLE)
+_DEADLINE_STARTS = 3.0
+"""A start that takes so many times what starts have taken is late, and not merely slow."""
+_SHORTEST_DEADLINE_SECONDS = 600.0
+"""Kubernetes' own default for a rollout's progress; images are pulled and disks are cold now and then."""
+_FIRST_DEADLINE_SECONDS = 3600.0
+"""While no start has been seen nobody knows how long one takes."""
 _OCCUPIED = (SeatValue.SERVING, SeatValue.DRAINING)
 """Another resident computes here; this one's could take its place."""
 _PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
 
 
-class Views:
-    """Counts fleets. One whose seats are the same objects as at the last count isn't counted again."""
+def start_deadline(seconds: float) -> float:
+    """Return for how many seconds a seat's start may get no further before it is no supply on its way any more.
 
-    def __init__(self) -> None:
-        self._known: dict[FleetName, tuple[Sequence[Seat], Sequence[PolicyName], FleetView]] = {}
+    Args:
+        seconds: what seats of its fleet have taken to start; 0 while none has been seen to.
+    """
+    return (
+        max(_SHORTEST_DEADLINE_SECONDS, _DEADLINE_STARTS * seconds)
+        if seconds > 0.0
+        else _FIRST_DEADLINE_SECONDS
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A fleet as it was last counted; until a time, since a seat that starts may come to its deadline."""
+
+    seats: Sequence[Seat]
+    policies: Sequence[PolicyName]
+    until: float
+    view: FleetView
+
+
+class Views:
+    """Counts fleets. One whose seats are the same objects as at the last count isn't counted again.
+
+    Args:
+        start_seconds: what seats of a fleet have taken to start; 0 while none has been seen to.
+
+    Attributes:
+        wall: Unix time of the count.
+    """
+
+    def __init__(self, start_seconds: Callable[[FleetName], float] | None = None) -> None:
+        self._start_seconds = start_seconds or (lambda _fleet: 0.0)
+        self._known: dict[FleetName, _Counted] = {}
+        self.wall = -math.inf
 
     def of(
         self, fleet: FleetName, seats: Sequence[Seat], replicas: int, policies: Sequence[PolicyName]
@@ -41,15 +80,35 @@ class Views:
             replicas: what its workload is asked for.
             policies: those that may serve on it.
         """
-        known = self._known.get(fleet)
-        if known is None or known[0] is not seats or known[1] != policies:
-            view = _view(seats, replicas, policies)
-        elif known[2].replicas != replicas:
-            view = replace(known[2], replicas=replicas)
+        known, start = self._known.get(fleet), self._start_seconds(fleet)
+        if (
+            known is None
+            or known.seats is not seats
+            or known.policies != policies
+            or self.wall >= known.until
+        ):
+            moved_before = self.wall - start_deadline(start)
+            until = self.wall + min(_until_overdue(seats, moved_before), default=math.inf)
+            view = _view(seats, policies, moved_before)
+        elif known.view.replicas != replicas or known.view.start_seconds != start:
+            until, view = known.until, known.view
         else:
-            return known[2]
-        self._known[fleet] = (seats, policies, view)
+            return known.view
+        view = replace(view, replicas=replicas, start_seconds=start)
+        self._known[fleet] = _Counted(seats, policies, until, view)
         return view
+
+
+def _until_overdue(seats: Iterable[Seat], moved_before: float) -> Iterator[float]:
+    """Yield the seconds after which each seat that starts will have done so for too long."""
+    for seat in seats:
+        if seat.value is SeatValue.STARTING and (since := _moved_at(seat)) > max(0.0, moved_before):
+            yield since - moved_before
+
+
+def _moved_at(seat: Seat) -> float:
+    """Return when a seat's start last got a step further."""
+    return max([seat.created_at, *(resident.since for resident in seat.residents)])
 
 
 def observe(
@@ -91,9 +150,9 @@ def _named(policies: Iterable[PolicySpec]) -> Mapping[FleetName, Sequence[Policy
     return named
 
 
-def _view(seats: Sequence[Seat], replicas: int, policies: Sequence[PolicyName]) -> FleetView:
+def _view(seats: Sequence[Seat], policies: Sequence[PolicyName], moved_before: float) -> FleetView:
     named = frozenset(policies)
-    values = [_value(seat, named) for seat in seats]
+    values = [_value(seat, named, moved_before) for seat in seats]
     return FleetView(
         serving=values.count(SeatValue.SERVING) + values.count(SeatValue.PROMOTING),
         draining=values.count(SeatValue.DRAINING),
@@ -102,19 +161,21 @@ def _view(seats: Sequence[Seat], replicas: int, policies: Sequence[PolicyName]) 
         starting=values.count(SeatValue.STARTING),
         held=values.count(SeatValue.HELD),
         doomed=values.count(SeatValue.DOOMED),
-        replicas=replicas,
         supply=_supplies(seats, values, policies),
     )
 
 
-def _value(seat: Seat, policies: frozenset[PolicyName]) -> SeatValue:
+def _value(seat: Seat, policies: frozenset[PolicyName], moved_before: float) -> SeatValue:
     """Return what a seat is worth to these policies.
 
     One that serves a policy which is no longer in force is left as it is, and takes a replica without serving anybody:
-    counted as serving it would belong to no policy's want, and spare seats would be deleted in its place.
+    counted as serving it would belong to no policy's want, and spare seats would be deleted in its place. One whose
+    start has got no further since `moved_before` takes a replica, and nobody knows whether it will ever serve.
     """
     value = seat.value
     if value is SeatValue.SERVING and policies.isdisjoint(seat.serving):
+        return SeatValue.HELD
+    if value is SeatValue.STARTING and 0.0 < _moved_at(seat) <= moved_before:
         return SeatValue.HELD
     return value
 

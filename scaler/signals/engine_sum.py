@@ -1,8 +1,9 @@
 """What the engines of one policy say, taken together, so that a silent one never makes the sum too small unseen. PURE.
 
 The rule. The sum holds every engine in rotation, one that is silent with what it last told, and it is as old as the
-oldest page in it: the board, which ages it, makes it Stale by itself (may hold or raise, never lowers), and Missing when an
-engine stays silent for longer. An engine that has never answered is in the sum with nothing, and the sum then is as old as
+oldest page in it: the board, which ages it, makes it Stale by itself (may hold or raise, never lowers). However long that
+engine stays silent, the others go on being heard: a sum is never stamped so long before its newest page that it would be
+Missing while that is fresh. An engine that has never answered is in the sum with nothing, and the sum then is as old as
 that engine is in rotation; until that is too old to be Fresh, nothing is told at all. So a sum is Fresh if and only if
 every engine in rotation has answered lately. Without an engine in rotation it is 0, and Fresh: that is known.
 
@@ -22,6 +23,9 @@ from scaler.signals.port import Part
 
 LATE_WINDOW_SECONDS: Final = 10.0
 """The first tokens of so many seconds make the share of late ones."""
+_STALE_FRESHNESSES: Final = 2.0
+"""A sum with a silent engine in it is stamped so many times the time of freshness before its newest page: Stale for sure,
+and far from Missing."""
 FEWEST_FIRST_TOKENS: Final = 5
 """Of fewer than these no share is told: one late request of two is no half."""
 
@@ -163,7 +167,9 @@ class EngineSum:
         late = self._late_share(now, freshness)
         if late is not None:
             parts[Part.LATE_SHARE] = late
-        return Taken(parts=parts, at=min(engine.at for engine in engines))
+        newest = max(engine.at for engine in engines if engine.page is not None)
+        oldest = min(engine.at for engine in engines)
+        return Taken(parts=parts, at=max(oldest, newest - _STALE_FRESHNESSES * freshness))
 
     def trouble(self) -> str:
         """Say which engines are silent at present, in one short sentence; empty when none is."""

@@ -2,14 +2,17 @@
 
 The examples in `policies/` are mutated in two ways: as trees, by dropping, renaming, doubling and replacing keys and
 values, and as bytes. A thousand of each run by default, always the same ones; EMBERPOOL_MUTATIONS=10000 runs as many in
-all. What broke the reader once stands at the end of this file.
+all.
+
+And no fault hides another: of two that are made at different places each is told as if it were the only one.
 """
 
 import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaler.errors import PolicyError
-from scaler.policy.compile import PolicySet, compile_set
-from scaler.policy.document import documents_of, parse_documents
+from scaler.policy.compile import PolicySet, compile_contents
+from scaler.policy.document import Contents, contents_of, parse_documents
 
 LONGEST_SECONDS = 2.0
 EACH = int(os.environ.get("EMBERPOOL_MUTATIONS", "2000")) // 2
@@ -38,7 +41,7 @@ def judged(raw: bytes) -> PolicySet | None:
     """Compile; None when it was refused as it should be: soon, and with places that are in the file."""
     began = time.process_time()
     try:
-        return compile_set(documents_of(raw, "f.yaml"))
+        return compile_contents([contents_of(raw, "f.yaml")])
     except PolicyError as error:
         faults = error.faults
     finally:
@@ -222,6 +225,182 @@ def mutated_bytes(draw: st.DrawFn) -> bytes:
 @given(mutated_bytes())
 def test_bytes(raw: bytes) -> None:
     judged(raw)
+
+
+# ------------------------------------------------------------------ two faults
+
+several = settings(many, max_examples=max(1, EACH // 3))
+Place = tuple[int, ...]
+"""Indices from the documents of an example to something in one of them."""
+Edit = Callable[[list[Any], int], None]
+
+
+def within(node: Any, here: Place = ()) -> Iterator[Place]:
+    for index, item in enumerate(node):
+        yield (*here, index)
+        inner = item[1] if isinstance(node, Mapping) else item
+        if isinstance(inner, list):
+            yield from within(inner, (*here, index))
+
+
+def container_of(documents: list[Any], place: Place) -> list[Any]:
+    node: Any = documents
+    for index in place[:-1]:
+        node = node[index][1] if isinstance(node, Mapping) else node[index]
+    assert isinstance(node, list)
+    return node
+
+
+def replaced(by: Any) -> Edit:
+    def edit(container: list[Any], index: int) -> None:
+        paired = isinstance(container, Mapping)
+        container[index] = (container[index][0], by) if paired else by
+
+    return edit
+
+
+def misnamed(container: list[Any], index: int) -> None:
+    if isinstance(container, Mapping):
+        container[index] = (f"no{container[index][0]}", container[index][1])
+
+
+def repeated(container: list[Any], index: int) -> None:
+    if isinstance(container, Mapping):  # at the end, so that no other index changes
+        container.append((container[index][0], tree_copy(container[index][1])))
+
+
+def begins(container: list[Any], index: int) -> bool:
+    """Whether something belongs to what says which format it has: the rest of the document depends on it."""
+    return isinstance(container, Mapping) and container[index][0] in {"apiVersion", "kind", "type"}
+
+
+EDITS: dict[str, Edit] = {
+    "a number": replaced(10**9),
+    "a list": replaced([[]]),
+    "a text": replaced("\u00e4\u00f6 \u00fc"),
+    "nothing": replaced(None),
+    "another number": replaced(Bare("010")),
+    "a tag": replaced(Bare("!own 3")),
+    "no quotes": replaced(Bare("@x")),
+    "a name": misnamed,
+    "a key again": repeated,
+}
+PLACES = [[place for place in within(each) if len(place) > 1] for each in TREES]
+
+
+def edited(example: int, edits: frozenset[tuple[str, Place]]) -> bytes:
+    documents = [tree_copy(each) for each in TREES[example]]
+    for name, place in edits:
+        EDITS[name](container_of(documents, place), place[-1])
+    return ("\n---".join(written(each) for each in documents) + "\n").encode()
+
+
+@cache
+def told(example: int, edits: frozenset[tuple[str, Place]]) -> frozenset[tuple[str, str]]:
+    """Return what is said of an edited example, and of which part; lines that messages name move with the edits."""
+    try:
+        compile_contents([contents_of(edited(example, edits), "f.yaml")])
+    except PolicyError as error:
+        places = [(fault.line, fault.column) for fault in error.faults]
+        assert places == sorted(places)
+        return frozenset(
+            (each.path, re.sub(r"(line |yaml:)[0-9]+", r"\1N", each.message)) for each in error.faults
+        )
+    return frozenset()
+
+
+def path_of(example: int, edit: tuple[str, Place]) -> str:
+    """Return the path of an edited place, as faults have it."""
+    _, place = edit
+    path = ""
+    node: Any = TREES[example]
+    for depth, index in enumerate(place):
+        if depth and isinstance(node, Mapping):
+            key = f"no{node[index][0]}" if edit[0] == "a name" and depth == len(place) - 1 else node[index][0]
+            path += f".{key}" if path else key
+        elif depth:
+            path += f"[{index}]"
+        node = node[index][1] if isinstance(node, Mapping) else node[index]
+    return path
+
+
+def of_itself(example: int, edit: tuple[str, Place]) -> frozenset[tuple[str, str]]:
+    """Return what is said of the edited place itself, and not of others that it no longer fits to."""
+    path = path_of(example, edit)
+    return frozenset(fault for fault in told(example, frozenset({edit})) if fault[0] in {path, ""})
+
+
+@several
+@given(st.data())
+def test_of_one_fault_nothing_else_is_told(data: st.DataObject) -> None:
+    example = data.draw(st.integers(0, len(TREES) - 1))
+    edit = data.draw(st.sampled_from(sorted(EDITS))), data.draw(st.sampled_from(PLACES[example]))
+    for path, message in told(example, frozenset({edit})) - of_itself(example, edit):
+        # what a key that isn't known stands for is missing; and in a list that is none, an entry is wrong
+        assert "is missing" in message if edit[0] == "a name" else path.startswith(path_of(example, edit))
+
+
+@st.composite
+def two_edits(draw: st.DrawFn) -> tuple[int, tuple[str, Place], tuple[str, Place]]:
+    example = draw(st.integers(0, len(TREES) - 1))
+    edits = st.tuples(st.sampled_from(sorted(EDITS)), st.sampled_from(PLACES[example]))
+    return example, draw(edits), draw(edits)
+
+
+@several
+@given(two_edits())
+def test_of_two_faults_each_is_told(drawn: tuple[int, tuple[str, Place], tuple[str, Place]]) -> None:
+    example, one, other = drawn
+    shorter, longer = sorted((one[1], other[1]), key=len)
+    if longer[: len(shorter)] == shorter:
+        return  # one lies inside the other
+    if any(
+        begins(container_of(TREES[example], place), place[-1]) and far[: len(place) - 1] == place[:-1]
+        for place, far in ((one[1], other[1]), (other[1], one[1]))
+    ):
+        return  # without its kind or type nobody knows what the rest should be
+    expected = of_itself(example, one) | of_itself(example, other)
+    assert told(example, frozenset({one, other})) >= expected
+
+
+def renamed(prefix: str, raw: bytes) -> Contents:
+    """Give all fleets and policies names of their own."""
+    return contents_of(re.sub(rb"(?<=name: )", prefix.encode(), raw), f"{prefix}.yaml")
+
+
+def sayings(files: list[Contents]) -> list[str]:
+    try:
+        compile_contents(files)
+    except PolicyError as error:
+        return [str(fault).partition("\n")[0] for fault in error.faults]
+    return []
+
+
+UNEDITED = [edited(example, frozenset()) for example in range(len(TREES))]
+STRANGERS = [
+    (one, other)
+    for one in range(len(TREES))
+    for other in range(len(TREES))
+    if not sayings([renamed("a", UNEDITED[one]), renamed("b", UNEDITED[other])])
+]
+"""Examples that can be used together: they claim no model twice, and have one controller at most."""
+
+
+@several
+@given(st.data())
+def test_faults_in_files_that_have_nothing_to_do_with_each_other_are_told_as_if_alone(
+    data: st.DataObject,
+) -> None:
+    files = []
+    for name, example in zip("ab", data.draw(st.sampled_from(STRANGERS)), strict=True):
+        edit = data.draw(st.sampled_from(sorted(EDITS))), data.draw(st.sampled_from(PLACES[example]))
+        files.append(renamed(name, edited(example, frozenset({edit}))))
+    apart, together = [*sayings(files[:1]), *sayings(files[1:])], sayings(files)
+    missing = [said for said in apart if ": there is no fleet" in said]
+    assert [said for said in together if said not in missing] == [
+        said for said in apart if said not in missing
+    ]
+    assert set(together) <= set(apart), "a fleet that can't be read in one file may be what the other names"
 
 
 @pytest.mark.parametrize("raw", EXAMPLES)

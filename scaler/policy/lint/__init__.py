@@ -9,6 +9,7 @@ from scaler.policy.lint.assumptions import Assumptions
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import Figure, Finding, Operator, Place, Severity, Term, worst
 from scaler.policy.lint.manifests import PodTemplate, pod_templates
+from scaler.policy.lint.path import Stage
 from scaler.policy.lint.report import FleetReport, PolicyReport, Report, lint
 from scaler.policy.lint.subject import Subject
 
@@ -24,6 +25,7 @@ __all__ = [
     "PolicyReport",
     "Report",
     "Severity",
+    "Stage",
     "Subject",
     "Term",
     "lint",

@@ -14,6 +14,7 @@ _DAY: Final = 86_400
 _MOST_MIB: Final = 1 << 26
 
 Seconds = Annotated[int, integer("seconds", 0, _DAY, example=30)]
+Deadline = Annotated[int, integer("seconds", 1, _DAY, example=60)]
 
 
 class Assumptions(PolicyModel):
@@ -51,6 +52,25 @@ class Assumptions(PolicyModel):
     """Seconds between two checks of a ScaledObject's triggers. The default is that of its `pollingInterval`."""
     keda_cooldown_seconds: Seconds = 300
     """Seconds without any active trigger after which KEDA scales to zero. The default is that of its `cooldownPeriod`."""
+    client_seconds: Deadline | None = None
+    """Seconds after which clients, or a proxy before the gateway, give up a request of which nothing has come back yet. By
+    default it is unknown."""
+    answer_seconds: Deadline | None = None
+    """Seconds that the longest answers take, from their first token to their last. By default it is unknown."""
+    gateway_receive_seconds: Deadline = 60
+    """Seconds in which a client must have sent its request whole. The default is the gateway's own, as of all below."""
+    gateway_queue_seconds: Deadline = 60
+    """Seconds that a request may wait at the gateway for its first slot; then it is refused."""
+    gateway_connect_seconds: Deadline = 1
+    """Seconds for a connection to a resident; then another one is tried."""
+    gateway_deadline_seconds: Deadline = 120
+    """Seconds from a request received whole to its first content, waiting and all attempts included; then it is refused."""
+    gateway_idle_seconds: Deadline = 300
+    """Seconds of silence of an engine in the middle of an answer that count as a break."""
+    gateway_stall_seconds: Deadline = 300
+    """Seconds in which a client must take what was written to it."""
+    gateway_drain_seconds: Deadline = 30
+    """Seconds that requests may still take when the gateway ends (`emberpool gateway --drain-seconds`)."""
 
 
 HPA_UP: Final = Pace(
@@ -83,8 +103,13 @@ PROMOTE_DEADLINE_SECONDS: Final = 10.0
 """After this a promotion counts as failed, and the next seat is taken (`scaler.runtime.actuator.Deadlines.promote`)."""
 SWITCH_DRAIN_SECONDS: Final = PROMOTE_DEADLINE_SECONDS / 2
 """What a switch gives the requests of the resident that leaves: half of the promotion's deadline (`scaler.runtime.actuator`)."""
-PAUSE_DEADLINE_SECONDS: Final = 10.0
-"""What pausing and releasing KV memory may take after a drain (`scaler.runtime.actuator.Deadlines.pause`)."""
+POD_DRAIN_SECONDS: Final = 10.0
+"""What the end of a pod gives the requests that its residents have accepted, whatever the pod's grace
+(`warmpool.agent.seat.DRAIN_AT_END_SECONDS`)."""
+STOP_SECONDS: Final = 5.0
+"""What an engine gets to end after that; then it is killed (`warmpool.agent.life.STOP_GRACE_SECONDS`)."""
+RETRY_AFTER_SECONDS: Final = 1
+"""When a refused client is asked to come back (`scaler.gateway.settings.GatewaySettings.retry_after_seconds`)."""
 RESERVE_PERCENT: Final = 2
 """Share of a seat's GPU memory that stays free: for the driver, fragments, and what a peak takes more than it did."""
 WARN_SHARE: Final = 0.75

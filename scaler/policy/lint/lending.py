@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from scaler.policy.fleet import Fleet, SpareMode
+from scaler.policy.lint.assumptions import SWITCH_DRAIN_SECONDS
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import SEATS, SECONDS, Finding, Place, Severity, Term
 from scaler.policy.lint.subject import Subject
@@ -85,7 +86,8 @@ def _nothing_to_lend(subject: Subject, policy: ScalingPolicy) -> Iterator[Findin
 
 
 def _reclaim(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
-    drain = float(subject.assumptions.drain_seconds)
+    """A lent seat comes back by a switch, whose drain is the switch's and not that of a demotion (`warmpool.plan`)."""
+    settle, drain = subject.assumptions.settle_milliseconds / 1000, SWITCH_DRAIN_SECONDS
     place = Place.of(policy, "spec", "onReclaim")
     most = max(share.target_in_flight for share in policy.spec.fleets)
     if policy.spec.on_reclaim is OnReclaim.ABORT:
@@ -94,7 +96,10 @@ def _reclaim(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
             severity=Severity.INFO,
             place=place,
             message=f"a seat that is wanted back ends up to {most} requests at once: its clients have to try again",
-            hint="a lower targetInFlight ends fewer; onReclaim: Wait lets them finish, and others wait for it",
+            hint=(
+                f"a lower targetInFlight ends fewer; onReclaim: Wait gives them {SWITCH_DRAIN_SECONDS:.0f} s, and others wait for"
+                " it"
+            ),
             terms=(
                 Term(
                     name="requests ended",
@@ -106,7 +111,9 @@ def _reclaim(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
         )
         return
     hurried = [
-        other for other in _neighbours(subject, policy) if other.spec.objectives.ttft.limit_seconds < drain
+        other
+        for other in _neighbours(subject, policy)
+        if other.spec.objectives.ttft.limit_seconds < settle + drain
     ]
     if hurried:
         names = ", ".join(
@@ -116,7 +123,23 @@ def _reclaim(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
             code=Code.RECLAIM_WAITS,
             severity=Severity.WARNING,
             place=place,
-            message=f"a lent seat comes back after {drain:.0f} s at most, later than the objectives of {names}",
+            message=(
+                f"a lent seat comes back after {settle + drain:.0f} s at most, later than the objectives of {names}; requests"
+                " that take longer are ended all the same"
+            ),
             hint="onReclaim: Abort gives it back at once; or keep enough spares unlent with spare.min",
-            terms=(Term(name="drain, at most", value=drain, unit=SECONDS, origin="assumption drainSeconds"),),
+            terms=(
+                Term(
+                    name="leaving rotation",
+                    value=settle,
+                    unit=SECONDS,
+                    origin="assumption settleMilliseconds",
+                ),
+                Term(
+                    name="drain, at most",
+                    value=drain,
+                    unit=SECONDS,
+                    origin="scaler.runtime.actuator: half of a promotion's deadline",
+                ),
+            ),
         )

@@ -12,6 +12,8 @@ from scaler.policy.residents import RESIDENTS_ANNOTATION, SeatResident, resident
 from warmpool.seats import FLEET_LABEL
 
 _DEFAULT_NAMESPACE: Final = "default"
+_DEFAULT_GRACE: Final = 30
+"""`terminationGracePeriodSeconds` of a pod that doesn't say (Kubernetes, core/v1 PodSpec)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,12 @@ class PodTemplate:
         """Name of the fleet that the pods' label gives."""
         written = self.pod("metadata", "labels", FLEET_LABEL)
         return None if written is None else str(written)
+
+    @property
+    def grace_seconds(self) -> int:
+        """What a pod has to end, from SIGTERM until it is killed: as written, or Kubernetes' default."""
+        written = self.pod("spec", "terminationGracePeriodSeconds")
+        return written if isinstance(written, int) else _DEFAULT_GRACE
 
     def belongs_to(self, fleet: Fleet) -> bool:
         """Whether these are a fleet's pods: by their label, or by the workload that the fleet names as its target."""

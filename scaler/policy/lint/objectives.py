@@ -1,17 +1,16 @@
-"""Whether objectives can be kept and read: histograms' buckets, promotions, signals, and the shape of queries."""
+"""Whether objectives can be kept and read: the edges of histograms, promotions, and how long a queue may last."""
 
 import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from scaler.policy.lint import queries
 from scaler.policy.lint.codes import Code
-from scaler.policy.lint.delays import sees_demand
 from scaler.policy.lint.findings import SECONDS, Finding, Place, Severity, Term
+from scaler.policy.lint.gateway import patience, patience_term, through_gateway
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.times import burst_on_spare
 from scaler.policy.scaling_policy import EngineType, Objectives, ScalingPolicy, Serving
-from scaler.policy.signals import EngineMetrics, Measures, Prometheus, Pushed, RedisSignal
+from scaler.policy.signals import Measures, Prometheus, RedisSignal
 
 ENGINE_EDGES: Final = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0),
@@ -30,43 +29,79 @@ _EDGES: Final[Mapping[EngineType, tuple[float, ...]]] = {
 _SHORTEST_DRAIN: Final = 1
 """Seconds; the format takes no less."""
 _DEFAULT_DRAIN_AND_LIMIT: Final = (Serving().queue_drain_seconds, Objectives().ttft.limit_seconds)
-_SERVING_LABEL: Final = "serving_emberpool_dev_"
-"""How kube-state-metrics writes the label that puts a resident into rotation, up to the policy's name."""
-_COUNTS: Final = frozenset({Measures.REQUESTS, Measures.QUEUE_DEPTH})
 
 
 def objective_findings(subject: Subject) -> Iterator[Finding]:
-    """Yield what is to be said of every policy's objective and signals."""
+    """Yield what is to be said of every policy's objective, and of how long its queue may take."""
     for policy in subject.policies.policies.values():
-        yield from _buckets(policy)
+        yield from _beyond_queue(subject, policy)
+        yield from _buckets(subject, policy)
         yield from _promotion(subject, policy)
-        yield from _drain(policy)
-        yield from _unseen(policy)
-        for index, signal in enumerate(policy.spec.signals):
-            if isinstance(signal, Prometheus):
-                yield from _query(policy, index, signal)
-            yield from _server(policy, index)
+        yield from _drain(subject, policy)
 
 
-# ------------------------------------------------------------------ the objective
-
-
-def _objective_place(policy: ScalingPolicy) -> Place:
+def objective_place(policy: ScalingPolicy) -> Place:
+    """Point at a policy's objective."""
     ttft = policy.spec.objectives.ttft
     key = "milliseconds" if ttft.milliseconds is not None else "seconds"
     return Place.of(policy, "spec", "objectives", "ttft", key)
 
 
-def _buckets(policy: ScalingPolicy) -> Iterator[Finding]:
-    """A share of requests within the objective is exact on an edge only; between two it is interpolated."""
+def _beyond_queue(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
+    """A request that waits is refused before an objective as long as that is missed, and so no wait puts it at risk."""
+    limit, assumed = policy.spec.objectives.ttft.limit_seconds, subject.assumptions
+    if limit < patience(assumed):
+        return
+    if limit >= assumed.gateway_deadline_seconds:
+        refused = f"{assumed.gateway_deadline_seconds} s after which the gateway refuses whatever has no first token"
+    else:
+        refused = f"{patience(assumed)} s after which the gateway refuses what still waits"
+    heard = through_gateway(policy)
+    yield Finding(
+        code=Code.OBJECTIVE_BEYOND_QUEUE,
+        severity=Severity.WARNING if heard else Severity.INFO,
+        place=objective_place(policy),
+        message=(
+            f"{limit:g} s is no less than the {refused}: a request{'' if heard else ' that comes through one'} is turned away"
+            " with 503 before it is late, so that its wait alone never puts the objective at risk"
+        ),
+        hint=_shorter(policy, patience(assumed)),
+        terms=(
+            Term(name="objective", value=limit, unit=SECONDS, origin="objectives.ttft"),
+            patience_term(assumed),
+            Term(
+                name="no first token after",
+                value=float(assumed.gateway_deadline_seconds),
+                unit=SECONDS,
+                origin="assumption gatewayDeadlineSeconds",
+            ),
+        ),
+    )
+
+
+def _shorter(policy: ScalingPolicy, refused: int) -> str:
+    """Name the longest objective below a time that can be read exactly."""
+    told = "; --assume gatewayQueueSeconds=N and gatewayDeadlineSeconds=N tell of other limits"
+    common = frozenset.intersection(*map(frozenset, _histograms(policy).values() or [GATEWAY_EDGES]))
+    below = max((edge for edge in common if edge < refused), default=None)
+    return (f"{below:g} s is the longest that histograms show exactly" if below else "promise less") + told
+
+
+def _buckets(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
+    """A share of requests within the objective is exact on an edge only; between two it is interpolated.
+
+    Nothing is said of an objective that no request at the gateway ever misses: another one has to come first.
+    """
     limit = policy.spec.objectives.ttft.limit_seconds
+    if through_gateway(policy) and limit >= patience(subject.assumptions):
+        return
     edges = _histograms(policy)
     lacking = [f"{name} ({_around(limit, each)})" for name, each in edges.items() if limit not in each]
     if lacking:
         yield Finding(
             code=Code.OBJECTIVE_BETWEEN_BUCKETS,
             severity=Severity.WARNING,
-            place=_objective_place(policy),
+            place=objective_place(policy),
             message=(
                 f"{limit:g} s is no edge of {' nor of '.join(lacking)} TTFT histogram: shares of requests over it are"
                 " interpolated"
@@ -79,7 +114,7 @@ def _buckets(policy: ScalingPolicy) -> Iterator[Finding]:
 def _histograms(policy: ScalingPolicy) -> dict[str, tuple[float, ...]]:
     """Return whose TTFT histograms tell of the policy, with their edges in seconds."""
     found: dict[str, tuple[float, ...]] = {}
-    if any(isinstance(signal, Pushed) for signal in policy.spec.signals):
+    if through_gateway(policy):
         found["the gateway's"] = GATEWAY_EDGES
     if policy.spec.engine.type in _EDGES:
         found["the engine's"] = _EDGES[policy.spec.engine.type]
@@ -93,9 +128,10 @@ def _better_edges(limit: float, edges: Mapping[str, tuple[float, ...]]) -> str:
         whose = "that both histograms have" if len(edges) > 1 else "of the histogram"
         return f"the nearest edges {whose}: {_around(limit, common)}"
     each = ", ".join(f"{name}: {_around(limit, own)}" for name, own in edges.items())
-    return (
-        f"the nearest edges are {each}; beyond a histogram's last edge it can't tell how late a request was"
-    )
+    told = f"the nearest edges are {each}"
+    if limit > min(max(own) for own in edges.values()):
+        told += "; beyond a histogram's last edge it can't tell how late a request was"
+    return told
 
 
 def _around(limit: float, edges: tuple[float, ...]) -> str:
@@ -110,7 +146,7 @@ def _promotion(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
         yield Finding(
             code=Code.OBJECTIVE_BELOW_PROMOTION,
             severity=Severity.WARNING,
-            place=_objective_place(policy),
+            place=objective_place(policy),
             message=(
                 f"{limit:g} s is shorter than the {takes.total:.2f} s after which a burst's first requests are answered by a"
                 " promoted resident, at worst"
@@ -120,18 +156,22 @@ def _promotion(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
         )
 
 
-def _drain(policy: ScalingPolicy) -> Iterator[Finding]:
-    """The drain term asks for too little when a drain may take longer than the objective.
+def _drain(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
+    """The drain term asks for too little when a drain may take longer than the objective, or than requests may wait.
 
-    The deadline term makes up for it, where somebody tells how long the oldest request has waited; so nothing is said of
-    the two defaults there, nor of a drain that is as short as can be written.
+    The shorter of the two counts. The deadline term makes up for a long drain, where somebody tells how long the oldest
+    request has waited and it may wait for so long; so nothing is said of the two defaults there, nor of a drain that is as
+    short as can be written. Entries of a work queue have no first token, so a policy that knows of no other queue is left
+    alone.
     """
     drain, limit = policy.spec.serving.queue_drain_seconds, policy.spec.objectives.ttft.limit_seconds
-    aged = any(
-        not isinstance(signal, EngineMetrics | Prometheus)
-        or (isinstance(signal, Prometheus) and signal.measures is Measures.QUEUE_AGE_SECONDS)
-        for signal in policy.spec.signals
-    )
+    if through_gateway(policy) and limit >= patience(subject.assumptions):
+        yield from _drain_beyond_queue(subject, policy)
+        return
+    aged = _tells_age(policy)
+    works = any(isinstance(signal, RedisSignal) for signal in policy.spec.signals)
+    if works and not aged:
+        return
     if drain <= max(limit, _SHORTEST_DRAIN) or (aged and (drain, limit) == _DEFAULT_DRAIN_AND_LIMIT):
         return
     rest = (
@@ -152,116 +192,28 @@ def _drain(policy: ScalingPolicy) -> Iterator[Finding]:
     )
 
 
-# ------------------------------------------------------------------ the signals
-
-
-def _unseen(policy: ScalingPolicy) -> Iterator[Finding]:
-    signals = policy.spec.signals
-    if not any(sees_demand(signal, serving=True) for signal in signals):
-        yield Finding(
-            code=Code.DEMAND_UNSEEN,
-            severity=Severity.ERROR,
-            place=Place.of(policy, "spec", "signals"),
-            message="no signal tells how many requests there are: a share of late first tokens only corrects",
-            hint="add {name: gateway, type: Pushed} or {name: engine, type: EngineMetrics}",
-        )
-    elif policy.spec.serving.min == 0 and not any(sees_demand(signal, serving=False) for signal in signals):
-        yield Finding(
-            code=Code.FIRST_REQUEST_UNSEEN,
-            severity=Severity.ERROR,
-            place=Place.of(policy, "spec", "serving", "min"),
-            message="with nothing serving, no signal sees the next request: engines that don't serve tell of none",
-            hint="add {name: gateway, type: Pushed} or a queue to signals, or set serving.min: 1",
-        )
-
-
-def _server(policy: ScalingPolicy, index: int) -> Iterator[Finding]:
-    match policy.spec.signals[index]:
-        case Prometheus(server=None):
-            flag = "--prometheus"
-        case RedisSignal() as signal if signal.server.addresses is None:
-            flag = "--redis"
-        case _:
-            return
-    yield Finding(
-        code=Code.SERVER_UNNAMED,
-        severity=Severity.INFO,
-        place=Place.of(policy, "spec", "signals", index, "server"),
-        message=f"names no server: it is missing unless the controller is started with {flag}",
-        hint=f"start the controller with {flag}, or name a server here",
+def _tells_age(policy: ScalingPolicy) -> bool:
+    """Whether some signal tells how long the oldest request has waited."""
+    return through_gateway(policy) or any(
+        isinstance(signal, Prometheus) and signal.measures is Measures.QUEUE_AGE_SECONDS
+        for signal in policy.spec.signals
     )
 
 
-def _query(policy: ScalingPolicy, index: int, signal: Prometheus) -> Iterator[Finding]:
-    place = Place.of(policy, "spec", "signals", index, "query")
-    for name, instead in queries.gone(signal.query):
+def _drain_beyond_queue(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
+    drain, refused = policy.spec.serving.queue_drain_seconds, patience(subject.assumptions)
+    if drain > refused:
         yield Finding(
-            code=Code.METRIC_GONE,
+            code=Code.DRAIN_SLOWER_THAN_QUEUE,
             severity=Severity.WARNING,
-            place=place,
-            message=f"vLLM has no {name} any more",
-            hint=f"it is {instead} now" if instead else "nothing took its place",
+            place=Place.of(policy, "spec", "serving", "queueDrainSeconds"),
+            message=(
+                f"a queue may take {drain} s to drain, and the gateway refuses what has waited for {refused} s: the"
+                " requests at its end may be turned away, and the objective asks for no more"
+            ),
+            hint=f"queueDrainSeconds: {refused} or less promotes more for the same queue",
+            terms=(
+                Term(name="drain", value=float(drain), unit=SECONDS, origin="serving.queueDrainSeconds"),
+                patience_term(subject.assumptions),
+            ),
         )
-    if signal.measures in _COUNTS and queries.calls(
-        signal.query, "rate", "irate", "increase", "delta", "deriv"
-    ):
-        yield Finding(
-            code=Code.QUERY_IS_RATE,
-            severity=Severity.WARNING,
-            place=place,
-            message=f"answers with a change over time, and measures {signal.measures} is a number of requests at a moment",
-            hint="read a gauge, such as sum(vllm:num_requests_waiting)",
-        )
-    if signal.measures is Measures.TTFT_SHARE_OVER_OBJECTIVE:
-        yield from _share(policy, place, signal.query)
-
-
-def _share(policy: ScalingPolicy, place: Place, query: str) -> Iterator[Finding]:
-    """The share over the objective, from buckets: 1 − (requests within it) / (all requests), of serving residents only."""
-    limit = policy.spec.objectives.ttft.limit_seconds
-    if queries.calls(query, "histogram_quantile"):
-        yield Finding(
-            code=Code.QUERY_IN_SECONDS,
-            severity=Severity.ERROR,
-            place=place,
-            message="histogram_quantile answers with seconds, and what is measured is a share from 0 to 1",
-            hint=_form(policy),
-        )
-        return
-    found = queries.edges(query)
-    if not queries.divides(query) or not found:
-        yield Finding(
-            code=Code.QUERY_NOT_A_SHARE,
-            severity=Severity.WARNING,
-            place=place,
-            message='doesn\'t divide the requests in a bucket (le="…") by all requests, so it may be no share',
-            hint=_form(policy),
-        )
-    elif not any(math.isclose(edge, limit) for edge in found):
-        yield Finding(
-            code=Code.QUERY_OTHER_OBJECTIVE,
-            severity=Severity.WARNING,
-            place=place,
-            message=f"asks about {' and '.join(f'{edge:g} s' for edge in found)}, and the objective is {limit:g} s",
-            hint=f'le="{limit:g}" or another objective',
-        )
-    if _SERVING_LABEL not in query:
-        yield Finding(
-            code=Code.QUERY_COUNTS_PAUSED,
-            severity=Severity.WARNING,
-            place=place,
-            message="counts every resident, also those that only answer proofs and warm-up requests",
-            hint=_form(policy),
-        )
-
-
-def _form(policy: ScalingPolicy) -> str:
-    """Write the query that would be right, with a join to the pods in rotation by kube-state-metrics' `kube_pod_labels`."""
-    limit = float(policy.spec.objectives.ttft.limit_seconds)
-    label = _SERVING_LABEL + policy.metadata.name.replace("-", "_")
-    metric = "vllm:time_to_first_token_seconds"
-    join = f'* on (namespace, pod) group_left () kube_pod_labels{{label_{label}="true"}}'
-    return (
-        f'1 - sum(rate({metric}_bucket{{le="{limit}"}}[1m]) {join}) / sum(rate({metric}_count[1m]) {join}), with'
-        f" kube-state-metrics started with --metric-labels-allowlist=pods=[serving.emberpool.dev/{policy.metadata.name}]"
-    )

@@ -53,6 +53,11 @@ def divides(query: str) -> bool:
     return "/" in _bare(query)
 
 
+def subtracts(query: str) -> bool:
+    """Whether a query takes something off."""
+    return "-" in _RANGE.sub(" ", _bare(query))
+
+
 def names(query: str) -> list[str]:
     """List the words of a query: metrics, functions, labels."""
     return _NAME.findall(_RANGE.sub(" ", _bare(query)))

@@ -7,13 +7,17 @@ from typing import Final
 from scaler.policy.fleet import Fleet
 from scaler.policy.lint.clock import clock_findings
 from scaler.policy.lint.costs import cost_findings, fleet_costs
+from scaler.policy.lint.counting import counting_findings
 from scaler.policy.lint.engines import engine_findings
 from scaler.policy.lint.findings import Figure, Finding
 from scaler.policy.lint.lending import lending_findings
 from scaler.policy.lint.memory import SeatMemory, memory_findings, seat_memory
 from scaler.policy.lint.objectives import objective_findings
+from scaler.policy.lint.path import Stage, path
 from scaler.policy.lint.reach import reach_findings
+from scaler.policy.lint.refusals import refusal_findings
 from scaler.policy.lint.resizing import replenishing, shrinking
+from scaler.policy.lint.signals import signal_findings
 from scaler.policy.lint.sizes import size_findings
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.template import template_findings
@@ -28,6 +32,9 @@ _CHECKS: Final[Sequence[Callable[[Subject], Iterator[Finding]]]] = (
     memory_findings,
     reach_findings,
     objective_findings,
+    signal_findings,
+    counting_findings,
+    refusal_findings,
     clock_findings,
     lending_findings,
     engine_findings,
@@ -61,10 +68,12 @@ class PolicyReport:
     Attributes:
         policy: the policy.
         times: its worst-case times.
+        path: after how long each part of a request's path through a gateway ends.
     """
 
     policy: ScalingPolicy
     times: tuple[Figure, ...]
+    path: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +99,7 @@ def lint(subject: Subject) -> Report:
         subject=subject,
         fleets=tuple(_fleet(subject, fleet) for fleet in subject.policies.fleets.values()),
         policies=tuple(
-            PolicyReport(policy=policy, times=policy_times(subject, policy))
+            PolicyReport(policy=policy, times=policy_times(subject, policy), path=path(subject, policy))
             for policy in subject.policies.policies.values()
         ),
         findings=tuple(finding for check in _CHECKS for finding in check(subject)),

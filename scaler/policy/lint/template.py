@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from scaler.policy.document import look_up
 from scaler.policy.fleet import Fleet
-from scaler.policy.lint.assumptions import PAUSE_DEADLINE_SECONDS
+from scaler.policy.lint.assumptions import POD_DRAIN_SECONDS, STOP_SECONDS
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import SEATS, SECONDS, Finding, Severity, Term
 from scaler.policy.lint.manifests import PodTemplate
@@ -19,8 +19,6 @@ from warmpool.seats import FLEET_LABEL
 
 _GPU: Final = re.compile(r"(nvidia|amd|intel)\.com/(gpu|mig-.*)|gpu\.intel\.com/.*")
 """Resources by which device plugins hand out GPUs."""
-_DEFAULT_GRACE: Final = 30
-"""`terminationGracePeriodSeconds` of a pod that doesn't say (Kubernetes, core/v1 PodSpec)."""
 _DEFAULT_PROGRESS: Final = 600
 """`progressDeadlineSeconds` of a Deployment that doesn't say (Kubernetes, apps/v1 DeploymentSpec)."""
 _DEFAULT_UNAVAILABLE: Final = "25%"
@@ -38,7 +36,7 @@ def template_findings(subject: Subject) -> Iterator[Finding]:
         yield from _label(template)
         yield from _residents(subject, template, fleets[0])
         yield from _gpus(template, fleets[0])
-        yield from _grace(subject, template)
+        yield from _grace(template)
         yield from _progress(subject, template, fleets[0])
         yield from _readiness(template)
         yield from _unavailable(template, fleets[0])
@@ -205,31 +203,35 @@ def _gpus_of(container: dict[str, Any]) -> int:
 # ------------------------------------------------------------------ how long it has
 
 
-def _grace(subject: Subject, template: PodTemplate) -> Iterator[Finding]:
-    """SIGTERM drains every resident that serves, then pauses it; after the grace everything is killed."""
-    written = template.pod("spec", "terminationGracePeriodSeconds")
-    grace = written if isinstance(written, int) else _DEFAULT_GRACE
-    drain = subject.assumptions.drain_seconds
-    needed = drain + PAUSE_DEADLINE_SECONDS
+def _grace(template: PodTemplate) -> Iterator[Finding]:
+    """SIGTERM has the agent drain every resident that serves, then stop the engines; after the grace everything is killed.
+
+    What the agent gives is fixed: a longer grace gives the requests nothing.
+    """
+    grace, needed = template.grace_seconds, POD_DRAIN_SECONDS + STOP_SECONDS
     if grace >= needed:
         return
-    default = "" if written is not None else ", Kubernetes' default"
     yield Finding(
         code=Code.GRACE_TOO_SHORT,
-        severity=Severity.ERROR if grace < drain else Severity.WARNING,
+        severity=Severity.ERROR if grace < POD_DRAIN_SECONDS else Severity.WARNING,
         place=template.place("spec", "terminationGracePeriodSeconds"),
         message=(
-            f"the pod has {grace} s to end{default}, and a drain takes up to {drain} s with"
-            f" {PAUSE_DEADLINE_SECONDS:.0f} s more to stop the engine"
+            f"the pod has {grace} s to end, and its agent gives requests up to {POD_DRAIN_SECONDS:.0f} s and the engines"
+            f" {STOP_SECONDS:.0f} s more to stop"
         ),
         hint=f"terminationGracePeriodSeconds: {needed:.0f} or more",
         terms=(
-            Term(name="drain, at most", value=float(drain), unit=SECONDS, origin="assumption drainSeconds"),
             Term(
-                name="pausing, at most",
-                value=PAUSE_DEADLINE_SECONDS,
+                name="drain, at most",
+                value=POD_DRAIN_SECONDS,
                 unit=SECONDS,
-                origin="scaler.runtime.actuator.Deadlines.pause",
+                origin="warmpool.agent.seat.DRAIN_AT_END_SECONDS",
+            ),
+            Term(
+                name="stopping, at most",
+                value=STOP_SECONDS,
+                unit=SECONDS,
+                origin="warmpool.agent.life.STOP_GRACE_SECONDS",
             ),
         ),
     )

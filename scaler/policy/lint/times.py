@@ -32,15 +32,16 @@ _BORROWS: Final = "beyond serving.min preemptible work only borrows seats"
 
 def policy_times(subject: Subject, policy: ScalingPolicy) -> tuple[Figure, ...]:
     """Return the times of one policy."""
-    floor, most = policy.spec.serving.min, _most(subject, policy)
+    floor, most = policy.spec.serving.min, most_at_once(subject, policy)
     least = max(1, floor)
     figures = [Figure(name="0→1", unit=SECONDS, never=f"serving.min keeps {floor} serving")]
     if floor == 0:
-        figures = [first_on_spare(subject, policy), _first_on_new(subject, policy)]
+        figures = [_first_on_spare(subject, policy), _first_on_new(subject, policy)]
     if most > least:
         figures.append(_onto_spares(subject, policy, least, most))
         figures += _onto_neighbours(subject, policy)
-        figures += _onto_new(subject, policy, least, most)
+        if (new := all_on_new(subject, policy)) is not None:
+            figures.append(new)
         figures += _onto_own(subject, policy, least, most)
     if most > floor:
         paused = _paused(subject, policy, most)
@@ -79,8 +80,33 @@ def promotion(
     return terms
 
 
-def first_on_spare(subject: Subject, policy: ScalingPolicy) -> Figure:
-    """Return 0→1 where a seat is spare: signal + tick + promotion."""
+def ready_seat(subject: Subject, policy: ScalingPolicy) -> Figure:
+    """Return how long a request that nobody else can serve waits for a resident on a seat that stands ready."""
+    if policy.spec.serving.min == 0:
+        return _first_on_spare(subject, policy)
+    if not ready_seats(subject, policy):
+        return Figure(name=f"burst on a {_standing(policy)}", unit=SECONDS, never=_none_ready(policy))
+    return burst_on_spare(subject, policy)
+
+
+def new_seat(subject: Subject, policy: ScalingPolicy) -> Figure:
+    """Return how long such a request waits where a seat has to be made: the first after a rest, else the last of a burst."""
+    if policy.spec.serving.min == 0:
+        return _first_on_new(subject, policy)
+    figure = all_on_new(subject, policy)
+    if figure is not None:
+        return figure
+    never = _BORROWS if policy.spec.preemptible else "no seat can be added that it may serve on"
+    return Figure(name="on a new seat", unit=SECONDS, never=never)
+
+
+def ready_seats(subject: Subject, policy: ScalingPolicy) -> int:
+    """Return the seats that stand ready for a policy on all its fleets."""
+    return sum(_ready(subject, policy, fleet) for fleet in subject.fleets_of(policy))
+
+
+def _first_on_spare(subject: Subject, policy: ScalingPolicy) -> Figure:
+    """0→1 where a seat is spare: signal + tick + promotion."""
     name = f"0→1 on a {_standing(policy)}"
     fleets = [fleet for fleet in subject.fleets_of(policy) if _ready(subject, policy, fleet)]
     delay = fastest(policy, subject.assumptions, serving=False)
@@ -158,10 +184,14 @@ def _onto_neighbours(subject: Subject, policy: ScalingPolicy) -> list[Figure]:
     return [Figure(name="+1 on a seat of lower priority", unit=SECONDS, terms=terms)]
 
 
-def _onto_new(subject: Subject, policy: ScalingPolicy, least: int, most: int) -> list[Figure]:
-    """To all that can ever serve: the fleets grow side by side, and the slowest of them counts."""
-    if policy.spec.preemptible:
-        return []
+def all_on_new(subject: Subject, policy: ScalingPolicy) -> Figure | None:
+    """Return how long it takes to all that can ever serve: the fleets grow side by side, and the slowest of them counts.
+
+    None where that takes no new seat.
+    """
+    least, most = max(1, policy.spec.serving.min), most_at_once(subject, policy)
+    if policy.spec.preemptible or most <= least:
+        return None
     fleets = subject.fleets_of(policy)
     grown, remaining = [], most - least - sum(fleet.spec.spare.min for fleet in fleets)
     for index, fleet in enumerate(fleets):
@@ -173,13 +203,13 @@ def _onto_new(subject: Subject, policy: ScalingPolicy, least: int, most: int) ->
             grown.append(growing(subject, Resizing(fleet=fleet, start=present, goal=present + added)))
             remaining -= added
     if not grown:
-        return []
+        return None
     name, slow = f"{least}→{most} on new seats", _slowest(grown)
     delay = fastest(policy, subject.assumptions, serving=True)
     if delay is None:
-        return [Figure(name=name, unit=SECONDS, never=_BLIND)]
+        return Figure(name=name, unit=SECONDS, never=_BLIND)
     terms = (*delay.terms, *slow.terms, *promotion(subject, policy, fleets, most - least))
-    return [Figure(name=name, unit=SECONDS, terms=terms, never=slow.never and f"{slow.name}: {slow.never}")]
+    return Figure(name=name, unit=SECONDS, terms=terms, never=slow.never and f"{slow.name}: {slow.never}")
 
 
 def _onto_own(subject: Subject, policy: ScalingPolicy, least: int, most: int) -> list[Figure]:
@@ -258,7 +288,7 @@ def _deleted(subject: Subject, policy: ScalingPolicy, paused: Figure) -> Figure:
     return Figure(name=name, unit=SECONDS, terms=(*paused.terms, *slow.terms), never=never)
 
 
-def _most(subject: Subject, policy: ScalingPolicy) -> int:
+def most_at_once(subject: Subject, policy: ScalingPolicy) -> int:
     """Return the residents that can serve at once; of work that borrows, what it owns and what may be lent."""
     most = most_serving(subject, policy)
     if not policy.spec.preemptible:

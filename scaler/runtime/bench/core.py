@@ -80,7 +80,7 @@ class _Moving:
     def observed_at(self, policy: PolicyName) -> float | None:
         """Return no time."""
         del policy
-        return None  # noqa: RET501, PLR1711 - mypy wants it said
+        return None
 
     def seen(self, policies: Iterable[PolicyName]) -> None:
         """Take note of nothing."""

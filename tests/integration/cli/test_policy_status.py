@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaler.cli.app import main
-from tests.integration.cli.fake_controller import FakeController
+from tests.integration.cli.fake_controller import FakeController, serving
 
 FAULT = {
     "file": "policies/chat.yaml",
@@ -112,6 +112,23 @@ def test_json_is_what_the_controller_said_with_the_same_exit_code(
     body = status(lastAttempt=attempt("Rejected", faults=[FAULT]), newer="field")
     code, out, _ = ask(controller, capsys, body, "-o", "json")
     assert (code, json.loads(out)) == (1, body)
+
+
+def test_a_controller_that_is_not_there_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FakeController()) as fake:
+        nowhere = fake.url
+    code = main(["policy", "status", "--server", nowhere])
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, "")
+    assert captured.err.startswith(f"error: no controller answers at {nowhere} (")
+    assert "hint: start one with `emberpool local`" in captured.err
+
+
+def test_what_answers_as_no_controller_does_ends_with_2(
+    controller: FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(controller, capsys, {"hash": 3})[0] == 2
+    assert main(["policy", "status", "--server", f"{controller.url}/elsewhere"]) == 2
 
 
 def test_policies_that_nobody_wrote(controller: FakeController, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from scaler.cli.app import main
 from scaler.core.model import (
@@ -109,6 +110,47 @@ def test_explain_says_why_in_sentences(capsys: pytest.CaptureFixture[str], state
         "Fleet shared: 3 seats (2 serving, 1 spare, 0 held)",
         "  - 1 seat to be started so that 1 spare seat are there again. [Replenishing]",
     ]
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_explain_as_data_is_the_record_with_its_sentences(
+    capsys: pytest.CaptureFixture[str], state: Path, output: str
+) -> None:
+    code, out, err = run(capsys, "decision", "explain", "2", "--state-dir", str(state), "-o", output)
+    found = json.loads(out) if output == "json" else YAML(typ="safe").load(out)
+    written = (state / "decisions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert (code, err, found) == (0, "", json.loads(written[1]))
+    (reason,) = found["decision"]["policies"]["chat"]["reasons"]
+    assert reason["sentence"].startswith("Demand reached 12 requests")
+
+
+@pytest.mark.parametrize("command", ["list", "explain"])
+def test_a_ledger_that_is_named_without_its_option_is_told_which_one(
+    capsys: pytest.CaptureFixture[str], state: Path, command: str
+) -> None:
+    code, out, err = run(capsys, "decision", command, str(state))
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: no path can stand here, and {state} does\n\n"
+        f"hint: a state directory is given with its option: --state-dir {state}\n\n"
+    )
+    _, _, err = run(capsys, "decision", command, str(state / "decisions.jsonl"))
+    assert f"hint: a ledger is given with its option: --file {state}/decisions.jsonl\n" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "/nowhere/at/all"], "got unexpected extra argument(s) (/nowhere/at/all)"),
+        (["explain", "second"], "invalid value for '[NUMBER]'"),
+    ],
+)
+def test_what_is_no_path_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, _, err = run(capsys, "decision", *arguments)
+    assert code == 2
+    assert err.startswith(f"error: {message}")
 
 
 def test_explain_takes_the_last_of_a_number(capsys: pytest.CaptureFixture[str], state: Path) -> None:

@@ -61,6 +61,10 @@ spec:
         resources: {limits: {nvidia.com/gpu: "1"}}
       readinessGates:
       - conditionType: emberpool.dev/admitted"""
+ASSUMED = (
+    "the engine of chat is not told its port here: it is taken to listen on port 8000, as vLLM does by default; if it"
+    " listens elsewhere, say so with --port N in its command or its container's args, or as enginePort in the annotation"
+)
 FACTS = "container vllm, port 8001, enginePort 8000, pausedMiB 16800"
 
 
@@ -83,6 +87,7 @@ def said(name: str) -> str:
         f"{name}: Deployment chat: label emberpool.dev/fleet: chat\n"
         f"{name}: Deployment chat: annotation emberpool.dev/residents: resident chat added ({FACTS})\n"
         f"{name}: Deployment chat: readiness gate: emberpool.dev/admitted\n"
+        f"note: {ASSUMED}\n"
     )
 
 
@@ -172,7 +177,7 @@ def test_json_says_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
             },
         ],
         "residents": [resident],
-        "notes": [],
+        "notes": [ASSUMED],
     }
 
 

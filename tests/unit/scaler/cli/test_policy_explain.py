@@ -26,8 +26,23 @@ spec: {fleets: [{name: own, targetInFlight: 8}, {name: spares, targetInFlight: 8
 apiVersion: emberpool.dev/v1alpha1
 kind: ScalingPolicy
 metadata: {name: code}
-spec: {fleets: [{name: spares, targetInFlight: 8}], serving: {min: 0}}
+spec:
+  fleets: [{name: spares, targetInFlight: 8}]
+  serving: {min: 0}
+  signals: [{name: engines, type: EngineMetrics}, {name: up, type: Prometheus, query: up, measures: QueueDepth}]
 """
+LIST = (
+    SET
+    + """---
+apiVersion: emberpool.dev/v1alpha1
+kind: ScalingPolicy
+metadata: {name: list}
+spec:
+  fleets: [{name: own, targetInFlight: 8}]
+  serving: {min: 0, queueDrainSeconds: 60}
+  signals: [{name: jobs, type: RedisList, key: jobs, server: {addresses: ["redis:6379"]}}]
+"""
+)
 
 
 @pytest.fixture
@@ -123,6 +138,60 @@ def test_the_term_that_rules_is_marked(
     assert line.strip().startswith(marked)
 
 
+def test_a_work_queue_says_what_it_asks_for_and_of_what_that_is_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "list.yaml"
+    file.write_text(LIST, "utf-8")
+    arguments = [str(file), "--load", "list=4", "--service", "list=30", "--backlog", "list=60", "--for", "0"]
+    _, out, _ = run(capsys, *arguments)
+    assert (
+        "Load:      list 4 in flight, 0 queued (the oldest for 0 s), 60 in work queues, 30 s a request\n"
+        in out
+    )
+    # each slot takes up 2 more within a minute, and what it has: 4 + 60 / 3
+    assert (
+        "    With work queues:    24 = 4 in flight + 60 waiting / (1 + 0.0333 per second and slot × 60 s)   ← rules\n"
+        in out
+    )
+    _, out, _ = run(capsys, *arguments, "-o", "json")
+    tree = json.loads(out)
+    terms = tree["answers"][0]["policies"]["list"]
+    assert (terms["ruledBy"], terms["terms"]["backlog"]) == ("backlog", pytest.approx(24.0))
+    assert (tree["loads"]["list"]["backlog"], tree["loads"]["list"]["backlogAgeSeconds"]) == (60, 0)
+
+
+def test_a_list_knows_no_age(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "list.yaml"
+    file.write_text(LIST, "utf-8")
+    code, _, err = run(capsys, str(file), "--backlog", "list=10", "--backlog-age", "list=1")
+    assert (code, err) == (
+        2,
+        (
+            "error: --backlog-age list: none of its signals says the age of a work queue\n\n"
+            "hint: such signals have type RedisStream, RedisSortedSet, Pushed: add one to spec.signals\n\n"
+        ),
+    )
+
+
+def test_before_anybody_knows_how_long_work_takes_it_gets_one_seat(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "list.yaml"
+    file.write_text(LIST, "utf-8")
+    _, out, _ = run(capsys, str(file), "--backlog", "list=60", "--for", "0")
+    assert (
+        "With work queues:    8 for 60 waiting: one seat at first, then twice what serves, until it is known"
+        in out
+    )
+
+
+def test_how_long_the_oldest_work_has_waited_is_told(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    _, out, _ = run(capsys, file, "--backlog", "chat=5", "--backlog-age", "chat=90", "--for", "0")
+    assert "5 in work queues (the oldest for 90 s)" in out
+    assert "5 entries in the work queue, the oldest for 90 s" in out
+
+
 def test_how_long_a_request_takes_says_how_long_a_queue_waits(
     capsys: pytest.CaptureFixture[str], file: str
 ) -> None:
@@ -142,12 +211,18 @@ def test_json_holds_every_change_with_its_terms(capsys: pytest.CaptureFixture[st
         "inFlight": 20,
         "queued": 0,
         "oldestWaitSeconds": 0,
+        "backlog": None,
+        "backlogAgeSeconds": None,
         "serviceSeconds": 10,
     }
     assert [answer["seconds"] for answer in tree["answers"]] == [0, 1, 61, 62]
     chat = tree["answers"][0]["policies"]["chat"]
     assert chat["ruledBy"] == "burst"
-    assert chat["terms"].keys() == {"mean", "peak", "drain", "deadline", "atRisk", "predictedWaitSeconds"}
+    assert chat["terms"].keys() == {
+        *("mean", "peak", "drain", "backlog", "deadline", "atRisk", "predictedWaitSeconds"),
+        "finishedPerSecondAndSlot",
+    }
+    assert chat["terms"]["finishedPerSecondAndSlot"] == pytest.approx(0.1)
     assert chat["serving"] == {"own": 2, "spares": 1}
     assert tree["answers"][0]["seats"] == {"own": 2, "spares": 3}
 
@@ -253,7 +328,25 @@ def test_a_moment_can_be_given(capsys: pytest.CaptureFixture[str], file: str) ->
             "such as 2026-12-24T08:00:00+01:00",
             id="no-zone",
         ),
-        pytest.param([], "missing option '--load'", "see emberpool policy explain --help", id="no-load"),
+        pytest.param([], "no load is given", "such as --load chat=4, or --backlog batch=300", id="no-load"),
+        pytest.param(
+            ["--load", "chat=1", "--backlog-age", "chat=10"],
+            "--backlog-age chat: no work of it waits",
+            "give --backlog chat=N as well",
+            id="the-age-of-no-work",
+        ),
+        pytest.param(
+            ["--backlog", "code=10"],
+            "--backlog code: none of its signals says how much waits in a work queue",
+            "such signals have type RedisList, RedisStream, RedisSortedSet, Pushed: add one to spec.signals",
+            id="no-work-queue",
+        ),
+        pytest.param(
+            ["--backlog", "chat=1.5"],
+            "--backlog chat=1.5: must be a whole number",
+            "such as --backlog chat=2: requests, residents and seats are counted",
+            id="half-an-entry",
+        ),
     ],
 )  # fmt: skip
 def test_what_must_be_mended_ends_with_2(

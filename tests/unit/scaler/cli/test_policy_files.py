@@ -54,6 +54,21 @@ def test_a_hyphen_is_stdin(
     assert run(capsys, command, "-")[0] == 0
 
 
+def test_faults_come_in_the_order_of_the_files_as_they_are_named_stdin_among_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torn.yaml").write_text("kind: [", "utf-8")
+    pipe(monkeypatch, BAD.replace("own", "piped").replace("chat", "talk"))
+    assert main(["policy", "validate", "torn.yaml", "-", "bad.yaml", "-", "nowhere.yaml"]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1] for line in errors] == [
+        "torn.yaml:1:8",
+        "stdin:4:18",
+        "bad.yaml:4:18",
+        "nowhere.yaml:1:1",
+    ]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_fault_in_stdin_has_its_place(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str

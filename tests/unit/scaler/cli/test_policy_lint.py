@@ -59,6 +59,8 @@ Policy chat: on spares
   1→5 on new seats      > 60.2s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
   5→0, paused           2m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
   5→0, seats deleted    7m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
+  PATH    READY-SEAT   OBJECTIVE   QUEUE   NEW-SEAT   CONNECT   FIRST-TOKEN   SILENCE   DEMOTED   SWITCHED   POD-ENDS
+  after   0.23s        1.00s       60.0s   > 60.2s    1.00s     2m            5m        30.0s     5.00s      10.0s
 
 Policy code: on spares
   TIME                 AT MOST   MADE OF
@@ -67,6 +69,8 @@ Policy code: on spares
   1→6 on new seats     > 60.1s   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s
   6→1, paused          2m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
   6→1, seats deleted   7m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
+  PATH    READY-SEAT   OBJECTIVE   QUEUE   NEW-SEAT   CONNECT   FIRST-TOKEN   SILENCE   DEMOTED   SWITCHED   POD-ENDS
+  after   0.18s        1.00s       60.0s   > 60.1s    1.00s     2m            5m        30.0s     5.00s      10.0s
 
 info: {file}:6:21: spec.seat.memoryMiB: whether 2 residents fit a seat can't be told without engine.kvMiB of code [MemoryUnknown]
 
@@ -78,9 +82,13 @@ info: {file}:7:16: spec.spare.min: 2 models share 2 spare seats; as many for eac
 
 hint: they take one model's burst of that size, or several smaller ones, at a time
 
-Assumed: promotionMilliseconds=142, drainSeconds=30 (--assume NAME=VALUE)
+info: {file}:16:18: spec.serving.min: after a rest, while code has the ready seats, a new seat takes 60.2 s at least, and the gateway refuses what has waited for 60 s: requests of the first 0.2 s get 503 instead of an answer [ColdStartRefused]
 
-1 fleet and 2 policies: 0 errors, 0 warnings, 3 notes
+hint: one more of spare.min on one of its fleets, or serving.min: 1; else clients have to try again once
+
+Assumed: promotionMilliseconds=142, drainSeconds=30, gatewayReceiveSeconds=60, gatewayQueueSeconds=60, gatewayConnectSeconds=1, gatewayDeadlineSeconds=120, gatewayIdleSeconds=300, gatewayStallSeconds=300, gatewayDrainSeconds=30 (--assume NAME=VALUE)
+
+1 fleet and 2 policies: 0 errors, 0 warnings, 4 notes
 """
 
 
@@ -113,6 +121,28 @@ def test_wide_says_where_each_part_comes_from(capsys: pytest.CaptureFixture[str]
     assert ["60.0s", "start of chat                  engine.startSeconds"] in lines
 
 
+def test_wide_says_what_happens_on_a_request_s_path(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    _, out, _ = run(capsys, str(file), "-o", "wide", "--assume", "gatewayStallSeconds=7")
+    rows = [re.split(" {3,}", line.strip()) for line in out.splitlines()]
+    assert [
+        "stall",
+        "7.00s",
+        "the connection is cut: the client takes nothing",
+        "assumption gatewayStallSeconds",
+    ] in rows
+    (new,) = [row for row in rows if row[:2] == ["new seat", "> 60.2s"]]
+    assert "start of code unknown" in new[3]
+
+
+def test_what_is_assumed_of_the_gateway_changes_path_and_findings(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    _, out, _ = run(capsys, str(file), "--assume", "gatewayQueueSeconds=100", "--assume", "answerSeconds=20")
+    assert re.search(r"after +0.23s +1.00s +100.0s ", out)
+    assert "[ColdStartRefused]" not in out
+    assert "another model takes their seat (5 s), their pod ends (10 s) [AnswersCut]" in out
+
+
 def test_machines_get_figures_findings_and_their_places(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
@@ -121,7 +151,7 @@ def test_machines_get_figures_findings_and_their_places(
     assert (code, err) == (0, "")
     assert set(tree) == {"policyHash", "assumptions", "fleets", "policies", "findings", "summary"}
     assert tree["assumptions"]["hpaTolerancePercent"] == 10
-    assert tree["summary"] == {"errors": 0, "warnings": 0, "infos": 3}
+    assert tree["summary"] == {"errors": 0, "warnings": 0, "infos": 4}
     (spares,) = tree["fleets"]
     assert set(spares) == {"name", "policies", "times", "costsPerDay", "memory"}
     assert spares["memory"]["residents"][1] == {
@@ -143,6 +173,25 @@ def test_machines_get_figures_findings_and_their_places(
         "never": "serving.min keeps 1 serving",
         "operator": "Sum",
         "terms": [],
+    }
+    queue = next(each for each in tree["policies"][1]["path"] if each["stage"] == "queue")
+    assert queue == {
+        "stage": "queue",
+        "then": "503 QueueTooOld, Retry-After 1 s: no slot became free",
+        "name": "queue",
+        "unit": "seconds",
+        "total": 60.0,
+        "exact": True,
+        "never": None,
+        "operator": "Sum",
+        "terms": [
+            {
+                "name": "queue",
+                "value": 60.0,
+                "unit": "seconds",
+                "origin": "assumption gatewayQueueSeconds",
+            }
+        ],
     }
     assert tree["findings"][1] == {
         "code": "SpareCost",
@@ -172,7 +221,7 @@ def test_machines_get_figures_findings_and_their_places(
 
 def test_yaml_holds_the_same(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     _, out, _ = run(capsys, str(file), "-o", "yaml")
-    assert "summary:\n  errors: 0\n  warnings: 0\n  infos: 3\n" in out
+    assert "summary:\n  errors: 0\n  warnings: 0\n  infos: 4\n" in out
 
 
 WARNED = SET.replace("pausedMiB: 30000", "pausedMiB: 90000")

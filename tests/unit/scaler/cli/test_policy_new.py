@@ -311,6 +311,58 @@ def test_spares_of_a_fleet_that_is_not_new_are_refused(capsys: pytest.CaptureFix
     )
 
 
+def beside(namespace: str) -> list[str]:
+    Path("spares.yaml").write_text(
+        "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet\n"
+        f"metadata: {{name: spares, namespace: {namespace}}}\nspec: {{maxSeats: 4}}\n",
+        "utf-8",
+    )
+    return ["--beside", "spares.yaml", "--target-in-flight", "32"]
+
+
+@pytest.mark.parametrize("flag", ["--fleet", "--shared-fleet"])
+def test_a_fleet_of_another_namespace_is_told_with_the_flag_for_it(
+    capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    arguments = [
+        "chat",
+        flag,
+        "spares",
+        *beside("serving"),
+        *(["--max-seats", "2"] if flag != "--fleet" else []),
+    ]
+    assert run(capsys, *arguments) == (
+        2,
+        "",
+        (
+            "error: there is no fleet spares in namespace default, and one in serving\n\n"
+            "hint: -n serving: a policy and its fleets share one namespace\n\n"
+        ),
+    )
+    assert run(capsys, *arguments, "-n", "serving")[0] == 0
+
+
+def test_a_misspelt_fleet_is_guessed_before_a_new_one_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(capsys, "chat", "--fleet", "spare", *beside("default")) == (
+        2,
+        "",
+        (
+            "error: --fleet spare: there is no such fleet\n\n"
+            "hint: did you mean spares? If it is a new one, say with --max-seats how large it may be\n\n"
+        ),
+    )
+
+
+def test_a_new_fleet_whose_name_looks_like_anothers_is_written_and_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = run(capsys, "chat", "--fleet", "spare", "--max-seats", "2", *beside("default"))
+    assert code == 0
+    assert err.startswith("fleet spare is a new one; there is a fleet spares\n")
+
+
 def test_a_name_that_is_taken_is_found_beside(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "chat", *NUMBERS)
     code, _, err = run(

@@ -496,13 +496,16 @@ def test_a_floor_may_spill_onto_the_bridge() -> None:
     assert compiled(text).policy_specs["chat"].serving_min == 6
 
 
-def test_rules_between_documents_wait_until_each_is_right() -> None:
+def test_rules_between_documents_are_looked_at_beside_the_faults_of_one() -> None:
     text = (
         (FLEET + POLICY)
         .replace("maxSeats: 4", "maxSeats: four")
         .replace("name: spares, t", "name: sparse, t")
     )
-    assert [line.partition(": ")[2].partition(":")[0] for line in faults(text)] == ["spec.maxSeats"]
+    assert [line.partition(": ")[2].partition(":")[0] for line in faults(text)] == [
+        "spec.maxSeats",
+        "spec.fleets[1].name",
+    ]
 
 
 @pytest.mark.parametrize(

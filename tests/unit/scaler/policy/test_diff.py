@@ -5,7 +5,7 @@ import pytest
 from scaler.errors import PolicyError
 from scaler.policy.base import Envelope
 from scaler.policy.diff import Change, check_each, diff
-from scaler.policy.document import parse_documents
+from scaler.policy.document import parse
 
 
 def document(kind: str, name: str, spec: str) -> str:
@@ -25,7 +25,7 @@ def xids(rules: str) -> str:
 
 
 def read(text: str) -> list[Envelope]:
-    return check_each(parse_documents(text, "set.yaml"))
+    return check_each([parse(text, "set.yaml")])
 
 
 def changes(before: str, after: str) -> list[Change]:

@@ -1,11 +1,12 @@
 """Reading YAML: what is refused, what stays text, and where everything stands."""
 
 import time
+from typing import Any
 
 import pytest
 
 from scaler.errors import PolicyError
-from scaler.policy.document import MAX_FAULTS, Document, dotted, parse_documents, show
+from scaler.policy.document import MAX_FAULTS, Document, dotted, parse, parse_documents, show
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
@@ -94,7 +95,7 @@ def test_scalars_follow_the_core_schema(text: str, expected: object) -> None:
         pytest.param(
             "a: *",
             [
-                "1:5: is not valid YAML: expected alphabetic or numeric character, but found the end of the file"
+                "1:4: is not valid YAML: expected alphabetic or numeric character, but found the end of the file"
             ],
             id="the-parsers-sign-for-the-end",
         ),
@@ -137,6 +138,7 @@ def test_what_would_mislead_is_refused(text: str, expected: list[str]) -> None:
 
 
 FIRST = "apiVersion: e/v1\nkind: Fleet\nmetadata: {name: a}\nspec: {}\n"
+FIRST_DATA = {"apiVersion": "e/v1", "kind": "Fleet", "metadata": {"name": "a"}, "spec": {}}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +207,76 @@ def test_a_forgotten_line_of_dashes_is_one_fault_for_each_document(text: str, ex
 )
 def test_the_hint_is_for_what_was_written(text: str, hint: str) -> None:
     assert hints(text) == [hint]
+
+
+# ------------------------------------------------------------------ reading on
+
+
+def read(text: str) -> tuple[list[str], list[Any], bool]:
+    """Return the faults of a text, what its documents say as far as they can be read, and whether that is all."""
+    found = parse(text, "f.yaml")
+    told = [f"{fault.line}:{fault.column}" for fault in found.faults]
+    return told, [document.data for document in found.documents], found.whole
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("a: 1\n---\nb: [\n---\nc: 3\n", (["4:1"], [{"a": 1}, {"c": 3}], False), id="bracket"),
+        pytest.param("b: 'x\n--- # next\nc: 3\n", (["2:1"], [{"c": 3}], False), id="quote"),
+        pytest.param(
+            "b: |\n  ---\n---\nc: 3\n", ([], [{"b": "---\n"}, {"c": 3}], True), id="dashes-in-a-text"
+        ),
+        pytest.param(
+            "a: b: c\n---\n\tx: 1\n---\nc: 3\n---\nd: {\n",
+            (["1:5", "3:1", "7:5"], [{"c": 3}], False),
+            id="three",
+        ),
+        pytest.param("a: b: c\r\n---\r\nd: 1\r\n", (["1:5"], [{"d": 1}], False), id="windows"),
+        pytest.param(
+            "a: 1\n---\na: *x\nb: 2\n", (["3:4"], [{"a": 1}, {"a": None, "b": 2}], True), id="alias"
+        ),
+        pytest.param(
+            "a: */5 8 * * *\nb: @x\nc: [1, & z]\n",
+            (["1:4", "2:4", "3:8"], [{"a": "*/5 8 * * *", "b": "@x", "c": [1, "& z"]}], True),
+            id="no-quotes",
+        ),
+        pytest.param("@a: 1\n---\nb: 1\n", (["1:1"], [{"b": 1}], False), id="a-key-without-quotes"),
+        pytest.param("a: 1\n---\n- 2\n---\nb: 3\n", (["3:1"], [{"a": 1}, {"b": 3}], True), id="list"),
+        pytest.param("- {kind: Fleet}\n---\nb: 3\n", (["1:1"], [{"b": 3}], False), id="documents-in-a-list"),
+        pytest.param(
+            FIRST + "kind: Fleet\n", (["5:1"], [FIRST_DATA], True), id="a-head-again-is-no-document"
+        ),
+        pytest.param(FIRST * 2, (["5:1"], [FIRST_DATA, FIRST_DATA], True), id="no-line-of-dashes"),
+    ],
+)
+def test_what_can_be_read_beside_a_fault_is_read(
+    text: str, expected: tuple[list[str], list[Any], bool]
+) -> None:
+    assert read(text) == expected
+
+
+def test_all_characters_that_keep_a_file_from_being_read_are_told() -> None:
+    assert read("a: \u2028\nb: \ufeff\nc: \x07\n") == (["1:4", "2:4", "3:4"], [], False)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: *x y\n" * 40_000, "- *x y\n" + "- 1\n" * 90_000 + "- *x y\n", "a: [\n---\n" * 100_000]
+)
+def test_reading_on_takes_no_time_without_end(text: str) -> None:
+    began = time.process_time()
+    assert parse(text, "f.yaml").faults
+    assert time.process_time() - began < 6.0
+
+
+def test_what_something_was_said_of_is_known() -> None:
+    (document,) = parse("a: {b: !own 3, c: 1}\nd: {<<: {e: 1}}\nf: 1\nf: 2\n", "f.yaml").documents
+    assert not document.clean
+    assert document.doubtful("a", "b")
+    assert not document.doubtful("a", "c")
+    assert document.doubtful("d", "missing"), "a merge key may bring it"
+    assert not document.doubtful("f"), "the first of two is as it is written"
+    assert document.root.value["f"].repeated
 
 
 def test_deep_nesting_through_aliases_is_refused() -> None:

@@ -93,6 +93,16 @@ def test_all_faults_of_all_files_come_at_once_and_a_mended_file_is_read_again(di
     assert list(files.read().set.policies) == ["chat", "code", "math"]
 
 
+def test_rules_between_files_are_looked_at_beside_a_file_with_a_fault(directory: Path) -> None:
+    (directory / "chat.yaml").write_text(
+        policy("code").replace("targetInFlight: 4", "targetInFlight: x"), "utf-8"
+    )
+    assert faults(PolicyFiles([directory])) == [
+        'chat.yaml:6: must be an integer from 1 to 100000, is "x"',
+        f"more.yaml:4: the ScalingPolicy code is already defined in {directory / 'chat.yaml'}:4",
+    ]
+
+
 def test_rules_between_files_are_looked_at_each_time(directory: Path) -> None:
     files = PolicyFiles([directory])
     files.read()

@@ -165,7 +165,7 @@ def test_what_is_not_acted_on_yet_is_marked() -> None:
 
 def test_every_command_about_policies_is_told() -> None:
     told = set(re.findall(r"^\| `(policy \w+)` \|", HOME, flags=re.MULTILINE))
-    assert told == {f"policy {name}" for name in ("new", "validate", "lint", "explain", "diff")}
+    assert told == {f"policy {name}" for name in ("new", "validate", "lint", "explain", "diff", "status")}
 
 
 def test_every_column_of_a_lint_report_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

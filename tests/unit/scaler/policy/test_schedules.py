@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from pydantic import ValidationError
 
 from scaler.policy.base import API_VERSION, Metadata
 from scaler.policy.calendar import Calendar
@@ -58,11 +59,12 @@ def test_a_start_that_summer_time_skips_opens_the_window_when_the_clock_goes_on(
     ],
 )
 def test_a_misspelt_time_zone_is_guessed(zone: str, hint: str) -> None:
-    (broken,) = window(zone=zone).broken_rules()
-    assert (broken.path, broken.message, broken.hint) == (
-        ("timeZone",),
-        f"there is no time zone {zone}",
-        hint,
+    with pytest.raises(ValidationError) as raised:
+        window(zone=zone)
+    (found,) = raised.value.errors()
+    assert (found["loc"], found["ctx"]) == (
+        ("time_zone",),
+        {"message": f'there is no time zone "{zone}"', "hint": hint},
     )
 
 

@@ -351,8 +351,8 @@ def test_all_faults_come_at_once_in_the_order_of_the_file() -> None:
 
 def test_rules_over_several_fields_point_at_their_field() -> None:
     assert check(f"{HEAD}{GOOD}  percent: 13\n  baked: false\n") == [
-        "f.yaml:6:12: spec.percent: brings bad luck | take 12",
         "f.yaml:5:19: spec.slices[0].name: is raw",
+        "f.yaml:6:12: spec.percent: brings bad luck | take 12",
     ]
 
 

@@ -53,6 +53,12 @@ SECOND = "        - name: code\n          args: [--port=9002]\n          resourc
 CLAIM = "resources: {claims: [{name: gpus}]}"
 LIMIT = "resources: {limits: {nvidia.com/gpu: 1}}"
 
+ASSUMED = (
+    "the engine of chat is not told its port here: it is taken to listen on port 8000, as vLLM does by default; if it"
+    " listens elsewhere, say so with --port N in its command or its container's args, or as enginePort in the annotation"
+)
+INSIDE = "8001, the resident's own, with the guard inside the engine"
+
 
 def made(policies: str, manifest: str, starts: Starts | None = None) -> Template:
     documents = parse_documents(policies, "p.yaml")
@@ -110,7 +116,7 @@ spec:
         ),
         ("readiness gate", None, "emberpool.dev/admitted"),
     ]
-    assert wanted.notes == []
+    assert wanted.notes == [ASSUMED]
 
 
 def test_engines_that_share_a_container_each_have_a_command() -> None:
@@ -180,6 +186,45 @@ def test_where_an_engine_listens_is_read_from_how_it_starts(
     assert entry.get("enginePort") == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "engine", "expected"),
+    [
+        pytest.param("[serve, --port, '9001']", "VLLM", [], id="told"),
+        pytest.param("[serve]", "VLLM", [ASSUMED], id="vllm's-own"),
+        pytest.param(
+            "[serve]",
+            "SGLang",
+            [ASSUMED.replace("8000, as vLLM", "30000, as SGLang")],
+            id="sglang's-own",
+        ),
+        pytest.param(
+            "[serve]",
+            "Generic",
+            [ASSUMED.replace("8000, as vLLM does by default", INSIDE)],
+            id="nobody-says",
+        ),
+        pytest.param(
+            "[serve, --port, $(PORT)]",
+            "VLLM",
+            [
+                ASSUMED.replace("not told its port here", "told its port as $(PORT)").replace(
+                    "8000, as vLLM does by default", INSIDE
+                )
+            ],
+            id="variable",
+        ),
+    ],
+)
+def test_where_an_engine_is_assumed_to_listen_is_said_with_how_to_set_it(
+    line: str, engine: str, expected: list[str]
+) -> None:
+    manifest = MANIFEST.replace("[vllm, serve, /models/chat]", line)
+    policies = ONE.replace("VLLM", engine)
+    wanted = made(policies, manifest)
+    assert wanted.notes == expected
+    assert made(policies, wanted.apply(manifest)).notes == [], "the annotation says it now"
+
+
 def annotated(text: str) -> str:
     return MANIFEST.replace(
         "      labels:", f"      annotations:\n        emberpool.dev/residents: '{text}'\n      labels:"
@@ -238,6 +283,7 @@ def test_a_container_of_the_policys_name_holds_its_resident() -> None:
         ("code", "code"),
     ]
     assert [note.partition(":")[0] for note in wanted.notes] == [
+        "the engine of chat is not told its port here",
         "container chat has its GPUs through a ResourceClaim, which doesn't say here how many",
         "container code has its GPUs through a ResourceClaim, which doesn't say here how many",
     ]
@@ -282,7 +328,7 @@ def test_another_workload_may_be_the_target() -> None:
 )
 def test_what_whoever_applies_it_should_know(change: object, note: str) -> None:
     assert callable(change)
-    assert made(ONE, change(MANIFEST)).notes == [note]
+    assert made(ONE, change(MANIFEST)).notes == [ASSUMED, note]
 
 
 NO_PLACE = "m.yaml:10:7: spec.template.spec.containers: "

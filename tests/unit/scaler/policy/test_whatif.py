@@ -129,7 +129,7 @@ def test_a_queue_that_puts_the_objective_at_risk_begins_a_burst() -> None:
 
 def test_the_terms_are_those_that_the_decision_came_from() -> None:
     (answer,) = ask(policies(), 30.0, queued=4.0)
-    found, chat = answer.terms["chat"], answer.decision.policies["chat"]
+    found, chat = answer.worked["chat"].terms, answer.decision.policies["chat"]
     assert found.peak == chat.demand == 34.0
     assert found.pressing == chat.needed
     # 4 queued in 2 s, each slot finishing a tenth of a request a second: 30 + 4 / (1 + 0.1 * 2)

@@ -136,3 +136,44 @@ def test_a_fleet_is_counted_again_when_its_seats_its_size_or_its_policies_change
     assert views.of(FLEET, seats, 4, [CHAT]) == replace(first, replicas=4)
     assert views.of(FLEET, seats, 4, [CHAT, CODE]).supply.keys() == {CHAT, CODE}
     assert views.of(FLEET, (*seats, seat(S.PAUSED)), 4, [CHAT]).spare == 2
+
+
+# ------------------------------------------------------------------ starts that don't end
+
+
+@pytest.mark.parametrize(
+    ("usual", "age", "starting"),
+    [
+        pytest.param(0.0, 3599.0, 1, id="none-was-seen-yet"),
+        pytest.param(0.0, 3600.0, 0, id="none-was-seen-in-an-hour"),
+        pytest.param(60.0, 599.0, 1, id="ten-minutes-at-least"),
+        pytest.param(60.0, 600.0, 0, id="ten-minutes"),
+        pytest.param(500.0, 1499.0, 1, id="slow-ones-have-longer"),
+        pytest.param(500.0, 1500.0, 0, id="three-times-what-others-took"),
+    ],
+)
+def test_a_start_that_gets_no_further_is_supply_for_so_long_and_no_longer(
+    usual: float, age: float, starting: int
+) -> None:
+    views = Views(lambda _: usual)
+    late = (replace(seat(S.LOADING, S.STARTING), created_at=1000.0),)
+    views.wall = 1000.0
+    assert views.of(FLEET, late, 1, [CHAT]).starting == 1
+    views.wall = 1000.0 + age
+    found = views.of(FLEET, late, 1, [CHAT])
+    assert (found.starting, found.held) == (starting, 1 - starting)
+
+
+def test_a_start_that_gets_further_has_its_time_anew() -> None:
+    views, first = Views(lambda _: 60.0), replace(seat(S.LOADING, S.STARTING), created_at=1000.0)
+    further = Resident(policy=CHAT, state=S.WARMING, since=1500.0)
+    views.wall = 2000.0
+    assert views.of(FLEET, (replace(first, residents=(further,)),), 1, [CHAT]).starting == 1
+
+
+def test_an_engine_that_restarts_after_days_is_starting() -> None:
+    views, days = Views(lambda _: 60.0), 86_400.0 * 5
+    restarting = Resident(policy=CHAT, state=S.LOADING, since=days)
+    views.wall = days + 30.0
+    old = replace(seat(S.PAUSED), created_at=1.0, residents=(restarting,))
+    assert views.of(FLEET, (old,), 1, [CHAT]).starting == 1

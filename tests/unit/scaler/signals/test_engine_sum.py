@@ -76,7 +76,18 @@ def test_a_silent_engine_stays_in_the_sum_with_what_it_last_told_and_makes_it_ol
         made.answered(TWO, page(9), float(moment))
     taken = made.taken(14.0, FRESH_SECONDS)
     assert taken is not None
-    assert (taken.parts[Part.REQUESTS], taken.at) == (12, 10.0)
+    assert taken.parts[Part.REQUESTS] == 12
+    assert 10.0 <= taken.at < 14.0 - FRESH_SECONDS
+
+
+def test_however_long_an_engine_is_silent_what_others_say_stays_known() -> None:
+    made = following(ONE, TWO)
+    made.answered(ONE, page(3), 10.0)
+    for moment in range(10, 500):
+        made.answered(TWO, page(9), float(moment))
+        taken = made.taken(float(moment), FRESH_SECONDS)
+        assert taken is not None
+        assert moment - taken.at <= 2 * FRESH_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -262,7 +273,7 @@ def test_views_show_what_is_known_and_what_is_not() -> None:
     assert (two.dialect, two.running, two.age, two.trouble) == ("", None, math.inf, "answered 404")
 
 
-def test_a_stale_sum_on_the_board_rises_and_never_falls() -> None:
+def test_a_sum_with_a_silent_engine_is_stale_on_the_board_until_that_one_answers() -> None:
     key = SignalKey(PolicyName("chat"), "engines")
     board, made = Board(), following(ONE, TWO)
     board.expect(
@@ -278,4 +289,8 @@ def test_a_stale_sum_on_the_board_rises_and_never_falls() -> None:
 
     made.answered(ONE, page(5), 10.0)
     assert seen(5, 10.0) == Reading(value=10, age=0.0, quality=Quality.FRESH)
-    assert [(r.value, r.quality) for r in (seen(20, 12.0), seen(0, 13.0))] == [(25, Quality.STALE)] * 2
+    stale = [seen(20, 12.0), *(seen(4, float(moment)) for moment in range(13, 120))]
+    assert {reading.quality for reading in stale} == {Quality.STALE}
+    assert (stale[0].value, stale[-1].value) == (25, 9)
+    made.answered(ONE, page(1), 120.0)
+    assert seen(4, 120.0) == Reading(value=5, age=0.0, quality=Quality.FRESH)

@@ -46,12 +46,23 @@ CHAT = {"policy": "chat", "command": ["vllm"], "port": 8001}
 KEDA = {"resizedBy": "Keda"}
 SERVING = 'kube_pod_labels{label_serving_emberpool_dev_chat="true"}'
 GOOD_SHARE = f'1 - sum(rate(m_bucket{{le="5.0"}}[1m]) * {SERVING}) / sum(rate(m_count[1m]) * {SERVING})'
+JOBS = {
+    "name": "jobs",
+    "type": "RedisList",
+    "key": "jobs",
+    "server": {"addresses": ["redis:6379"]},
+}
+SLOW = {"startSeconds": 90}
+BARE = fleet(spare={"min": 0}, maxSeats=2)
 PAUSED = {"engine": {"pausedMiB": 16_000, "kvMiB": 40_000}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a check says of `loud`, and that it says nothing of `quiet`."""
+    """What a check says of `loud`, and that it says nothing of `quiet`.
+
+    `quietly` is assumed for the latter where it matters, else the same as for the former.
+    """
 
     loud: Sequence[Tree]
     quiet: Sequence[Tree]
@@ -59,6 +70,7 @@ class Case:
     path: str
     says: str
     assumed: dict[str, Any] = field(default_factory=dict)
+    quietly: dict[str, Any] | None = None
 
 
 CASES: list[tuple[Code, Case]] = [
@@ -543,6 +555,305 @@ CASES: list[tuple[Code, Case]] = [
         ),
     ),
     (
+        Code.DRAIN_SLOWER_THAN_OBJECTIVE,
+        Case(
+            loud=[
+                fleet(),
+                policy(signals=[GATEWAY, JOBS], serving={"queueDrainSeconds": 6}),
+            ],
+            quiet=[fleet(), policy(signals=[ENGINE, JOBS], serving={"queueDrainSeconds": 6})],  # work only
+            severity=INFO,
+            path="spec.serving.queueDrainSeconds",
+            says="6 s to drain, longer than the objective of 5 s, until the age",
+        ),
+    ),
+    (
+        Code.OBJECTIVE_BEYOND_QUEUE,
+        Case(
+            loud=[fleet(), policy(objectives={"ttft": {"seconds": 60}})],
+            quiet=[fleet(), policy(objectives={"ttft": {"seconds": 59}})],
+            severity=WARNING,
+            path="spec.objectives.ttft.seconds",
+            says="60 s is no less than the 60 s after which the gateway refuses what still waits: a request is turned away with 503",
+        ),
+    ),
+    (
+        Code.OBJECTIVE_BEYOND_QUEUE,
+        Case(
+            loud=[fleet(), policy(objectives={"ttft": {"milliseconds": 640_000}})],
+            quiet=[fleet(), policy(objectives={"ttft": {"seconds": 20}})],
+            severity=WARNING,
+            path="spec.objectives.ttft.milliseconds",
+            says="640 s is no less than the 120 s after which the gateway refuses whatever has no first token",
+        ),
+    ),
+    (
+        Code.OBJECTIVE_BEYOND_QUEUE,
+        Case(
+            loud=[fleet(), policy(objectives={"ttft": {"seconds": 640}}, signals=[ENGINE])],
+            quiet=[fleet(), policy(objectives={"ttft": {"seconds": 40}}, signals=[ENGINE])],
+            severity=INFO,
+            path="spec.objectives.ttft.seconds",
+            says="a request that comes through one is turned away",
+        ),
+    ),
+    (
+        Code.OBJECTIVE_BEYOND_QUEUE,
+        Case(
+            loud=[fleet(), policy(objectives={"ttft": {"seconds": 100}})],
+            quiet=[fleet(), policy(objectives={"ttft": {"seconds": 80}})],
+            severity=WARNING,
+            path="spec.objectives.ttft.seconds",
+            says="100 s is no less than the 90 s",
+            assumed={"gateway_queue_seconds": 300, "gateway_deadline_seconds": 90},
+        ),
+    ),
+    (
+        Code.DRAIN_SLOWER_THAN_QUEUE,
+        Case(
+            loud=[
+                fleet(),
+                policy(objectives={"ttft": {"seconds": 80}}, serving={"queueDrainSeconds": 61}),
+            ],
+            quiet=[
+                fleet(),
+                policy(objectives={"ttft": {"seconds": 80}}, serving={"queueDrainSeconds": 60}),
+            ],
+            severity=WARNING,
+            path="spec.serving.queueDrainSeconds",
+            says="a queue may take 61 s to drain, and the gateway refuses what has waited for 60 s",
+        ),
+    ),
+    (
+        Code.DRAIN_SLOWER_THAN_QUEUE,
+        Case(
+            loud=[
+                fleet(),
+                policy(objectives={"ttft": {"seconds": 20}}, serving={"queueDrainSeconds": 30}),
+            ],
+            quiet=[fleet(), policy(serving={"queueDrainSeconds": 90})],  # the objective of 5 s comes first
+            severity=WARNING,
+            path="spec.serving.queueDrainSeconds",
+            says="refuses what has waited for 15 s",
+            assumed={"gateway_queue_seconds": 15},
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[BARE, policy(serving={"min": 0}, engine=SLOW)],
+            quiet=[BARE, policy(serving={"min": 0}, engine=SLOW, signals=[JOBS])],  # work waits in its queue
+            severity=WARNING,
+            path="spec.serving.min",
+            says="after a rest a new seat takes 91.2 s, and the gateway refuses what has waited for 60 s: requests of the first 31.2 s get 503",
+            assumed={"pod_start_seconds": 1},
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[BARE, policy(serving={"min": 0}, engine=SLOW)],
+            quiet=[BARE, policy(serving={"min": 0}, engine={"startSeconds": 59})],
+            severity=WARNING,
+            path="spec.serving.min",
+            says="a new seat takes 90.2 s at least",
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[BARE, policy(serving={"min": 0}, engine=SLOW)],
+            quiet=[fleet(maxSeats=2), policy(serving={"min": 0}, engine=SLOW)],
+            severity=WARNING,
+            path="spec.serving.min",
+            says="after a rest a new seat takes 90.2 s",
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[BARE, policy(serving={"min": 0}, engine=SLOW)],
+            quiet=[BARE, policy(serving={"min": 0}, engine=SLOW, preemptible=True)],
+            severity=WARNING,
+            path="spec.serving.min",
+            says="after a rest a new seat takes 90.2 s at least, and the gateway refuses what has waited for 30 s",
+            assumed={"gateway_queue_seconds": 40, "gateway_deadline_seconds": 30},
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[
+                fleet(maxSeats=2),
+                policy(serving={"min": 0}, engine=SLOW),
+                policy("code", serving={"min": 0}),
+            ],
+            quiet=[
+                fleet(maxSeats=2),
+                policy(serving={"min": 0}, engine=SLOW, priority=1),
+                policy("code", serving={"min": 0}, signals=[JOBS]),
+            ],
+            severity=INFO,
+            path="spec.serving.min",
+            says="after a rest, while code has the ready seats, a new seat takes 90.2 s at least",
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[fleet(spare={"min": 0}), policy(engine=SLOW)],
+            quiet=[fleet(spare={"min": 1}), policy(engine=SLOW)],  # half of four at once: 45 s
+            severity=WARNING,
+            path="spec.fleets",
+            says="all 4 residents, 1 serve at once, and new seats take 90.2 s at least: requests would wait for up to 67.6 s or more",
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[fleet(), policy(engine={"startSeconds": 240})],
+            quiet=[fleet(maxSeats=3), policy(serving={"min": 2}, engine={"startSeconds": 240})],
+            severity=INFO,
+            path="spec.fleets",
+            says="all 4 residents, 2 serve at once, and new seats take 240.2 s: requests would wait for up to 120.1 s, and",
+            assumed={"pod_start_seconds": 0},
+        ),
+    ),
+    (
+        Code.COLD_START_REFUSED,
+        Case(
+            loud=[fleet(spare={"mode": "Auto", "min": 0, "max": 3}), policy(engine=SLOW)],
+            quiet=[fleet(spare={"min": 0}), policy(engine=SLOW, signals=[ENGINE])],
+            severity=INFO,
+            path="spec.fleets",
+            says="all 4 residents, 1 serve at once",
+        ),
+    ),
+    (
+        Code.CLIENT_GIVES_UP_FIRST,
+        Case(
+            loud=[fleet(), policy(objectives={"ttft": {"seconds": 40}})],
+            quiet=[fleet(), policy(objectives={"ttft": {"seconds": 40}})],
+            severity=WARNING,
+            path="spec.objectives.ttft.seconds",
+            says="clients give up after 30 s, before the objective of 40 s is missed",
+            assumed={"client_seconds": 30},
+            quietly={"client_seconds": 61},
+        ),
+    ),
+    (
+        Code.CLIENT_GIVES_UP_FIRST,
+        Case(
+            loud=[fleet(), policy()],
+            quiet=[fleet(), policy()],
+            severity=INFO,
+            path="spec.objectives.ttft.seconds",
+            says="no later than the gateway's 503 with Retry-After, which comes after 60 s",
+            assumed={"client_seconds": 60},
+            quietly={},
+        ),
+    ),
+    (
+        Code.WHOLE_ANSWERS_REFUSED,
+        Case(
+            loud=[fleet(), policy()],
+            quiet=[fleet(), policy()],
+            severity=WARNING,
+            path="spec.objectives.ttft.seconds",
+            says="an answer that takes 120 s is never there: the gateway refuses what has no first content after 120 s",
+            assumed={"answer_seconds": 120},
+            quietly={"answer_seconds": 60},
+        ),
+    ),
+    (
+        Code.WHOLE_ANSWERS_REFUSED,
+        Case(
+            loud=[fleet(), policy()],
+            quiet=[fleet(), policy()],
+            severity=INFO,
+            path="spec.objectives.ttft.seconds",
+            says="an answer that takes 90 s is not there after a wait of more than 30 s",
+            assumed={"answer_seconds": 90},
+            quietly={},
+        ),
+    ),
+    (
+        Code.ANSWERS_CUT,
+        Case(
+            loud=[fleet(), policy()],
+            quiet=[fleet(), policy()],
+            severity=WARNING,
+            path="spec.fleets",
+            says="once their resident is demoted (30 s), their pod ends (10 s), their gateway ends (30 s)",
+            assumed={"answer_seconds": 31},
+            quietly={"answer_seconds": 10},
+        ),
+    ),
+    (
+        Code.ANSWERS_CUT,
+        Case(
+            loud=[fleet(), policy(priority=1), policy("code", preemptible=True)],
+            quiet=[fleet(), policy()],
+            severity=WARNING,
+            path="spec.fleets",
+            says="once another model takes their seat (0 s), their pod ends (10 s)",
+            assumed={"answer_seconds": 11, "drain_seconds": 60, "gateway_drain_seconds": 60},
+            quietly={},
+        ),
+    ),
+    (
+        Code.COUNTED_TWICE,
+        Case(
+            loud=[fleet(), policy(signals=[GATEWAY, prometheus("sum(vllm:num_requests_waiting)")])],
+            quiet=[
+                fleet(),
+                policy(
+                    signals=[
+                        GATEWAY,
+                        prometheus("sum(vllm:num_requests_waiting + vllm:num_requests_running)", "Requests"),
+                    ]
+                ),
+            ],
+            severity=WARNING,
+            path="spec.signals[1].measures",
+            says="requests that wait in engines count as QueueDepth here and in signal gateway too",
+        ),
+    ),
+    (
+        Code.COUNTED_TWICE,
+        Case(
+            loud=[
+                fleet(),
+                policy(
+                    signals=[
+                        GATEWAY,
+                        prometheus(
+                            "sum(emberpool_gateway_queue_requests + emberpool_gateway_in_flight_requests)",
+                            "Requests",
+                        ),
+                    ]
+                ),
+            ],
+            quiet=[
+                fleet(),
+                policy(signals=[GATEWAY, prometheus("sum(emberpool_gateway_queue_requests)")]),
+            ],
+            severity=WARNING,
+            path="spec.signals[1].measures",
+            says="requests that wait at the gateway count as Requests here and in signal gateway too",
+        ),
+    ),
+    (
+        Code.COUNTED_TWICE,
+        Case(
+            loud=[fleet(), policy(signals=[JOBS, {**JOBS, "name": "again", "intervalMilliseconds": 2000}])],
+            quiet=[fleet(), policy(signals=[JOBS, {**JOBS, "name": "more", "key": "other"}])],
+            severity=WARNING,
+            path="spec.signals[1].key",
+            says="entries of jobs count in signal jobs too, and queues of work are added",
+        ),
+    ),
+    (
         Code.FIRST_REQUEST_UNSEEN,
         Case(
             loud=[fleet(), policy(serving={"min": 0}, signals=[ENGINE])],
@@ -760,7 +1071,21 @@ CASES: list[tuple[Code, Case]] = [
             quiet=[fleet(), policy(), policy("batch", preemptible=True)],
             severity=WARNING,
             path="spec.onReclaim",
-            says="comes back after 30 s at most, later than the objectives of chat (5 s)",
+            says="comes back after 6 s at most, later than the objectives of chat (5 s)",
+        ),
+    ),
+    (
+        Code.RECLAIM_WAITS,
+        Case(
+            loud=[fleet(), policy(), policy("batch", preemptible=True, onReclaim="Wait")],
+            quiet=[
+                fleet(),
+                policy(objectives={"ttft": {"seconds": 10}}),
+                policy("batch", preemptible=True, onReclaim="Wait"),
+            ],
+            severity=WARNING,
+            path="spec.onReclaim",
+            says="requests that take longer are ended all the same",
         ),
     ),
     (
@@ -963,21 +1288,21 @@ CASES: list[tuple[Code, Case]] = [
     (
         Code.GRACE_TOO_SHORT,
         Case(
-            loud=[fleet(), policy(), deployment(spec__terminationGracePeriodSeconds=None)],
-            quiet=[fleet(), policy(), deployment(spec__terminationGracePeriodSeconds=40)],
+            loud=[fleet(), policy(), deployment(spec__terminationGracePeriodSeconds=14)],
+            quiet=[fleet(), policy(), deployment(spec__terminationGracePeriodSeconds=15)],
             severity=WARNING,
             path="spec.template.spec.terminationGracePeriodSeconds",
-            says="the pod has 30 s to end, Kubernetes' default, and a drain takes up to 30 s with 10 s more",
+            says="the pod has 14 s to end, and its agent gives requests up to 10 s and the engines 5 s more to stop",
         ),
     ),
     (
         Code.GRACE_TOO_SHORT,
         Case(
-            loud=[fleet(), policy(), deployment(spec__terminationGracePeriodSeconds=29)],
-            quiet=[fleet(), policy(), deployment()],
+            loud=[fleet(), policy(), deployment(spec__terminationGracePeriodSeconds=9)],
+            quiet=[fleet(), policy(), deployment(spec__terminationGracePeriodSeconds=None)],
             severity=ERROR,
             path="spec.template.spec.terminationGracePeriodSeconds",
-            says="the pod has 29 s to end, and a drain",
+            says="the pod has 9 s to end",
         ),
     ),
     (
@@ -1055,7 +1380,8 @@ def test_a_check_says_what_is_so_and_where(code: Code, case: Case) -> None:
 
 @pytest.mark.parametrize(("code", "case"), CASES, ids=_ids)
 def test_a_check_is_silent_where_all_is_well(code: Code, case: Case) -> None:
-    assert findings(code, *case.quiet, **case.assumed) == []
+    assumed = case.assumed if case.quietly is None else case.quietly
+    assert findings(code, *case.quiet, **assumed) == []
 
 
 BOTH = {"signals": [GATEWAY, ENGINE]}
@@ -1075,10 +1401,14 @@ BOTH = {"signals": [GATEWAY, ENGINE]}
             id="both",
         ),
         pytest.param(
-            {"objectives": {"ttft": {"seconds": 600}}, **BOTH},
-            "the nearest edges are the gateway's: 120 s, the engine's: 160 s and 640 s; beyond a histogram's last edge it"
-            " can't tell how late a request was",
-            id="beyond what both have",
+            {"objectives": {"ttft": {"seconds": 45}}, **BOTH},
+            "the nearest edges are the gateway's: 30 s and 60 s, the engine's: 40 s and 80 s",
+            id="between what both have",
+        ),
+        pytest.param(
+            {"objectives": {"ttft": {"seconds": 3000}}, "signals": [ENGINE]},
+            "the nearest edges are the engine's: 2560 s; beyond a histogram's last edge it can't tell how late a request was",
+            id="beyond the last",
         ),
     ],
 )
