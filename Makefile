@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast lint format types contracts generate bench-core bench-exposition bench-policy clean
+.PHONY: help install drill local test test-fast test-vllm lint format types contracts generate bench-core bench-exposition bench-law bench-policy clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,12 @@ test: lint types contracts test-fast ## everything that must hold before a chang
 
 test-fast: $(VENV)/.installed ## the tests without whole drills, two at a time
 	$(BIN)/pytest -m 'not drill' --numprocesses 2 --dist loadfile $(ARGS)
+
+VLLM_BIN ?=
+test-vllm: $(VENV)/.installed ## the engine port's contract on a real vLLM: make test-vllm VLLM_BIN=/path/to/vllm
+	@test -n "$(VLLM_BIN)" || { echo "error: VLLM_BIN names no vLLM" >&2; \
+	  echo >&2; echo "hint: make test-vllm VLLM_BIN=/path/to/vllm" >&2; exit 2; }
+	VLLM_BIN=$(VLLM_BIN) $(BIN)/pytest tests/contract/test_engine_port.py tests/integration/engines/test_real_vllm.py --timeout 600 $(ARGS)
 
 lint: $(VENV)/.installed ## style and formatting
 	$(BIN)/ruff check .
@@ -57,9 +63,12 @@ bench-core: $(VENV)/.installed ## time the decision loop of a large controller, 
 bench-exposition: $(VENV)/.installed ## time the metrics page of a large controller
 	$(BIN)/python -m scaler.runtime.bench.exposition $(ARGS)
 
+bench-law: $(VENV)/.installed ## compare the law with HPA's and KPA's rules on real arrivals, in simulated time (ten minutes)
+	$(BIN)/python -m scaler.runtime.bench.law $(ARGS)
+
 bench-policy: $(VENV)/.installed ## time reading 500 policies, and what a reload of them delays
 	$(BIN)/python -m scaler.policy.bench.reading
 	$(BIN)/python -m scaler.runtime.bench.reload
 
 clean: ## remove what `make` made
-	rm -rf $(VENV) .emberpool .mypy_cache .ruff_cache .pytest_cache .hypothesis drill-report
+	rm -rf $(VENV) .emberpool .mypy_cache .ruff_cache .pytest_cache .hypothesis drill-report bench-report

@@ -1,5 +1,7 @@
 """What can go wrong with seats and engines, as a tree by what the caller can do about it."""
 
+from warmpool.engines.capabilities import Verification
+
 
 class WarmpoolError(Exception):
     """Base of all errors that `warmpool` raises."""
@@ -27,6 +29,22 @@ class EngineLost(EngineError):
 
 class EngineUnfit(EngineError):
     """The engine lacks something that its role needs (a route, a working pause); it can't be used as it is."""
+
+
+class EngineLacksRoute(EngineUnfit):
+    """The engine has no such route: it was started without it, or its version hasn't got it."""
+
+
+class EngineContradicted(EngineUnfit):
+    """The engine answered that a change was made, and its own state says that it was not.
+
+    Attributes:
+        verification: what was asked and answered.
+    """
+
+    def __init__(self, verification: Verification) -> None:
+        super().__init__(str(verification))
+        self.verification = verification
 
 
 class ProofFailed(EngineError):

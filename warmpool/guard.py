@@ -59,12 +59,12 @@ class Passage:
 
 
 class Gate:
-    """A door for requests, and the count of those inside.
+    """A door for requests, and the count of those inside. It is born closed.
 
     Closing it stops nobody who is inside: that is what draining means. `cancel_all` does.
     """
 
-    def __init__(self, *, is_open: bool = True) -> None:
+    def __init__(self, *, is_open: bool = False) -> None:
         self._is_open = is_open
         self._inside: set[Passage] = set()
         self._empty = asyncio.Event()

@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NewType
 
+from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.states import PROMOTABLE, ResidentState
 
 PolicyName = NewType("PolicyName", str)
@@ -92,6 +93,8 @@ class Resident:
         pid: process id of the engine where that means something (local), else None.
         memory_bytes: device memory that it holds (resident memory on CPU), as last measured; None if unknown.
         phases: seconds that each start-up phase took.
+        capabilities: what its engine was found to be able to do; None before it was asked.
+        verification: what its engine said after the last change that it was told; None before the first.
     """
 
     policy: PolicyName
@@ -106,6 +109,8 @@ class Resident:
     pid: int | None = None
     memory_bytes: int | None = None
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    capabilities: Capabilities | None = None
+    verification: Verification | None = None
 
 
 class SeatValue(StrEnum):

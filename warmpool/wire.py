@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from warmpool.engines.capabilities import Capabilities, Capability, Change, Finding, Ground, Verification
+from warmpool.engines.capabilities import Verdict as ChangeVerdict
 from warmpool.errors import BadOrder
 from warmpool.seats import (
     Claim,
@@ -23,6 +25,11 @@ from warmpool.seats import (
 from warmpool.states import ResidentState
 
 Json = Mapping[str, Any]
+
+_CAPABILITIES = frozenset(map(str, Capability))
+_GROUNDS = frozenset(map(str, Ground))
+_CHANGES = frozenset(map(str, Change))
+_VERDICTS = frozenset(map(str, ChangeVerdict))
 
 
 def resident_to_json(resident: Resident) -> dict[str, Any]:
@@ -40,6 +47,12 @@ def resident_to_json(resident: Resident) -> dict[str, Any]:
         "pid": resident.pid,
         "memoryBytes": resident.memory_bytes,
         "phases": dict(resident.phases),
+        "capabilities": None
+        if resident.capabilities is None
+        else _capabilities_to_json(resident.capabilities),
+        "verification": None
+        if resident.verification is None
+        else _verification_to_json(resident.verification),
     }
 
 
@@ -63,9 +76,57 @@ def resident_from_json(data: Json) -> Resident:
             pid=_optional(_whole, data.get("pid")),
             memory_bytes=_optional(_whole, data.get("memoryBytes")),
             phases={_text(name): _number(seconds) for name, seconds in data.get("phases", {}).items()},
+            capabilities=_optional(_capabilities_from_json, data.get("capabilities")),
+            verification=_optional(_verification_from_json, data.get("verification")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a resident: {error!r}") from error
+
+
+def _capabilities_to_json(found: Capabilities) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "version": found.version,
+        "findings": {
+            str(capability): {"ground": str(finding.ground), "reason": finding.reason}
+            for capability, finding in found.findings.items()
+        },
+    }
+
+
+def _capabilities_from_json(data: Json) -> Capabilities:
+    """Read what an engine can do; capabilities and grounds of a newer agent are left out."""
+    return Capabilities(
+        kind=_text(data["kind"]),
+        version=_text(data.get("version", "")),
+        findings={
+            Capability(name): Finding(
+                ground=Ground(_text(finding["ground"])), reason=_text(finding.get("reason", ""))
+            )
+            for name, finding in data.get("findings", {}).items()
+            if name in _CAPABILITIES and _text(finding["ground"]) in _GROUNDS
+        },
+    )
+
+
+def _verification_to_json(verification: Verification) -> dict[str, Any]:
+    return {
+        "change": str(verification.change),
+        "verdict": str(verification.verdict),
+        "evidence": list(verification.evidence),
+    }
+
+
+def _verification_from_json(data: Json) -> Verification | None:
+    """Read what an engine said after a change; None for a change or a verdict of a newer agent."""
+    change, verdict = _text(data["change"]), _text(data["verdict"])
+    if change not in _CHANGES or verdict not in _VERDICTS:
+        return None
+    return Verification(
+        change=Change(change),
+        verdict=ChangeVerdict(verdict),
+        evidence=tuple(_text(line) for line in _items(data.get("evidence", ()))),
+    )
 
 
 def claim_to_json(claim: Claim) -> dict[str, Any]:

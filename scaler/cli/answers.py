@@ -70,17 +70,26 @@ class PolicyAnswer(Answer):
     reasons: Sequence[Reason] = ()
 
 
-class FleetDecided(Answer):
+class Decided(Answer):
+    """What a decision says of one fleet or policy."""
+
+    number: int | None = None
+    """The decision that it comes from, where several have been put together."""
+    at: float | None = None
+    """When that was."""
+    reasons: Sequence[Reason] = ()
+
+
+class FleetDecided(Decided):
     """What a decision says of one fleet."""
 
     serving: int
     spare: int
     held: int = 0
     total: int
-    reasons: Sequence[Reason] = ()
 
 
-class PolicyDecided(Answer):
+class PolicyDecided(Decided):
     """What a decision says of one policy."""
 
     mode: str
@@ -89,7 +98,6 @@ class PolicyDecided(Answer):
     capacity: float | None = None
     wanted: Mapping[str, int] = Field(default_factory=dict)
     serving: Mapping[str, int] = Field(default_factory=dict)
-    reasons: Sequence[Reason] = ()
 
 
 class DecisionBody(Answer):
@@ -97,6 +105,13 @@ class DecisionBody(Answer):
 
     policies: Mapping[str, PolicyDecided]
     fleets: Mapping[str, FleetDecided]
+
+
+class Names(Answer):
+    """Names of policies and fleets."""
+
+    policies: Sequence[str] = ()
+    fleets: Sequence[str] = ()
 
 
 class DecisionRecord(Answer):
@@ -108,6 +123,10 @@ class DecisionRecord(Answer):
     policy_hash: str = ""
     decision: DecisionBody
     actions: Sequence[str] = ()
+    looked: Names | None = None
+    """What it looked at; None for everything."""
+    of: Names | None = None
+    """What everything is, where it looked at a part."""
 
 
 def parse(

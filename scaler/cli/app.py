@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "policy": "Check policies, and see what they get.",
     "fleet": "See the fleets: the seats that there are.",
     "seat": "See the seats, and the residents on them.",
+    "engine": "See what an engine must be started with.",
     "signals": "See what policies' signals say, and how old that is.",
     "decision": "See what was decided, and why.",
     "drill": "Rehearse a burst, with a verdict.",

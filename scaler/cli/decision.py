@@ -2,10 +2,10 @@
 
 import shlex
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from scaler.cli import answers, decision_replay, show
-from scaler.cli.answers import DecisionRecord, FleetDecided, PolicyDecided
+from scaler.cli.answers import Decided, DecisionRecord, FleetDecided, Names, PolicyDecided
 from scaler.cli.client import Controller
 from scaler.cli.failures import OK, Failed
 from scaler.cli.human import NOTHING, listed, number, plural
@@ -22,9 +22,13 @@ from scaler.cli.options import DEFAULT_SERVER, Format, Output, Server, examples,
 from scaler.cli.output import emit, note, pairs
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
 from scaler.cli.show import Column, Kind
+from scaler.cli.stretches import Record, answers_of, is_part, names_in, put_together, stretches
 from scaler.errors import UserError
+from scaler.policy.wording import did_you_mean
 
 app = group("Decisions: what was decided, and why.")
+
+_NOUNS: Final = {"policies": "policy", "fleets": "fleet"}
 
 StateDir = Annotated[
     Path | None,
@@ -111,24 +115,34 @@ DECISIONS: Kind[DecisionRecord] = Kind(
     cls=_WithLedger,
     epilog=examples(
         "emberpool decision list",
-        "emberpool decision list --state-dir ./state",
+        "emberpool decision list --policy chat --last 5",
+        "emberpool decision list --state-dir ./state --fleet spares",
         "emberpool decision list --file decisions-warm.jsonl --last 100 -o wide",
         "emberpool decision list --state-dir ./state -o json | jq '.items[].causes'",
     ),
 )
-def list_(
+def list_(  # noqa: PLR0917 - typer hands every option over by name
     server: Server = DEFAULT_SERVER,
     state_dir: StateDir = None,
     file: File = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only decisions that looked at this policy.", show_default=False),
+    ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only decisions that looked at this fleet.", show_default=False),
+    ] = None,
     last: Annotated[int, typer.Option(min=1, help="How many, counted from the end.")] = 20,
     output: Format = Output.TABLE,
 ) -> int:
     """List the last decisions, of a running controller or from a ledger: what woke the loop, how many residents serve per policy, how many seats per fleet.
 
-    A policy's mode is shown where it isn't Stable.
+    A decision looks at policies and fleets that share seats, and not always at all of them: only those are shown. A policy's
+    mode is shown where it isn't Stable.
     """
-    _, found = _find(server, state_dir, file)
-    records = deque(found, maxlen=last)
+    source, found = _find(server, state_dir, file)
+    records = _about(source, found, {"policies": policy, "fleets": fleet}, last)
     items = [{**record, "name": record.get("number")} for record in records]
     if output in {Output.JSON, Output.YAML}:
         emit(show.rendered(DECISIONS, list(records), output, single=False))
@@ -137,6 +151,30 @@ def list_(
     else:
         note("No decisions found.")
     return OK
+
+
+def _about(
+    source: str, found: Iterable[Record], wanted: Mapping[str, str | None], last: int
+) -> Sequence[Record]:
+    """Return the last records that looked at what is wanted.
+
+    Raises:
+        Failed: none did.
+    """
+    asked = {kind: name for kind, name in wanted.items() if name is not None}
+    known: dict[str, dict[str, None]] = {kind: {} for kind in asked}
+    records = deque[Record](maxlen=last)
+    for record in found:
+        for kind in asked:
+            known[kind].update(dict.fromkeys(answers_of(record, kind)))
+        if all(name in answers_of(record, kind) for kind, name in asked.items()):
+            records.append(record)
+    for kind, name in asked.items() if not records else ():
+        if name not in known[kind]:
+            there = ", ".join(known[kind])
+            hint = did_you_mean(name, known[kind]) or (f"they looked at: {there}" if there else "")
+            raise Failed(f"no decision in {source} looked at {_NOUNS[kind]} {name}", hint=hint)
+    return records
 
 
 @app.command(
@@ -152,7 +190,11 @@ def list_(
 def explain(
     which: Annotated[
         int | None,
-        typer.Argument(metavar="[NUMBER]", help="Which one (default: the last).", show_default=False),
+        typer.Argument(
+            metavar="[NUMBER]",
+            help="Which one (default: the last, with the newest answers of what it didn't look at).",
+            show_default=False,
+        ),
     ] = None,
     server: Server = DEFAULT_SERVER,
     state_dir: StateDir = None,
@@ -161,50 +203,72 @@ def explain(
 ) -> int:
     """Say why a decision is as it is: every policy and every fleet, with its reasons as sentences, the ruling one first.
 
-    -o json and -o yaml give the decision as the ledger has it, with a sentence for each reason.
+    A decision looks at policies and fleets that share seats, and not always at all of them. Without a number the newest answer
+    of each is told, with the number and time of the decision that it comes from where that isn't the last one. With a
+    number, it is said of which part that decision is.
+
+    -o json and -o yaml give the decision as the ledger has it, with a sentence for each reason. Without a number, each
+    policy and fleet has the number and time of its decision; with a number, `of` has the names of all where it tells of a part.
     """
-    item = _pick(*_find(server, state_dir, file), which)
+    source, found = _find(server, state_dir, file)
+    item = _newest(source, found) if which is None else _pick(source, found, which)
     record = answers.parse(answers.decision, item, "the decision")
     if output is not Rendering.TEXT:
         emit(as_data(item, output))
         return OK
-    emit(
-        pairs(
-            [
-                ("Decision", str(record.number)),
-                ("Time", _time(record.at)),
-                ("Causes", listed(_causes(record))),
-                ("Policy hash", record.policy_hash[:12] or NOTHING),
-                ("Actions", listed(record.actions)),
-            ]
-        )
-    )
+    rows = [
+        ("Decision", str(record.number)),
+        ("Time", _time(record.at)),
+        ("Causes", listed(_causes(record))),
+        ("Policy hash", record.policy_hash[:12] or NOTHING),
+        ("Actions", listed(record.actions)),
+    ]
+    if record.looked is not None:
+        rows.insert(2, ("Looked at", _looked_at(record.looked, record.of)))
+    emit(pairs(rows))
     for name, policy in record.decision.policies.items():
-        emit(_policy_text(name, policy))
+        emit(_policy_text(f"Policy {name}{_source_of(policy, record)}", policy))
     for name, fleet in record.decision.fleets.items():
-        emit(_fleet_text(name, fleet))
+        emit(_fleet_text(f"Fleet {name}{_source_of(fleet, record)}", fleet))
     return OK
 
 
-def _policy_text(name: str, policy: PolicyDecided) -> Text:
+def _looked_at(looked: Names, of: Names | None) -> str:
+    """Say which part of all it is."""
+    part = [*(f"policy {name}" for name in looked.policies), *(f"fleet {name}" for name in looked.fleets)]
+    text = listed(part)
+    if of is None:
+        return f"{text}; of the others, what was decided last"
+    policies, fleets = plural(len(of.policies), "policy"), plural(len(of.fleets), "fleet")
+    return f"{text}; a part of {policies} and {fleets}"
+
+
+def _source_of(answer: Decided, record: DecisionRecord) -> str:
+    """Name the decision that an answer comes from, where it is an earlier one."""
+    if answer.number is None or answer.at is None or answer.number == record.number:
+        return ""
+    return f" (decision {answer.number}, {_clock(answer.at)})"
+
+
+def _policy_text(title: str, policy: PolicyDecided) -> Text:
     where = ", ".join(f"{count} on {fleet}" for fleet, count in policy.serving.items()) or "none"
     wanted = sum(policy.wanted.values())
     head = (
-        f"Policy {name}: {policy.mode}, demand {number(policy.demand)}, needed {number(policy.needed)},"
+        f"{title}: {policy.mode}, demand {number(policy.demand)}, needed {number(policy.needed)},"
         f" capacity {number(policy.capacity)}; to serve: {where} ({wanted} wanted)"
     )
     return Text("\n".join([head, *(f"  - {reason.text}" for reason in policy.reasons)]))
 
 
-def _fleet_text(name: str, fleet: FleetDecided) -> Text:
-    head = f"Fleet {name}: {plural(fleet.total, 'seat')} ({fleet.serving} serving, {fleet.spare} spare, {fleet.held} held)"
+def _fleet_text(title: str, fleet: FleetDecided) -> Text:
+    head = f"{title}: {plural(fleet.total, 'seat')} ({fleet.serving} serving, {fleet.spare} spare, {fleet.held} held)"
     return Text("\n".join([head, *(f"  - {reason.text}" for reason in fleet.reasons)]))
 
 
 # ------------------------------------------------------------------ the ledger
 
 
-def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, Iterable[Mapping[str, Any]]]:
+def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, Iterable[Record]]:
     """Return where decisions come from, in words, and the decisions: a ledger that is named, else the running controller."""
     if file is None and state_dir is None:
         return f"the controller at {server}", Controller(server).items("decisions")
@@ -212,22 +276,37 @@ def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, 
     return str(ledger), (_record(line) for line in lines_of(ledger) if "changes" not in line)
 
 
-def _record(line: Mapping[str, Any]) -> Mapping[str, Any]:
+def _record(line: Record) -> Record:
     """Leave out what only a replay needs."""
     return {key: value for key, value in line.items() if key != "start"}
 
 
-def _pick(source: str, found: Iterable[Mapping[str, Any]], which: int | None) -> Mapping[str, Any]:
+def _newest(source: str, found: Iterable[Record]) -> Record:
+    """Return the last decision, with the newest answers of what it didn't look at."""
+    stretch = deque(stretches(found), maxlen=1)
+    if not stretch:
+        raise _nothing(source)
+    return put_together(stretch[0])
+
+
+def _pick(source: str, found: Iterable[Record], which: int) -> Record:
     """Find a decision by its number: the last one, if several runs have written to the same ledger."""
-    records = list(found)
-    matching = [record for record in records if which is None or record.get("number") == which]
-    if matching:
-        return matching[-1]
-    if not records:
-        raise Failed(f"{source} holds no decision", hint="has the controller ticked yet?")
-    first, last = records[0].get("number"), records[-1].get("number")
-    hint = f"it holds {len(records)}, from {first} to {last}; decisions that change nothing are written once a second"
+    parts = list(stretches(found))
+    for stretch in reversed(parts):
+        for record in reversed(stretch):
+            if record.get("number") == which:
+                return {**record, "of": names_in(stretch)} if is_part(record) else record
+    if not parts:
+        raise _nothing(source)
+    first, last, count = parts[0][0].get("number"), parts[-1][-1].get("number"), sum(map(len, parts))
+    hint = (
+        f"it holds {count}, from {first} to {last}; decisions that change nothing are written once a second"
+    )
     raise Failed(f"{source} holds no decision {which}", hint=hint)
+
+
+def _nothing(source: str) -> Failed:
+    return Failed(f"{source} holds no decision", hint="has the controller ticked yet?")
 
 
 decision_replay.register(app)

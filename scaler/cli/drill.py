@@ -14,6 +14,7 @@ from scaler.cli.human import plural
 from scaler.cli.local import parse_checkpoints
 from scaler.cli.options import examples, group
 from scaler.cli.output import data, emit, note
+from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
 from scaler.errors import UserError
 
 app = group("Burst drills: a rehearsed burst with figures and a verdict.")
@@ -167,17 +168,44 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
     return OK if result.passed else FAILED
 
 
-@app.command("validate", epilog=examples("emberpool drill validate policies/drills/default.yaml"))
-def validate(scenario: Scenario) -> int:
-    """Check a scenario and the policies that it names. Exit code 0: it can be run; 2: it can't."""
-    from scaler.drill.loading import load_scenario  # noqa: PLC0415 - as above
+@app.command(
+    "validate",
+    epilog=examples(
+        "emberpool drill validate policies/drills/default.yaml",
+        "emberpool drill validate FILE -o json | jq '.faults[].message'",
+    ),
+)
+def validate(scenario: Scenario, output: RenderingOption = Rendering.TEXT) -> int:
+    """Check a scenario, and the policies that it names or holds.
 
-    loaded = load_scenario(scenario)
-    stages, seconds = len(loaded.scenario.spec.stages), loaded.scenario.spec.seconds
-    models = plural(len(loaded.scenario.spec.models), "model")
-    emit(
-        f"ok: {models}, {plural(stages, 'stage')}, {seconds} s of load (policy hash {loaded.policies.short_hash})"
-    )
+    Every fault of all of them is printed in one run, with its file, line and column. What only follows from another fault
+    isn't.
+
+    Exit code 0: it can be run; 2: it can't. What this version accepts and doesn't act on yet is printed as a warning.
+    """
+    from scaler.drill.loading import load_scenario  # noqa: PLC0415 - as above
+    from scaler.policy.unbuilt import not_acted_on  # noqa: PLC0415
+
+    with faults_as(output):
+        loaded = load_scenario(scenario)
+    warnings = [
+        document.fault(found.path, found.message)
+        for document in loaded.documents
+        for found in not_acted_on(document.data)
+    ]
+    spec, hash_ = loaded.scenario.spec, loaded.policies.short_hash
+    if output is not Rendering.TEXT:
+        told = {"valid": True, "faults": [], "warnings": [warning.as_json() for warning in warnings]}
+        names = {
+            "models": [model.policy for model in spec.models],
+            "stages": [each.name for each in spec.stages],
+        }
+        emit(as_data({**told, "hash": hash_, **names, "seconds": spec.seconds}, output))
+        return OK
+    if warnings:
+        note("\n".join(f"warning: {warning}" for warning in warnings))
+    models, stages = plural(len(spec.models), "model"), plural(len(spec.stages), "stage")
+    emit(f"ok: {models}, {stages}, {spec.seconds} s of load (policy hash {hash_})")
     return OK
 
 

@@ -148,5 +148,21 @@ def _resident(resident: Resident, now: float, *, in_rotation: bool) -> list[tupl
         ("Memory", size(resident.memory_bytes) + (", KV released" if resident.kv_released else "")),
         ("Proven", proven),
         ("Phases", listed([f"{phase} {duration(seconds)}" for phase, seconds in resident.phases.items()])),
+        *_engine(resident),
     ]
     return [*lines, ("Failure", resident.failure)] if resident.failure else lines
+
+
+def _engine(resident: Resident) -> list[tuple[str, str]]:
+    """Say what the engine was found to be able to do, one line for each thing, and what it said of its last change."""
+    lines = []
+    found = resident.capabilities
+    if found is not None:
+        lines.append(("Engine", f"{found.kind} {found.version}".strip()))
+        lines += [
+            (str(capability), f"{'yes' if finding.granted else 'no'}, {finding.ground}: {finding.reason}")
+            for capability, finding in sorted(found.findings.items())
+        ]
+    if resident.verification is not None:
+        lines.append(("Last change", str(resident.verification)))
+    return lines

@@ -4,25 +4,36 @@ Every code has one sentence. A reason that time alone can end says how long that
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from scaler.core.demand import FORGOTTEN_AFTER_SECONDS
 from scaler.core.model import Decision, FleetDecision, Mode, PolicyDecision, Reason, ReasonCode
 
 Facts = Mapping[str, float | str]
 
 
 def explain(reason: Reason, now: float | None = None) -> str:
-    """Return the sentence of one reason.
+    """Return the sentence of one reason: what is so, since when, for how long, and what to do.
 
     Args:
         reason: the reason.
-        now: time of the same clock as `reason.until`; without it the sentence doesn't say for how long.
+        now: time of the same clock as `reason.until`; without it the sentence says neither since when nor for how long.
     """
-    sentence = _SENTENCES[reason.code](reason.facts)
-    if now is None or reason.until is None or not math.isfinite(now):
-        return f"{sentence}."
-    return f"{sentence}; this may change in {_span(max(0.0, reason.until - now))}."
+    parts = [_SENTENCES[reason.code](reason.facts), *_times(reason, now)]
+    if reason.code in _MENDS:
+        parts.append(_MENDS[reason.code](reason.facts))
+    return f"{'; '.join(parts)}."
+
+
+def _times(reason: Reason, now: float | None) -> Iterator[str]:
+    if now is None or not math.isfinite(now):
+        return
+    since = reason.facts.get("since")
+    if isinstance(since, float | int) and math.isfinite(since):
+        yield f"it has been so for {_span(max(0.0, now - since))}"
+    if reason.until is not None:
+        yield f"this may change in {_span(max(0.0, reason.until - now))}"
 
 
 def explain_policy(decision: PolicyDecision, now: float | None = None) -> tuple[str, ...]:
@@ -197,6 +208,25 @@ def _signals_missing(facts: Facts) -> str:
 
 def _signals_stale(facts: Facts) -> str:
     return f"No fresh reading from: {_number(facts.get('source'))}; until there is one, the answer may rise and not fall"
+
+
+def _missing_mend(facts: Facts) -> str:
+    """A signal that a policy names is waited for without end."""
+    why = "`emberpool signals get` says why"
+    return f"{why}: mend its source, or take it out of the policy" if _is_named(facts) else why
+
+
+def _stale_mend(facts: Facts) -> str:
+    """What nobody names is given up after a while (`scaler.core.demand`)."""
+    mend = _missing_mend(facts)
+    if _is_named(facts):
+        return mend
+    return f"{mend}; what says nothing for {_span(FORGOTTEN_AFTER_SECONDS)} counts as removed"
+
+
+def _is_named(facts: Facts) -> bool:
+    """Whether a signal that the policy names is among what is silent."""
+    return "signal " in _number(facts.get("source"))
 
 
 def _demote_delayed(facts: Facts) -> str:
@@ -387,3 +417,8 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.KEPT_ABOVE: _kept_above,
     }
 )
+
+_MENDS: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
+    {ReasonCode.SIGNALS_MISSING: _missing_mend, ReasonCode.SIGNALS_STALE: _stale_mend}
+)
+"""What to do about it, where somebody has to."""

@@ -148,14 +148,16 @@ def _quality(assessment: Assessment) -> list[Reason]:
     demand: Demand = assessment.demand
     if demand.quality is Quality.FRESH:
         return []
+    fresh_at = assessment.memory.fresh_at
     if demand.quality is Quality.STALE:
-        return [because(ReasonCode.SIGNALS_STALE, source=demand.silent)]
-    holds_at = assessment.memory.fresh_at + count(assessment.spec.failure_threshold)
+        return [because(ReasonCode.SIGNALS_STALE, source=demand.silent, since=fresh_at)]
+    holds_at = fresh_at + count(assessment.spec.failure_threshold)
     return [
         because(
             ReasonCode.SIGNALS_MISSING,
             None if assessment.holding else holds_at,
             source=demand.silent or "all signals",
+            since=fresh_at,
             thresholdSeconds=count(assessment.spec.failure_threshold),
             mode=str(assessment.phase.mode),
         )

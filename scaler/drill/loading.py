@@ -1,20 +1,23 @@
 """From a scenario's file to a scenario and a policy set that fit together, or every fault with its place."""
 
-import io
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from ruamel.yaml import YAML
+from typing import Final
 
 from scaler.drill.scenario import SHAPES, Scenario
 from scaler.errors import PolicyError, PolicyFault, UserError
-from scaler.policy.compile import PolicySet, compile_set
-from scaler.policy.scaling_policy import EngineType
-from scaler.policy.source import Document, load_documents, model_for, parse_documents, validate
-from scaler.policy.wording import did_you_mean
+from scaler.policy.base import Unsound, sound_entries
+from scaler.policy.between import Judged, name_of, unseen
+from scaler.policy.compile import JudgedFile, PolicySet, assemble, judge, judge_file
+from scaler.policy.document import Document, load_contents
+from scaler.policy.scaling_policy import EngineType, ScalingPolicy
+from scaler.policy.source import examine
+from scaler.policy.wording import closest, did_you_mean
 from warmpool.seats import PolicyName
+
+_KIND: Final = "DrillScenario"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +28,13 @@ class Loaded:
         path: the scenario's file.
         scenario: its content.
         policies: its fleets and policies, as they were written.
+        documents: the documents of those, where each part of them stands.
     """
 
     path: Path
     scenario: Scenario
     policies: PolicySet
+    documents: Sequence[Document]
 
     @property
     def objectives(self) -> dict[str, float]:
@@ -45,14 +50,26 @@ def load_scenario(path: Path) -> Loaded:
     """Read a scenario and the policies that it names.
 
     Raises:
-        PolicyError: with all faults of the scenario; once it is right, with all of its policies and between both.
+        PolicyError: with all faults of the scenario, of its policies, and between both, the scenario's first. What only
+            follows from another fault isn't told.
+        UserError: the path is a directory.
     """
-    document, scenario = _read(path)
-    policies = _policies(path, document, scenario)
-    faults = tuple(_misfits(document, scenario, policies))
-    if faults:
-        raise PolicyError(faults)
-    return Loaded(path=path, scenario=scenario, policies=policies)
+    if path.is_dir():
+        raise UserError(f"{path} is a directory", hint=f"name one scenario, such as {path / 'default.yaml'}")
+    (contents,) = load_contents([path])
+    if not contents.documents:
+        raise PolicyError(tuple(contents.faults))
+    document, beside = _the_one(contents.documents)
+    examined = examine({_KIND: Scenario}, document)
+    scenario = examined.model if isinstance(examined.model, Scenario) else Scenario.partial({}, set())
+    files, missing = _policy_files(document, scenario)
+    inline, whole = _inline(document, scenario)
+    own = JudgedFile(str(path), inline, contents.faults, whole=whole and contents.whole and not beside)
+    told = [*beside, *_but_for(inline, examined.faults), *missing]
+    told += _between(document, scenario, [own, *files])
+    policies = assemble([replace(own, faults=[*own.faults, *told]), *files])
+    documents = tuple(each.document for file in (own, *files) for each in file.judged)
+    return Loaded(path=path, scenario=scenario, policies=policies, documents=documents)
 
 
 def with_shape(loaded: Loaded, shape: str | None) -> Loaded:
@@ -72,75 +89,110 @@ def with_shape(loaded: Loaded, shape: str | None) -> Loaded:
     return replace(loaded, scenario=scenario)
 
 
-def _read(path: Path) -> tuple[Document, Scenario]:
-    if path.is_dir():
-        raise UserError(f"{path} is a directory", hint=f"name one scenario, such as {path / 'default.yaml'}")
-    documents = load_documents([path])
-    kind = model_for({"DrillScenario": Scenario}, documents[0])
-    if len(documents) != 1:
-        hint = "put policies into a file of their own and name it under spec.policies.files"
-        raise PolicyError((documents[1].fault((), "a scenario's file holds one document", hint),))
-    scenario = validate(kind, documents[0])
-    assert isinstance(scenario, Scenario)
-    return documents[0], scenario
+def _the_one(documents: Sequence[Document]) -> tuple[Document, tuple[PolicyFault, ...]]:
+    """Return the scenario's document, and what is wrong with those that stand beside it."""
+    chosen = next((each for each in documents if each.data.get("kind") == _KIND), documents[0])
+    if not closest(chosen.data.get("kind"), [_KIND]):
+        return chosen, ()
+    hint = "put policies into a file of their own and name it under spec.policies.files"
+    others = (each for each in documents if each is not chosen)
+    return chosen, tuple(each.fault((), "a scenario's file holds one document", hint) for each in others)
 
 
-def _policies(path: Path, document: Document, scenario: Scenario) -> PolicySet:
-    wanted = scenario.spec.policies
-    missing = tuple(
-        document.fault(
-            ("spec", "policies", "files", index),
-            f"there is no file {path.parent / name}",
-            "paths are relative to this file",
-        )
-        for index, name in enumerate(wanted.files)
-        if not (path.parent / name).exists()
-    )
-    if missing:
-        raise PolicyError(missing)
-    documents = load_documents([path.parent / name for name in wanted.files])
-    inline = {f"{path}#{index}": index for index in range(len(wanted.documents))}
-    for name, index in inline.items():
-        documents += parse_documents(_as_yaml(wanted.documents[index]), name)
+def _policy_files(document: Document, scenario: Scenario) -> tuple[list[JudgedFile], list[PolicyFault]]:
+    """Return what the files come to that a scenario names, and which of them aren't there."""
+    found, missing = list[Path](), list[PolicyFault]()
+    judged = list[JudgedFile]()
+    folder = Path(document.file).parent
+    with suppress(Unsound):
+        for index, name in sound_entries(scenario.spec.policies.files):
+            if (folder / name).exists():
+                found.append(folder / name)
+                continue
+            message = f"there is no file {folder / name}"
+            place = ("spec", "policies", "files", index)
+            missing.append(document.fault(place, message, "paths are relative to this file"))
+            judged.append(JudgedFile(str(folder / name), (), whole=False))
+    return [*judged, *map(judge_file, load_contents(found))], missing
+
+
+def _inline(document: Document, scenario: Scenario) -> tuple[list[Judged], bool]:
+    """Return what the documents come to that stand in a scenario, and whether these are all that it has."""
+    place = ("spec", "policies", "documents")
     try:
-        return compile_set(documents)
-    except PolicyError as error:
-        raise PolicyError(tuple(_placed(fault, inline, document) for fault in error.faults)) from error
+        written = scenario.spec.policies.documents
+        files = len(list(sound_entries(scenario.spec.policies.files))) == len(scenario.spec.policies.files)
+    except Unsound:
+        return [], False
+    indices = [index for index, _ in sound_entries(written)]
+    judged = [judge(document.part((*place, index))) for index in indices]
+    return judged, files and len(indices) == len(written)
 
 
-def _as_yaml(value: object) -> str:
-    text = io.StringIO()
-    YAML(typ="safe", pure=True).dump(value, text)
-    return text.getvalue()
+def _but_for(inline: Sequence[Judged], faults: Iterable[PolicyFault]) -> Iterator[PolicyFault]:
+    """Leave out what is told of documents that stand in the scenario: they say it better themselves."""
+    told = {fault.path for each in inline for fault in each.faults}
+    return (fault for fault in faults if fault.path not in told)
 
 
-def _placed(fault: PolicyFault, inline: dict[str, int], document: Document) -> PolicyFault:
-    """Point a fault of a document that stands inside the scenario at its place there."""
-    if fault.file not in inline:
-        return fault
-    parts = re.findall(r"[^.\[\]]+", fault.path)
-    inner = tuple(int(part) if part.isdecimal() else part for part in parts)
-    return document.fault(
-        ("spec", "policies", "documents", inline[fault.file], *inner), fault.message, fault.hint
+def _between(document: Document, scenario: Scenario, read: Sequence[JudgedFile]) -> tuple[PolicyFault, ...]:
+    """Return what is wrong between the scenario and its policies, as far as both can be read."""
+    judged = [each for file in read for each in file.judged]
+    policies = {
+        name: each.item
+        for each in judged
+        if isinstance(each.item, ScalingPolicy) and (name := name_of(each.item))
+    }
+    models = dict[int, str]()
+    whole = False
+    with suppress(Unsound):
+        for index, model in sound_entries(scenario.spec.models):
+            with suppress(Unsound):
+                models[index] = model.policy
+        whole = len(models) == len(scenario.spec.models)
+    absent = {name for name in models.values() if name not in policies}
+    if not all(file.whole for file in read):
+        hidden: Collection[str] = absent
+    else:
+        hidden = unseen(judged, absent, ScalingPolicy)
+    return (
+        *_without_policy(document, models, policies, hidden),
+        *_other_engines(document, models, policies),
+        *(_without_model(document, models, policies) if whole else ()),
     )
 
 
-def _misfits(document: Document, scenario: Scenario, policies: PolicySet) -> Iterator[PolicyFault]:
-    """Yield what is wrong between the scenario and its policies."""
-    drilled = {model.policy for model in scenario.spec.models}
-    for index, model in enumerate(scenario.spec.models):
-        place = ("spec", "models", index, "policy")
-        policy = policies.policies.get(PolicyName(model.policy))
-        if policy is None:
-            known = f"known: {', '.join(policies.policies)}"
-            hint = did_you_mean(model.policy, policies.policies) or known
-            yield document.fault(place, f"there is no ScalingPolicy {model.policy}", hint)
-        elif policy.spec.engine.type is not EngineType.REFERENCE:
-            message = f"{model.policy} has engine type {policy.spec.engine.type}; a drill on one machine runs Reference"
-            yield document.fault(place, message, "give the drill's policy engine: {type: Reference}")
-    for name in policies.policies:
-        if name not in drilled:
-            message = f"ScalingPolicy {name} has no model here"
+def _without_policy(
+    document: Document, models: Mapping[int, str], policies: Collection[str], hidden: Collection[str]
+) -> Iterator[PolicyFault]:
+    for index, name in models.items():
+        if name not in policies and name not in hidden:
+            hint = did_you_mean(name, policies) or f"known: {', '.join(policies)}"
             yield document.fault(
-                ("spec", "models"), message, f"add an entry with policy: {name}, or remove the policy"
+                ("spec", "models", index, "policy"), f"there is no ScalingPolicy {name}", hint
             )
+
+
+def _other_engines(
+    document: Document, models: Mapping[int, str], policies: Mapping[str, ScalingPolicy]
+) -> Iterator[PolicyFault]:
+    for index, name in models.items():
+        with suppress(Unsound, KeyError):
+            engine = policies[name].spec.engine.type
+            if engine is not EngineType.REFERENCE:
+                message = f"{name} has engine type {engine}; a drill on one machine runs Reference"
+                hint = "give the drill's policy engine: {type: Reference}"
+                yield document.fault(("spec", "models", index, "policy"), message, hint)
+
+
+def _without_model(
+    document: Document, models: Mapping[int, str], policies: Collection[str]
+) -> Iterator[PolicyFault]:
+    """Tell of policies that no model has, but for those that a misspelt one seems to mean."""
+    drilled = set(models.values())
+    meant = {closest(name, policies) for name in drilled if name not in policies}
+    for name in policies:
+        if name not in drilled and name not in meant:
+            message = f"ScalingPolicy {name} has no model here"
+            hint = f"add an entry with policy: {name}, or remove the policy"
+            yield document.fault(("spec", "models"), message, hint)

@@ -4,12 +4,28 @@ Integers with their unit in the name, no unknown keys, all faults at once with f
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from scaler.policy.base import Broken, Envelope, Metadata, Name, PolicyModel, integer, text
+from scaler.policy.base import (
+    Broken,
+    Envelope,
+    Metadata,
+    Name,
+    PolicyModel,
+    Unsound,
+    as_far_as_sound,
+    integer,
+    key,
+    sound_entries,
+    text,
+)
+from scaler.policy.document import Path
+from scaler.policy.repeated import repeated
+from scaler.policy.wording import did_you_mean
 
 _DAY: Final = 86_400
 _MANY: Final = 1_000_000
@@ -158,6 +174,11 @@ class Machine(PolicyModel):
     seats_per_gpu: Annotated[int, integer("seats", 1, 64, example=3)] = 1
     """Seats that share one GPU, so that a drill with several seats fits on a machine with one."""
 
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield the rule that nothing is said of GPUs that aren't used."""
+        if self.device is Device.CPU and self.given("seats_per_gpu"):
+            yield _idle("seatsPerGpu", "device Auto or Cuda", "device is Cpu", "set device: Auto")
+
 
 class Arrivals(PolicyModel):
     """The process that a model's requests arrive by."""
@@ -166,6 +187,12 @@ class Arrivals(PolicyModel):
     """Constant gaps, exponential gaps (Poisson), or gamma-distributed ones."""
     burstiness_percent: Annotated[int, integer("percent", 1, 10_000, example=50)] = 100
     """Gamma only: 100 is Poisson, below is burstier, above is smoother."""
+
+    def broken_rules(self) -> Iterator[Broken]:
+        """Yield the rule that nothing is said of another process."""
+        if self.process is not Process.GAMMA and self.given("burstiness_percent"):
+            process = f"process is {self.process}"
+            yield _idle("burstinessPercent", "process Gamma", process, "set process: Gamma")
 
 
 class Size(PolicyModel):
@@ -186,11 +213,21 @@ class Size(PolicyModel):
         return self.value if self.type is SizeType.FIXED else self.max
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield the rule that bounds are in order."""
+        """Yield the rules that bounds are in order, and that nothing is said of the other type."""
+        yield from as_far_as_sound(self._bounds(), self._of_the_other_type())
+
+    def _bounds(self) -> Iterator[Broken]:
         if self.type is SizeType.UNIFORM and self.min > self.max:
             yield Broken(
                 path=("min",), message=f"must be ≤ max ({self.min} > {self.max})", hint="swap the two"
             )
+
+    def _of_the_other_type(self) -> Iterator[Broken]:
+        uniform = self.type is SizeType.UNIFORM
+        other = SizeType.FIXED if uniform else SizeType.UNIFORM
+        for name in ("value",) if uniform else ("min", "max"):
+            if self.given(name):
+                yield _idle(name, f"type {other}", f"type is {self.type}", f"set type: {other}")
 
 
 class Model(PolicyModel):
@@ -228,11 +265,16 @@ class Load(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rule that the rate is given once."""
-        if (self.percent is None) == (self.requests_per_minute is None):
+        if self.percent is None and self.requests_per_minute is None:
+            names = ("percent", "requestsPerMinute")
+            name, other = names[::-1] if self.given("requests_per_minute") else names
+            hint = "percent: 300 is three times the model's baseline"
+            yield Broken(path=(name,), message=f"is missing, and so is {other}", hint=hint)
+        elif self.percent is not None and self.requests_per_minute is not None:
             yield Broken(
-                path=(),
-                message="needs exactly one of percent and requestsPerMinute",
-                hint="percent: 300 is three times the model's baseline",
+                path=("requestsPerMinute",),
+                message="is given, and percent as well",
+                hint="keep one of the two",
             )
 
 
@@ -289,6 +331,17 @@ class Thresholds(PolicyModel):
     """Warning only: p99 of how late the load generator itself sent its requests."""
 
 
+_MEASURED_IN: Final = {
+    StageKind.BURST: (
+        "burst_ttft_p99_milliseconds",
+        "recovery_seconds",
+        "warm_vs_cold_burst_ttft_ratio",
+    ),
+    StageKind.HOLD: ("cpu_percent",),
+}
+"""Thresholds by the kind of the stages that they are measured in (`scaler.drill.checks`)."""
+
+
 class Spec(PolicyModel):
     """What the drill does."""
 
@@ -317,61 +370,83 @@ class Spec(PolicyModel):
         return sum(stage.seconds for stage in self.stages)
 
     def broken_rules(self) -> Iterator[Broken]:
-        """Yield what is wrong between the models, the stages and the faults."""
-        yield from self._broken_models()
-        yield from self._broken_stages()
-        for index, fault in enumerate(self.faults):
-            yield from self._unknown(("faults", index, "policy"), fault.policy)
-            if fault.at_seconds >= self.seconds:
-                message = f"the load is over after {self.seconds} s"
-                yield Broken(
-                    path=("faults", index, "atSeconds"),
-                    message=message,
-                    hint="choose a time within the stages",
-                )
+        """Yield what is wrong between the models, the stages, the faults and the thresholds."""
+        yield from as_far_as_sound(
+            repeated(("models",), self.models, "policy"),
+            self._too_long(),
+            repeated(("stages",), self.stages, "name"),
+            self._loads(),
+            self._faults_of_nobody(),
+            self._faults_too_late(),
+            self._without_faults(),
+            self._without_stages(),
+        )
 
-    def _broken_models(self) -> Iterator[Broken]:
-        seen: set[str] = set()
-        for index, model in enumerate(self.models):
-            if model.policy in seen:
-                yield Broken(
-                    path=("models", index, "policy"),
-                    message=f"{model.policy} is named twice",
-                    hint="keep one entry",
-                )
-            seen.add(model.policy)
-            # one token more than the text: tokenizers put a begin-of-sequence token in front
-            whole = model.prompt_tokens.largest + 1 + model.output_tokens.largest
-            if whole > self.engine.max_model_len:
-                limit = self.engine.max_model_len
-                yield Broken(
-                    path=("models", index),
-                    message=f"prompt and answer can have {whole} tokens, more than engine.maxModelLen ({limit})",
-                    hint="raise spec.engine.maxModelLen or shorten promptTokens or outputTokens",
-                )
-
-    def _broken_stages(self) -> Iterator[Broken]:
-        seen: set[str] = set()
-        for index, stage in enumerate(self.stages):
-            if stage.name in seen:
-                message = f"{stage.name} is the name of an earlier stage"
-                yield Broken(
-                    path=("stages", index, "name"), message=message, hint="give each stage its own name"
-                )
-            seen.add(stage.name)
-            for number, load in enumerate(stage.loads):
-                place = ("stages", index, "loads", number, "policy")
-                yield from self._unknown(place, load.policy)
-                if load.policy in {earlier.policy for earlier in stage.loads[:number]}:
+    def _too_long(self) -> Iterator[Broken]:
+        limit = self.engine.max_model_len
+        for index, model in sound_entries(self.models):
+            with suppress(Unsound):
+                # one token more than the text: tokenizers put a begin-of-sequence token in front
+                whole = model.prompt_tokens.largest + 1 + model.output_tokens.largest
+                if whole > limit:
                     yield Broken(
-                        path=place, message=f"{load.policy} is named twice", hint="keep one load per model"
+                        path=("models", index),
+                        message=f"prompt and answer can have {whole} tokens, more than engine.maxModelLen ({limit})",
+                        hint="raise spec.engine.maxModelLen or shorten promptTokens or outputTokens",
                     )
 
-    def _unknown(self, path: tuple[str | int, ...], policy: str) -> Iterator[Broken]:
+    def _loads(self) -> Iterator[Broken]:
+        for index, stage in sound_entries(self.stages):
+            with suppress(Unsound):
+                path = ("stages", index, "loads")
+                yield from repeated(path, stage.loads, "policy")
+                for number, load in sound_entries(stage.loads):
+                    yield from as_far_as_sound(self._unknown((*path, number, "policy"), load))
+
+    def _faults_of_nobody(self) -> Iterator[Broken]:
+        for index, fault in sound_entries(self.faults):
+            yield from as_far_as_sound(self._unknown(("faults", index, "policy"), fault))
+
+    def _faults_too_late(self) -> Iterator[Broken]:
+        seconds = self.seconds
+        for index, fault in sound_entries(self.faults):
+            with suppress(Unsound):
+                if fault.at_seconds >= seconds:
+                    yield Broken(
+                        path=("faults", index, "atSeconds"),
+                        message=f"the load is over after {seconds} s",
+                        hint="choose a time within the stages",
+                    )
+
+    def _without_faults(self) -> Iterator[Broken]:
+        """A check that is never made looks like one that passes."""
+        if self.thresholds.replacement_seconds is not None and not self.faults:
+            yield _unmeasured("replacementSeconds", "spec.faults is empty", "add a fault of type KillEngine")
+
+    def _without_stages(self) -> Iterator[Broken]:
+        kinds = {stage.kind for stage in self.stages}
+        for kind, names in _MEASURED_IN.items():
+            for name in names if kind not in kinds else ():
+                if self.thresholds.given(name) and getattr(self.thresholds, name) is not None:
+                    yield _unmeasured(key(name), f"no stage has kind {kind}", f"give a stage kind: {kind}")
+
+    def _unknown(self, path: Path, of: Load | Fault) -> Iterator[Broken]:
         names = [model.policy for model in self.models]
-        if policy not in names:
-            message = f"no model of this drill has policy {policy}"
-            yield Broken(path=path, message=message, hint=f"known: {', '.join(names)}")
+        if of.policy not in names:
+            message = f"no model of this drill has policy {of.policy}"
+            hint = did_you_mean(of.policy, names) or f"known: {', '.join(names)}"
+            yield Broken(path=path, message=message, hint=hint)
+
+
+def _idle(name: str, needs: str, found: str, mend: str) -> Broken:
+    """Say of a key that nothing looks at it, because of what another key says."""
+    return Broken(path=(name,), message=f"is for {needs}, and {found}", hint=f"{mend}, or remove {name}")
+
+
+def _unmeasured(name: str, why: str, mend: str) -> Broken:
+    """Say of a threshold that nothing is held against it."""
+    message = f"nothing is measured for it: {why}"
+    return Broken(path=("thresholds", name), message=message, hint=f"{mend}, or remove {name}")
 
 
 class Scenario(Envelope):

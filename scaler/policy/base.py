@@ -6,6 +6,7 @@ are right, whatever else is wrong, and nothing has to say which those are.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Self, TypeAlias, TypeVar, cast
@@ -157,14 +158,19 @@ class PolicyModel(BaseModel):
         """
         yield from ()
 
+    def given(self, name: str) -> bool:
+        """Whether a field has what somebody wrote, and not its default."""
+        return name in self.model_fields_set
+
     @classmethod
-    def partial(cls, sound: dict[str, Any]) -> Self:
+    def partial(cls, sound: dict[str, Any], given: AbstractSet[str]) -> Self:
         """Make a model of those fields alone that are right, defaults among them.
 
         Args:
             sound: their values by name, which aren't checked again.
+            given: the fields that somebody wrote, others among them.
         """
-        model = cls.model_construct(set(sound), **sound)
+        model = cls.model_construct(set(given & sound.keys()), **sound)
         for name in cls.model_fields.keys() - sound.keys():
             model.__dict__.pop(name, None)
         return cast("Self", model)
@@ -179,7 +185,8 @@ class PolicyModel(BaseModel):
             return self
         rest = {each: value for each, value in self.__dict__.items() if each != name}
         inner = _without(self.__dict__[name], path[1:])
-        return type(self).partial(rest if isinstance(inner, Hole) else {**rest, name: inner})
+        sound = rest if isinstance(inner, Hole) else {**rest, name: inner}
+        return type(self).partial(sound, self.model_fields_set)
 
     if not TYPE_CHECKING:  # for mypy only the fields are attributes
 

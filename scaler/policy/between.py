@@ -69,7 +69,7 @@ def _of_kind(judged: Sequence[Judged], kind: type[Item]) -> list[tuple[Document,
     return [(each.document, each.item) for each in judged if isinstance(each.item, kind)]
 
 
-def _name_of(item: Envelope) -> str:
+def name_of(item: Envelope) -> str:
     """Return an object's name; empty where it is wrong."""
     with suppress(Unsound):
         return item.metadata.name
@@ -79,7 +79,7 @@ def _name_of(item: Envelope) -> str:
 def _by_name(objects: Sequence[tuple[Document, Item]]) -> dict[str, list[tuple[Document, Item]]]:
     found: dict[str, list[tuple[Document, Item]]] = {}
     for document, item in objects:
-        if name := _name_of(item):
+        if name := name_of(item):
             found.setdefault(name, []).append((document, item))
     return found
 
@@ -105,10 +105,10 @@ def _one_target_twice(fleets: Sequence[tuple[Document, Fleet]]) -> Iterator[Poli
     for document, fleet in fleets:
         with suppress(Unsound):
             other_document, other = first.setdefault(fleet.target, (document, fleet))
-            if other is fleet or _name_of(other) == _name_of(fleet) != "":
+            if other is fleet or name_of(other) == name_of(fleet) != "":
                 continue
             what = f"{fleet.target[2]} {fleet.target[3]}"
-            whose = f"fleet {_name_of(other)}" if _name_of(other) else "another fleet"
+            whose = f"fleet {name_of(other)}" if name_of(other) else "another fleet"
             message = f"{what} is the target of {whose} already, in {_place(other_document, 'kind')}"
             path = ("spec", "target", "name") if fleet.spec.target else _NAME
             yield document.fault(path, message, "give each fleet a workload of its own")
@@ -130,9 +130,9 @@ def _missing_fleets(
         for index, share in _shares(policy)
         if share.name not in fleets
     ]
-    unseen = _unseen(judged, {name for _, _, name in missing})
+    hidden = unseen(judged, {name for _, _, name in missing}, Fleet)
     for document, index, name in missing:
-        if name not in unseen:
+        if name not in hidden:
             known = f"known fleets: {', '.join(fleets)}" if fleets else "add a document of kind Fleet"
             path = ("spec", "fleets", index, "name")
             yield document.fault(path, f"there is no fleet {name}", did_you_mean(name, fleets) or known)
@@ -147,23 +147,23 @@ def _shares(policy: ScalingPolicy) -> Iterator[tuple[int, FleetShare]]:
                 yield index, share
 
 
-def _unseen(judged: Sequence[Judged], missing: Collection[str]) -> Collection[str]:
-    """Return which of the missing fleets may be there.
+def unseen(judged: Sequence[Judged], missing: Collection[str], kind: type[Envelope]) -> Collection[str]:
+    """Return which of the objects of a kind that are missing may be there.
 
-    A document whose kind or version is wrong may be the fleet of its name. If its name is wrong, it may be the one that is
-    called nearly so; and where none is, a fleet may be any.
+    A document whose kind or version is wrong may be the one of its name. If its name is wrong, it may be the one that is
+    called nearly so; and where none is, an object of the kind may be any.
     """
     found = set[str]()
     for each in judged:
         written = look_up(each.document.data, *_NAME)
         readable = isinstance(written, str) and not each.document.doubtful(*_NAME)
-        if not isinstance(each.item, Fleet | Unrecognized) and each.document.data.get("kind") != "Fleet":
+        if not isinstance(each.item, kind | Unrecognized) and each.document.data.get("kind") != kind.__name__:
             continue
-        if each.item is None or _name_of(each.item):
+        if each.item is None or name_of(each.item):
             found.update(name for name in missing if name == written)
             continue
         near = {name for name in missing if closest(name, [written])} if readable else set[str]()
-        found.update(near or (missing if isinstance(each.item, Fleet) else ()))
+        found.update(near or (missing if isinstance(each.item, kind) else ()))
     return found
 
 
@@ -186,7 +186,7 @@ def _models_claimed_twice(policies: Sequence[tuple[Document, ScalingPolicy]]) ->
         with suppress(Unsound):
             for index, model in sound_entries(policy.models):
                 other_document, other = first.setdefault(model, (document, policy))
-                if other is policy or _name_of(other) == _name_of(policy) != "":
+                if other is policy or name_of(other) == name_of(policy) != "":
                     continue
                 path = _NAME if policy.spec.models is None else ("spec", "models", index)
                 message = f"the model name {model} belongs to {_whose(other)} already"
@@ -195,7 +195,7 @@ def _models_claimed_twice(policies: Sequence[tuple[Document, ScalingPolicy]]) ->
 
 
 def _whose(policy: ScalingPolicy) -> str:
-    return f"policy {_name_of(policy)}" if _name_of(policy) else "another policy"
+    return f"policy {name_of(policy)}" if name_of(policy) else "another policy"
 
 
 def _one_port_twice(policies: Sequence[tuple[Document, ScalingPolicy]]) -> Iterator[PolicyFault]:
@@ -208,7 +208,7 @@ def _one_port_twice(policies: Sequence[tuple[Document, ScalingPolicy]]) -> Itera
             for _, share in sound_entries(policy.spec.fleets) if port is not None else ():
                 with suppress(Unsound):
                     other_document, other = first.setdefault((share.name, port or 0), (document, policy))
-                    same = other is policy or _name_of(other) == _name_of(policy) != ""
+                    same = other is policy or name_of(other) == name_of(policy) != ""
                     if same or any(other is each for each in told):
                         continue
                     told.append(other)

@@ -53,6 +53,7 @@ class Document:
         data: its content as dicts with text keys, lists, text, numbers, booleans and None.
         root: the same, with the place of each part.
         clean: nothing was said of any part of it when it was read.
+        inside: where it stands in another document; empty for one that stands by itself.
     """
 
     file: str
@@ -60,6 +61,7 @@ class Document:
     data: dict[str, Any]
     root: Node
     clean: bool = True
+    inside: Path = ()
 
     def part(self, path: Path) -> "Document":
         """Return the mapping at `path` as a document of its own, for documents that are written inside another.
@@ -70,7 +72,8 @@ class Document:
         node = self._at(path)
         if node is None or not isinstance(node.value, dict):
             raise KeyError(dotted(path))
-        return Document(file=self.file, index=self.index, data=node.plain(), root=node)
+        inside = (*self.inside, *path)
+        return Document(self.file, self.index, node.plain(), node, clean=self.clean, inside=inside)
 
     def position(self, path: Path) -> tuple[int, int]:
         """Return line and column (1-based) of the value at `path`: of its key for mappings, lists and what is empty.
@@ -116,9 +119,20 @@ class Document:
 
     def fault(self, path: Path, message: str, hint: str = "") -> PolicyFault:
         """Make a fault that points at `path` in this document."""
-        line, column = self.position(path)
+        return self._fault_at(self.position(path), path, message, hint)
+
+    def key_fault(self, path: Path, message: str, hint: str = "") -> PolicyFault:
+        """Make a fault that points at the key at the end of `path`."""
+        return self._fault_at(self.key_position(path), path, message, hint)
+
+    def where(self, path: Path) -> str:
+        """Write `path` as people do, from the beginning of the file's document."""
+        return dotted((*self.inside, *path))
+
+    def _fault_at(self, place: tuple[int, int], path: Path, message: str, hint: str) -> PolicyFault:
+        line, column = place
         return PolicyFault(
-            file=self.file, line=line, column=column, path=dotted(path), message=message, hint=hint
+            file=self.file, line=line, column=column, path=self.where(path), message=message, hint=hint
         )
 
 

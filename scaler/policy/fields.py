@@ -193,7 +193,7 @@ class _Walk:
                 value = HOLE if key in meant else each.info.get_default(call_default_factory=True)
             if not isinstance(value, Hole):
                 sound[each.name] = value
-        return model.partial(sound)
+        return model.partial(sound, {each.name for key, each in fields.items() if key in entries})
 
     def _entry(self, form: _Form, entry: Entry, path: Path) -> Any:  # noqa: ANN401 - a YAML value may be anything
         value = self._value(form, entry.node, path)
@@ -236,7 +236,8 @@ class _Walk:
                     sound[fields[0].name] = value
         common = next(each for each in models[0].__mro__ if all(issubclass(model, each) for model in models))
         assert issubclass(common, PolicyModel)
-        return common.partial({name: value for name, value in sound.items() if name in common.model_fields})
+        shared = {name: value for name, value in sound.items() if name in common.model_fields}
+        return common.partial(shared, shared.keys())
 
     def _list(self, form: _Form, of: _Form, node: Node, path: Path) -> Any:  # noqa: ANN401 - as above
         if not isinstance(node.value, list):

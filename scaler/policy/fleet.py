@@ -85,7 +85,7 @@ class ResizedBy(StrEnum):
     EMBERPOOL = "Emberpool"
     """The controller does, through the workload's `/scale`."""
     KEDA = "Keda"
-    """A ScaledObject does, with the numbers that the controller publishes."""
+    """A ScaledObject does, with the numbers that the controller publishes; those follow somebody else's wish for a while."""
 
 
 class KvWhenPaused(StrEnum):
@@ -348,7 +348,10 @@ class FleetSpec(PolicyModel):
     writes nothing, to look at a policy before trusting it."""
     resized_by: ResizedBy = ResizedBy.EMBERPOOL
     """Who writes the number of replicas. The default is `Emberpool`. With `Keda` the controller never writes it and
-    publishes the total for a ScaledObject."""
+    publishes the total for a ScaledObject. There others may raise the replicas, a person or another trigger: above the largest
+    total published in the last 315 seconds (the HPA's window for scaling down and one sync, by its defaults) that is a wish,
+    which the total follows for `scaleDown.stabilizationWindowSeconds`, at least 15 seconds, up to `maxSeats`. Replicas that
+    merely stay above what is published, as under `minReplicas`, are none."""
     seat: SeatShape = SeatShape()
     """What one seat is made of."""
     spare: Spare = Spare()

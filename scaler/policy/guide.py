@@ -44,7 +44,7 @@ $ emberpool drill run policies/drills/default.yaml
 | `policy explain` | What would the law answer to this load? Its terms, which one rules, who serves where. | 0, 2 |
 | `policy diff` | What does a change mean, in words? | 0 the same, 1 not, 2 unusable |
 | `policy status` | Does a running controller have in force what is in its files? | 0 yes, 1 the last reload failed, 2 nobody could be asked |
-| `drill validate` | The same as `policy validate` for a [DrillScenario](reference/drill-scenario.md), which no policy command reads. | 0 yes, 2 no |
+| `drill validate` | The same for a [DrillScenario](reference/drill-scenario.md), which no policy command reads, with the policies that it names or holds. | 0 yes, 2 no |
 | `drill run` | What does a burst do, really? | 0 passed, 1 not, 2 unusable |
 
 All files and directories that a command is given are one set; of a directory the `*.yaml` and `*.yml` count. `-o json`
@@ -64,6 +64,9 @@ right by itself, whatever else is wrong. What only follows from another fault is
 - A document whose `kind` is misspelt is taken for the kind that it looks like. Of any other, only `metadata` is looked at; of
   another project's (`apiVersion`), nothing. A signal whose `type` is wrong is looked at as far as all types agree.
 - One document, and the text of one file, has at most 100 faults that are told.
+- `drill validate` and the list of agents (`--agents`) keep to the same. In a drill, a key that nothing looks at because of
+  another one is a fault, too: `burstinessPercent` without process Gamma, `value` of a size that is drawn, a threshold for which
+  nothing is measured.
 
 **Whether floors find room.** What always serves (`serving.min`), what schedules add to it (`minServing`) and the spares
 (`spare.min`) have to fit into `maxSeats` of the fleets that can hold them, at each moment. Windows that never meet needn't fit
@@ -84,6 +87,12 @@ together. A moment at which they don't is named with a day of 2028, a leap year,
 | `RESIDENT`, `PAUSED`, `KV` | What one resident holds while it is paused, and what it takes beyond that to serve: `engine.pausedMiB`, `engine.kvMiB`. |
 | `KV-ALONE`, `KV-SHARED` | KV memory that it could have if it were alone on the seat, and what its paused neighbours leave it. |
 | `SHARE`, `IN-FLIGHT` | How much of `KV` it gets; how many requests in flight it then holds, of `targetInFlight`. |
+
+**What `lint` says of queries.** A query that is asked for a number of requests has to give one. A share never does, whatever
+it is of (a gauge such as `vllm:kv_cache_usage_perc`, bytes divided by bytes, a fraction of a histogram): it never reaches a
+target of requests, so that nothing is ever scaled (`QueryIsShare`). Nor does a rate (`QueryIsRate`). A share times the number
+of requests that it is a share of is such a number again. A query that adds up series which no label selects counts other
+models and namespaces, too (`QueryCountsOthers`). Of a query that can't be read as PromQL, nothing of this is said.
 
 **In an editor.** With [yaml-language-server](https://github.com/redhat-developer/yaml-language-server) (the
 YAML extension of VS Code, and the YAML mode of other editors), a comment before a document names its schema:

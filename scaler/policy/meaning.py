@@ -88,7 +88,10 @@ _FLEET: Final = {
     "spec.resizedBy": Meaning(
         to={
             "Emberpool": "the controller writes the number of replicas: no other scaler may",
-            "Keda": "the controller only publishes the total: a ScaledObject has to write it",
+            "Keda": (
+                "the controller only publishes the total: a ScaledObject has to write it, and whoever raises the replicas"
+                " beyond it raises the total for a while"
+            ),
         }
     ),
     "spec.seat.gpus": Meaning(

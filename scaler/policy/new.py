@@ -375,7 +375,8 @@ before any new pod has started. Each costs a pod's GPUs, once for all models.
 
 _RESIZED: Final = """\
 Who writes the workload's replicas; there must be exactly one. Emberpool: the controller does, so no HPA or ScaledObject may
-have the same target. Keda: a ScaledObject does, with the total that the controller publishes.
+have the same target. Keda: a ScaledObject does, with the total that the controller publishes; whoever raises the replicas
+beyond that, a person or another trigger, raises the total for a while.
 """
 
 _FLEETS: Final = "Where it may serve."

@@ -9,7 +9,7 @@ from scaler.policy.base import Broken, Unsound, sound_entries
 from scaler.policy.document import Path
 
 
-def repeated(path: tuple[str, ...], entries: Iterable[Any], key: str | None = None) -> Iterator[Broken]:
+def repeated(path: Path, entries: Iterable[Any], key: str | None = None) -> Iterator[Broken]:
     """Yield a broken rule for each name that an earlier entry of the list has already.
 
     Args:
@@ -23,5 +23,5 @@ def repeated(path: tuple[str, ...], entries: Iterable[Any], key: str | None = No
             name = entry if key is None else getattr(entry, key)
             counted[name] += 1
             if counted[name] > 1:
-                place: Path = (*path, index) if key is None else (*path, index, key)
+                place = (*path, index) if key is None else (*path, index, key)
                 yield Broken(path=place, message=f"{name} is listed twice", hint="keep one entry")

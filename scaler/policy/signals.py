@@ -145,9 +145,11 @@ class Prometheus(SignalBase):
             example='sum(vllm:num_requests_waiting{model_name="llama-8b"})',
         ),
     ]
-    """What to ask. The answer must be one series or a scalar; of several series the reading is Missing."""
+    """What to ask. The answer must be one series or a scalar; of several series the reading is Missing. Select whose series
+    are meant, by namespace or model: one Prometheus scrapes many."""
     measures: Measures
-    """What the answer stands for. There is no default: the same number means different things."""
+    """What the answer stands for. There is no default: the same number means different things. A share, such as that of the
+    KV memory in use, is no number of requests: `targetInFlight` says how many requests one resident holds."""
     interval_seconds: Annotated[int, integer("seconds", 1, 3600, example=15)] = 15
     """Seconds between two queries. The default of 15 fits how often a Prometheus usually scrapes; asking more often gives
     the same answer."""

@@ -19,6 +19,7 @@ from scaler.policy.base import (
     MISSHAPEN,
     Broken,
     Envelope,
+    Metadata,
     PolicyModel,
     as_far_as_sound,
     sound_entries,
@@ -71,11 +72,17 @@ Model = TypeVar("Model", bound=PolicyModel)
 
 _OLD_OCTAL: Final = re.compile(r"[-+]?0[0-7]+")
 """An octal number in YAML 1.1, and a decimal one in YAML 1.2."""
-_CHECKED_BY: Final = MappingProxyType(
-    {"DrillScenario": "drill validate"}
-    | dict.fromkeys(("Fleet", "ScalingPolicy", "Controller", "XidTable"), "policy validate")
+_ELSEWHERE: Final = MappingProxyType(
+    {
+        "DrillScenario": "a DrillScenario is checked with `emberpool drill validate FILE`",
+        "AgentList": "an AgentList is given to `emberpool controller --agents FILE`",
+    }
+    | {
+        kind: f"a {kind} is checked with `emberpool policy validate FILE`"
+        for kind in ("Fleet", "ScalingPolicy", "Controller", "XidTable")
+    }
 )
-"""The command that each kind is checked with: where a kind is given to the other one, its name is the mend."""
+"""The command that takes each kind: where a kind is given to another one, its name is the mend."""
 
 
 class Unrecognized(Envelope):
@@ -102,21 +109,42 @@ class Examined(Generic[Model]):
 def examine(kinds: Mapping[str, type[Model]], document: Document) -> Examined[Model]:
     """Check a document against the model that its `kind` asks for.
 
-    A kind that is misspelt is taken for the one that was probably meant, so that the rest of the document is looked at.
-    What is of another project or is checked by another command is not looked at any further.
+    A kind that is misspelt is taken for the one that was probably meant, and one that is missing for the only one that there
+    is, so that the rest of the document is looked at. What is of another project or is checked by another command is not
+    looked at any further.
     """
     told = _faults_of_kind(kinds, document)
     kind, version = document.data.get("kind"), document.data.get("apiVersion")
     if (_is_foreign(version) and not document.doubtful("apiVersion")) or (
-        str(kind) not in kinds and str(kind) in _CHECKED_BY
+        str(kind) not in kinds and str(kind) in _ELSEWHERE
     ):
         return Examined(None, told)
-    name = kind if isinstance(kind, str) and kind in kinds else closest(kind, kinds)
-    if name:
+    if name := _kind_meant(kinds, kind):
         model, faults = _examined(kinds[name], document)
         return Examined(model, _merged(document, told, faults))
     unrecognized, faults = _examined(Unrecognized, document)
-    return Examined(unrecognized, _merged(document, told, faults))
+    ours = {document.where(("metadata", key)) for model in kinds.values() for key in _own_metadata(model)}
+    return Examined(
+        unrecognized, _merged(document, told, tuple(fault for fault in faults if fault.path not in ours))
+    )
+
+
+def _kind_meant(kinds: Mapping[str, type[Model]], written: object) -> str:
+    """Return the kind that a document is taken for; empty for none."""
+    if not isinstance(written, str):
+        return next(iter(kinds)) if len(kinds) == 1 else ""
+    return written if written in kinds else closest(written, kinds)
+
+
+def _own_metadata(model: type[PolicyModel]) -> Iterator[str]:
+    """Yield the keys that a kind has in its `metadata` and others don't."""
+    metadata = model.model_fields["metadata"].annotation
+    if isinstance(metadata, type) and issubclass(metadata, PolicyModel):
+        yield from (
+            info.alias or name
+            for name, info in metadata.model_fields.items()
+            if name not in Metadata.model_fields
+        )
 
 
 def validate(model: type[Model], document: Document) -> Model:
@@ -203,16 +231,14 @@ def _mend_of_version(version: object) -> str:
 
 
 def _mend_of_kind(kind: object, kinds: Iterable[str]) -> str:
-    if command := _CHECKED_BY.get(str(kind)):
-        return f"a {kind} is checked with `emberpool {command} FILE`"
-    return did_you_mean(kind, kinds) or "kind says which format the document has"
+    return _ELSEWHERE.get(str(kind)) or did_you_mean(kind, kinds) or "kind says which format the document has"
 
 
 def _ambiguous(document: Document, told: Container[str]) -> Iterator[PolicyFault]:
     """Yield each number that not every reader of YAML takes for the same one, but for the paths that are told already."""
     for path, value in _numbers(document.data, ()):
         written = document.written(path)
-        if is_ambiguous(value, written) and dotted(path) not in told:
+        if is_ambiguous(value, written) and document.where(path) not in told:
             message = f"must be a decimal number without leading zeros, is {_as_read(written, value)}"
             yield document.fault(path, message, _plainly(written, value))
 
@@ -287,15 +313,7 @@ def _unknown_key(model: type[PolicyModel], document: Document, path: Path) -> Po
     known = schema_at(schema_of(model), path[:-1], document.data).get("properties", {})
     foreign = FOREIGN.get(str(path[-1]))
     guess = f"here that is {foreign}" if foreign else did_you_mean(path[-1], known)
-    line, column = document.key_position(path)
-    return PolicyFault(
-        file=document.file,
-        line=line,
-        column=column,
-        path=dotted(path),
-        message="is not a known key",
-        hint=guess or f"known here: {', '.join(known)}",
-    )
+    return document.key_fault(path, "is not a known key", guess or f"known here: {', '.join(known)}")
 
 
 def _as_read(written: str, value: object) -> str:

@@ -123,7 +123,7 @@ class Api:
                 for policy in self._controller.table.policies
                 if any(share.fleet == name for share in policy.fleets)
             ),
-            "reasons": _reasons(decided.reasons),
+            "reasons": _reasons(decided.reasons, tick.decision.at),
             "createdAt": min(created, default=None),
         }
 
@@ -149,7 +149,7 @@ class Api:
             "inFlight": load.in_flight.value if load.in_flight.known else None,
             "oldestWaitSeconds": load.oldest_wait.value if load.oldest_wait.known else None,
             "signals": str(load.queued.quality),
-            "reasons": _reasons(decided.reasons),
+            "reasons": _reasons(decided.reasons, tick.decision.at),
         }
 
     async def _decisions(self, _: web.Request) -> web.Response:
@@ -210,9 +210,9 @@ def unauthorized() -> web.Response:
     )
 
 
-def _reasons(reasons: tuple[Reason, ...]) -> list[dict[str, Any]]:
+def _reasons(reasons: tuple[Reason, ...], now: float) -> list[dict[str, Any]]:
     return [
-        {"code": str(reason.code), "facts": dict(reason.facts), "sentence": explain(reason)}
+        {"code": str(reason.code), "facts": dict(reason.facts), "sentence": explain(reason, now)}
         for reason in reasons
     ]
 

@@ -1,251 +1,303 @@
-"""What every engine adapter promises, tried on the scripted engine and on the real reference engine alike."""
+"""What every engine adapter promises, tried on each kind: in-loop servers, the scripted and the reference engine, a real vLLM."""
 
 import asyncio
-import importlib.util
 import json
-import subprocess
-import sys
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from warmpool.agent.processes import Ports
+from tests.fakes.engine_subjects import (
+    FAKES,
+    MODEL,
+    VLLM_BIN,
+    VLLM_ENVIRONMENT,
+    VLLM_SECONDS,
+    Process,
+    Subject,
+    on_fake,
+    on_process,
+    reference_command,
+    scripted_command,
+    serve,
+    vllm_command,
+)
+from warmpool.engines.capabilities import Capability, Ground, Verdict
 from warmpool.engines.deadline import Deadline
+from warmpool.engines.kinds import EngineKind
 from warmpool.engines.port import KvWhenPaused
-from warmpool.engines.vllm import VllmEngine, parse_load
-from warmpool.errors import EngineError, EngineLost, EngineRejected, EngineTimeout, EngineUnfit
+from warmpool.engines.vllm import VllmEngine
+from warmpool.errors import (
+    EngineContradicted,
+    EngineError,
+    EngineLost,
+    EngineRejected,
+    EngineTimeout,
+    EngineUnfit,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = "chat"
 PROMPT = "the quick brown fox"
 LONG = 60
-
-
-@dataclass(frozen=True, kw_only=True)
-class Running:
-    """An engine's process and where it listens."""
-
-    process: subprocess.Popen[bytes]
-    ports: Ports
+KEEP, RELEASE = KvWhenPaused.KEEP, KvWhenPaused.RELEASE
 
 
 def soon(seconds: float = 20.0) -> Deadline:
     return Deadline.after(seconds)
 
 
-def serve(command: list[str], log: Path) -> Iterator[Running]:
-    ports = Ports.free("127.0.0.1")
-    with log.open("wb") as output:
-        process = subprocess.Popen(ports.fill_in(command), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            yield Running(process=process, ports=ports)
-        finally:
-            process.kill()
-            process.wait()
+# -------------------------------------------------------------------- what it is tried on
 
 
 @pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    command = [
-        sys.executable,
-        "tests/fakes/scripted_engine.py",
-        "--port",
-        "{port}",
-        "--control-port",
-        "{controlPort}",
-    ]
-    script = ["--script", json.dumps({"tokenSeconds": 0.005})]
-    yield from serve([*command, *script], tmp_path_factory.mktemp("scripted") / "log")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    log = tmp_path_factory.mktemp("scripted") / "log"
+    with serve(EngineKind.REFERENCE, scripted_command({"tokenSeconds": 0.005}), log) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("the reference engine needs torch")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     directory = tmp_path_factory.mktemp("reference")
-    make = "import sys, pathlib; from warmpool.reference.checkpoints import make_checkpoint as m; "
-    make += "m(pathlib.Path(sys.argv[1]), shape='tiny', seed=1)"
-    subprocess.run([sys.executable, "-c", make, str(directory / "model")], cwd=ROOT, check=True, timeout=60)
-    command = [sys.executable, "-m", "warmpool.reference", "serve", "--model", MODEL]
-    command += ["--checkpoint", str(directory / "model"), "--host", "{host}", "--port", "{port}"]
-    command += ["--control-port", "{controlPort}", "--max-num-seqs", "4", "--max-model-len", "256"]
-    command += ["--threads", "1", "--guard", "closed", "--die-with-parent"]
-    yield from serve(command, directory / "log")
+    with serve(EngineKind.REFERENCE, reference_command(directory), directory / "log") as process:
+        yield process
 
 
-@pytest.fixture(params=["scripted", "reference"])
-def running(request: pytest.FixtureRequest) -> Running:
-    engine: Running = request.getfixturevalue(request.param)
-    return engine
+@pytest.fixture(scope="module")
+def real_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    directory = tmp_path_factory.mktemp("vllm")
+    command = vllm_command(directory)
+    with serve(EngineKind.VLLM, command, directory / "log", VLLM_ENVIRONMENT) as process:
+        yield process
 
 
-async def ready(engine: VllmEngine, running: Running) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert running.process.poll() is None, "the engine's process has ended"
+REAL = ("real vLLM",) if os.environ.get(VLLM_BIN) else ()
+ALL = (*FAKES, "scripted", "reference", *REAL)
+PAUSING = tuple(name for name in ALL if name != "generic")
+
+
+@pytest.fixture(params=ALL)
+async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    """An adapter whose engine is ready, computes and has its guard closed."""
+    async for found in connected(request):
+        yield found
+
+
+@pytest.fixture(params=PAUSING)
+async def pausing(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    """The same, of those that can be paused."""
+    async for found in connected(request):
+        yield found
+
+
+async def connected(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    name = request.param
+    if name in FAKES:
+        context = on_fake(name)
+    else:
+        process: Process = request.getfixturevalue(name.replace(" ", "_").lower())
+        context = on_process(process, releases=name not in REAL)  # a CPU build has no device to release from
+    async with context as found:
+        await ready(found)
+        await found.engine.close_guard(deadline=soon())
+        yield found
+        await found.engine.resume(KEEP, deadline=soon())
+
+
+async def ready(subject: Subject) -> None:
+    ends = time.monotonic() + (VLLM_SECONDS if subject.kind is EngineKind.VLLM else 60)
+    while time.monotonic() < ends:
+        if subject.process is not None and subject.process.process.poll() is not None:
+            pytest.fail(f"the engine's process has ended: {subject.process.log.read_text()[-2000:]}")
         with suppress(EngineLost):
-            if (await engine.startup(deadline=soon())).ready:
+            if (await subject.engine.startup(deadline=soon())).ready:
                 return
         await asyncio.sleep(0.02)
     pytest.fail("the engine did not become ready")
 
 
-@pytest.fixture
-async def engine(running: Running) -> AsyncIterator[VllmEngine]:
-    async with VllmEngine(running.ports.control_url, model=MODEL) as engine:
-        await ready(engine, running)
-        await engine.close_guard(deadline=soon())
-        yield engine
-        await engine.resume(KvWhenPaused.RELEASE, deadline=soon())
-
-
-async def stream(running: Running, *, tokens: int, started: asyncio.Event) -> tuple[int, str]:
-    """Send a streaming request through the guard."""
-    body = {
-        "model": MODEL,
-        "prompt": PROMPT,
-        "max_tokens": tokens,
-        "stream": True,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
-    url = f"{running.ports.public_url}/v1/completions"
-    async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
-        text = ""
-        async for line in response.content:
-            text += line.decode()
-            started.set()
-        return response.status, text
+def releasable(subject: Subject) -> list[KvWhenPaused]:
+    """What may become of the KV memory there: without a device there is none to release."""
+    return [KEEP, RELEASE] if subject.releases else [KEEP]
 
 
 # -------------------------------------------------------------------- what works
 
 
-async def test_a_ready_engine_tells_its_process_and_phases(engine: VllmEngine, running: Running) -> None:
-    startup = await engine.startup(deadline=soon())
+async def test_a_ready_engine_says_so_and_what_it_tells_is_sound(subject: Subject) -> None:
+    startup = await subject.engine.startup(deadline=soon())
     assert startup.ready
-    assert startup.pid == running.process.pid
-    assert {"import", "weights"} <= startup.phases.keys()
     assert all(seconds >= 0 for seconds in startup.phases.values())
-    assert (startup.kv_bytes or 0) > 0
-    assert (startup.weights_bytes or 0) > 0
+    assert startup.kv_bytes is None or startup.kv_bytes > 0
+    if subject.kind is EngineKind.REFERENCE:
+        assert subject.process is not None
+        assert startup.pid == subject.process.process.pid
+        assert {"import", "weights"} <= startup.phases.keys()
+        assert (startup.kv_bytes or 0) > 0
+        assert (startup.weights_bytes or 0) > 0
 
 
-async def test_greedy_tokens_repeat_and_a_short_answer_begins_a_long_one(engine: VllmEngine) -> None:
-    long = await engine.complete(PROMPT, tokens=6, deadline=soon())
+async def test_greedy_tokens_repeat_and_a_short_answer_begins_a_long_one(subject: Subject) -> None:
+    long = await subject.engine.complete(PROMPT, tokens=6, deadline=soon())
     assert len(long) == 6
-    assert await engine.complete(PROMPT, tokens=6, deadline=soon()) == long
-    assert await engine.complete(PROMPT, tokens=1, deadline=soon()) == long[:1]
-    assert await engine.complete("something else entirely", tokens=6, deadline=soon()) != long
+    assert await subject.engine.complete(PROMPT, tokens=6, deadline=soon()) == long
+    assert await subject.engine.complete(PROMPT, tokens=1, deadline=soon()) == long[:1]
+    assert await subject.engine.complete("something else entirely", tokens=6, deadline=soon()) != long
 
 
-@pytest.mark.parametrize("kv", list(KvWhenPaused))
 async def test_a_paused_engine_holds_requests_and_computes_the_same_after_resuming(
-    engine: VllmEngine, kv: KvWhenPaused
+    pausing: Subject,
 ) -> None:
+    engine = pausing.engine
     before = await engine.complete(PROMPT, tokens=4, deadline=soon())
-    await engine.pause(kv, deadline=soon())
-    assert await engine.is_paused(deadline=soon())
-    if kv is KvWhenPaused.KEEP:  # what a request means to an engine without KV memory is its own affair
-        with pytest.raises(EngineTimeout):
-            await engine.complete(PROMPT, tokens=1, deadline=soon(0.1))
-    await engine.resume(kv, deadline=soon())
-    assert not await engine.is_paused(deadline=soon())
-    assert await engine.complete(PROMPT, tokens=4, deadline=soon()) == before
+    for kv in releasable(pausing):
+        await engine.pause(kv, deadline=soon())
+        assert await engine.is_paused(deadline=soon())
+        if kv is KEEP:  # what a request means to an engine without KV memory is its own affair
+            with pytest.raises(EngineTimeout):
+                await engine.complete(PROMPT, tokens=1, deadline=soon(0.1))
+        await engine.resume(kv, deadline=soon())
+        assert not await engine.is_paused(deadline=soon())
+        assert await engine.complete(PROMPT, tokens=4, deadline=soon()) == before
 
 
-async def test_pausing_lets_what_runs_finish(engine: VllmEngine) -> None:
+async def test_pausing_lets_what_runs_finish(pausing: Subject) -> None:
+    engine = pausing.engine
     whole = await engine.complete(PROMPT, tokens=LONG, deadline=soon())
     async with asyncio.TaskGroup() as tasks:
         request = tasks.create_task(engine.complete(PROMPT, tokens=LONG, deadline=soon()))
-        await until(lambda: is_running(engine))
-        await engine.pause(KvWhenPaused.KEEP, deadline=soon())
+        await until(lambda: is_running(pausing))
+        await engine.pause(KEEP, deadline=soon())
     assert request.result() == whole
 
 
-@pytest.mark.parametrize("kv", list(KvWhenPaused))
-async def test_pausing_and_resuming_twice_is_once(engine: VllmEngine, kv: KvWhenPaused) -> None:
-    for _ in range(2):
-        await engine.pause(kv, deadline=soon())
-    for _ in range(2):
-        await engine.resume(kv, deadline=soon())
-    assert len(await engine.complete(PROMPT, tokens=2, deadline=soon())) == 2
+async def test_pausing_and_resuming_twice_is_once(pausing: Subject) -> None:
+    engine = pausing.engine
+    for kv in releasable(pausing):
+        for _ in range(2):
+            await engine.pause(kv, deadline=soon())
+        for _ in range(2):
+            await engine.resume(kv, deadline=soon())
+        assert len(await engine.complete(PROMPT, tokens=2, deadline=soon())) == 2
 
 
-async def test_the_guard_lets_requests_through_only_when_open(engine: VllmEngine, running: Running) -> None:
-    status, _ = await stream(running, tokens=2, started=asyncio.Event())
-    assert status == 503
+async def test_the_guard_lets_requests_through_only_when_open(subject: Subject) -> None:
+    engine = subject.engine
+    assert (await stream(subject, tokens=2))[0] == 503
     await engine.open_guard(deadline=soon())
-    status, text = await stream(running, tokens=2, started=asyncio.Event())
+    status, text = await stream(subject, tokens=2)
     assert status == 200
     assert text.rstrip().endswith("data: [DONE]")
     assert not (await engine.close_guard(deadline=soon())).is_open
-    status, _ = await stream(running, tokens=2, started=asyncio.Event())
-    assert status == 503
+    assert (await stream(subject, tokens=2))[0] == 503
 
 
-async def test_the_guard_counts_what_is_in_flight_and_abort_ends_it_well_formed(
-    engine: VllmEngine, running: Running
-) -> None:
+async def test_the_guard_counts_what_is_in_flight_and_abort_ends_it_well_formed(subject: Subject) -> None:
+    engine = subject.engine
     await engine.open_guard(deadline=soon())
     started = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        request = tasks.create_task(stream(running, tokens=200, started=started))
+        request = tasks.create_task(stream(subject, tokens=200, started=started))
         await asyncio.wait_for(started.wait(), 20)
         assert (await engine.close_guard(deadline=soon())).in_flight == 1
         await engine.abort(deadline=soon())
-        await until(lambda: is_drained(engine))
+        await until(lambda: is_drained(subject))
     _, text = request.result()
     events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     assert any("error" in json.loads(event) for event in events if event != "[DONE]")
+    assert events[-1] == "[DONE]"
 
 
-async def test_the_load_counts_running_requests(engine: VllmEngine) -> None:
+async def test_a_client_that_hangs_up_is_no_longer_in_flight(subject: Subject) -> None:
+    engine = subject.engine
+    await engine.open_guard(deadline=soon())
+    async with asyncio.TaskGroup() as tasks:
+        started = asyncio.Event()
+        request = tasks.create_task(stream(subject, tokens=200, started=started))
+        await asyncio.wait_for(started.wait(), 20)
+        request.cancel()
+    await until(lambda: is_drained(subject))
+    await engine.close_guard(deadline=soon())
+
+
+async def test_the_load_counts_running_requests(pausing: Subject) -> None:
+    engine = pausing.engine
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(engine.complete(PROMPT, tokens=LONG, deadline=soon()))
-        await until(lambda: is_running(engine))
-    await until(lambda: is_idle(engine))
+        await until(lambda: is_running(pausing))
+    await until(lambda: is_idle(pausing))
 
 
-async def test_no_call_outlives_its_deadline(engine: VllmEngine) -> None:
+async def test_no_call_outlives_its_deadline(subject: Subject) -> None:
     began = time.monotonic()
     with pytest.raises(EngineTimeout):
-        await engine.complete(PROMPT, tokens=200, deadline=soon(0.05))
+        await subject.engine.complete(PROMPT, tokens=200, deadline=soon(0.05))
     with pytest.raises(EngineTimeout, match="no time was left"):
-        await engine.resume(KvWhenPaused.KEEP, deadline=soon(-1.0))
+        await subject.engine.resume(KEEP, deadline=soon(-1.0))
     assert time.monotonic() - began < 2
+
+
+async def test_a_probe_finds_out_what_the_engine_does_and_leaves_it_computing(subject: Subject) -> None:
+    before = await subject.engine.complete(PROMPT, tokens=4, deadline=soon())
+    found = await subject.engine.probe(RELEASE if subject.releases else KEEP, deadline=soon(60))
+    assert set(found.findings) == set(Capability)
+    assert all(finding.reason for finding in found.findings.values())
+    assert found.has(Capability.TOKEN_IDS)
+    assert found.has(Capability.SCHEDULER_PAUSE) is subject.pauses
+    assert found.has(Capability.KV_RELEASE) is (subject.pauses and subject.releases)
+    assert await subject.engine.complete(PROMPT, tokens=4, deadline=soon()) == before
+
+
+async def test_an_engine_in_rotation_is_not_probed(subject: Subject) -> None:
+    await subject.engine.open_guard(deadline=soon())
+    with pytest.raises(EngineRejected, match="in rotation"):
+        await subject.engine.probe(KEEP, deadline=soon())
+    await subject.engine.close_guard(deadline=soon())
+
+
+async def test_a_probe_that_is_cut_short_leaves_an_engine_that_resumes(subject: Subject) -> None:
+    before = await subject.engine.complete(PROMPT, tokens=4, deadline=soon())
+    for seconds in (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await subject.engine.probe(RELEASE if subject.releases else KEEP, deadline=soon(60))
+        await subject.engine.resume(KEEP, deadline=soon())
+        assert await subject.engine.complete(PROMPT, tokens=4, deadline=soon()) == before
+
+
+async def test_a_change_is_verified_as_far_as_the_engine_tells(subject: Subject) -> None:
+    engine = subject.engine
+    expected = Verdict.VERIFIED if subject.pauses else Verdict.UNVERIFIED
+    assert (await engine.pause(KEEP, deadline=soon())).verdict is expected
+    assert (await engine.resume(KEEP, deadline=soon())).verdict is expected
 
 
 # -------------------------------------------------------------------- what goes wrong
 
 
 @pytest.fixture
-async def faulty(scripted: Running) -> AsyncIterator[VllmEngine]:
+async def faulty(scripted: Process) -> AsyncIterator[VllmEngine]:
     async with VllmEngine(scripted.ports.control_url, model=MODEL) as engine:
-        await ready(engine, scripted)
+        await until(lambda: is_ready(engine))
         yield engine
         await script(scripted, {"faults": {}})
-        await engine.resume(KvWhenPaused.RELEASE, deadline=soon())
+        await engine.resume(RELEASE, deadline=soon())
 
 
-async def script(running: Running, change: dict[str, object]) -> None:
-    url = f"{running.ports.control_url}/script"
+async def script(process: Process, change: dict[str, object]) -> None:
+    url = f"{process.ports.control_url}/script"
     async with aiohttp.ClientSession() as session, session.post(url, json=change) as response:
         assert response.status == 200
 
 
 Call = Callable[[VllmEngine, Deadline], Awaitable[object]]
 CALLS: dict[str, Call] = {
-    "POST /pause": lambda engine, deadline: engine.pause(KvWhenPaused.RELEASE, deadline=deadline),
-    "POST /release_kv_cache_memory": lambda engine, deadline: engine.pause(
-        KvWhenPaused.RELEASE, deadline=deadline
-    ),
-    "POST /resume": lambda engine, deadline: engine.resume(KvWhenPaused.KEEP, deadline=deadline),
+    "POST /pause": lambda engine, deadline: engine.pause(RELEASE, deadline=deadline),
+    "POST /release_kv_cache_memory": lambda engine, deadline: engine.pause(RELEASE, deadline=deadline),
+    "POST /resume": lambda engine, deadline: engine.resume(KEEP, deadline=deadline),
     "POST /v1/completions": lambda engine, deadline: engine.complete(PROMPT, tokens=1, deadline=deadline),
     "POST /guard/open": lambda engine, deadline: engine.open_guard(deadline=deadline),
     "POST /guard/close": lambda engine, deadline: engine.close_guard(deadline=deadline),
@@ -259,7 +311,7 @@ CALLS: dict[str, Call] = {
 @pytest.mark.parametrize("route", CALLS)
 @pytest.mark.parametrize(("fault", "expected"), [("hang", EngineTimeout), ("refuse", EngineRejected)])
 async def test_a_fault_becomes_the_error_that_says_what_to_do(
-    faulty: VllmEngine, scripted: Running, route: str, fault: str, expected: type[EngineError]
+    faulty: VllmEngine, scripted: Process, route: str, fault: str, expected: type[EngineError]
 ) -> None:
     await script(scripted, {"faults": {route: {"do": fault}}})
     began = time.monotonic()
@@ -269,74 +321,90 @@ async def test_a_fault_becomes_the_error_that_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("route", "call"),
+    ("route", "call", "expected"),
     [
-        pytest.param("POST /pause", CALLS["POST /pause"], id="paused"),
-        pytest.param("POST /guard/open", CALLS["POST /guard/open"], id="guard opened"),
-        pytest.param("POST /v1/completions", CALLS["POST /v1/completions"], id="no token ids"),
-        pytest.param("GET /is_paused", CALLS["POST /pause"], id="no boolean"),
-        pytest.param("GET /guard", CALLS["GET /guard"], id="no guard's state"),
-        pytest.param("GET /metrics", CALLS["GET /metrics"], id="no metrics"),
+        pytest.param("POST /pause", CALLS["POST /pause"], EngineContradicted, id="paused"),
+        pytest.param("POST /guard/open", CALLS["POST /guard/open"], EngineUnfit, id="guard opened"),
+        pytest.param("POST /v1/completions", CALLS["POST /v1/completions"], EngineUnfit, id="no token ids"),
+        pytest.param("GET /is_paused", CALLS["POST /pause"], EngineUnfit, id="no boolean"),
+        pytest.param("GET /guard", CALLS["GET /guard"], EngineUnfit, id="no guard's state"),
+        pytest.param("GET /metrics", CALLS["GET /metrics"], EngineUnfit, id="no metrics"),
     ],
 )
-async def test_a_200_is_not_trusted(faulty: VllmEngine, scripted: Running, route: str, call: Call) -> None:
+async def test_a_200_is_not_trusted(
+    faulty: VllmEngine, scripted: Process, route: str, call: Call, expected: type[EngineError]
+) -> None:
     await faulty.close_guard(deadline=soon())
     await script(scripted, {"faults": {route: {"do": "lie"}}})
-    with pytest.raises(EngineUnfit):
+    with pytest.raises(expected):
         await call(faulty, soon())
 
 
+async def test_a_resume_that_did_nothing_is_contradicted(faulty: VllmEngine, scripted: Process) -> None:
+    await faulty.pause(KEEP, deadline=soon())
+    await script(scripted, {"faults": {"POST /resume": {"do": "lie", "times": 1}}})
+    with pytest.raises(EngineContradicted) as contradicted:
+        await faulty.resume(KEEP, deadline=soon())
+    assert contradicted.value.verification.verdict is Verdict.CONTRADICTED
+    assert contradicted.value.verification.evidence == ("GET /is_paused: true",)
+
+
 async def test_kv_memory_of_unknown_state_is_taken_before_it_is_released(
-    faulty: VllmEngine, scripted: Running
+    faulty: VllmEngine, scripted: Process
 ) -> None:
-    await faulty.pause(KvWhenPaused.RELEASE, deadline=soon())
+    await faulty.pause(RELEASE, deadline=soon())
     await script(scripted, {"faults": {"POST /wake_up": {"do": "hang", "times": 1}}})
     with pytest.raises(EngineTimeout):
-        await faulty.resume(KvWhenPaused.RELEASE, deadline=soon(0.1))
-    await faulty.pause(KvWhenPaused.RELEASE, deadline=soon())
-    await faulty.resume(KvWhenPaused.RELEASE, deadline=soon())
+        await faulty.resume(RELEASE, deadline=soon(0.1))
+    await faulty.pause(RELEASE, deadline=soon())
+    await faulty.resume(RELEASE, deadline=soon())
     assert len(await faulty.complete(PROMPT, tokens=1, deadline=soon())) == 1
 
 
 async def test_an_engine_that_dies_during_a_call_is_lost(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "tests/fakes/scripted_engine.py",
-        "--port",
-        "{port}",
-        "--control-port",
-        "{controlPort}",
-    ]
-    faults = {"faults": {"POST /resume": {"do": "crash"}}}
-    for running in serve([*command, "--script", json.dumps(faults)], tmp_path / "log"):
-        async with VllmEngine(running.ports.control_url, model=MODEL) as engine:
-            await ready(engine, running)
+    faults: dict[str, object] = {"faults": {"POST /resume": {"do": "crash"}}}
+    with serve(EngineKind.REFERENCE, scripted_command(faults), tmp_path / "log") as process:
+        async with VllmEngine(process.ports.control_url, model=MODEL) as engine:
+            await until(lambda: is_ready(engine))
             with pytest.raises(EngineLost) as lost:
-                await engine.resume(KvWhenPaused.KEEP, deadline=soon())
+                await engine.resume(KEEP, deadline=soon())
             assert isinstance(lost.value.__cause__, aiohttp.ClientError)
             with pytest.raises(EngineLost):
                 await engine.guard(deadline=soon())
 
 
-async def test_an_engine_without_a_route_is_unfit(faulty: VllmEngine, scripted: Running) -> None:
+async def test_an_engine_without_a_route_is_unfit(faulty: VllmEngine, scripted: Process) -> None:
     async with VllmEngine(scripted.ports.public_url, model=MODEL) as wrong_listener:
         with pytest.raises(EngineUnfit, match="no such route"):
-            await wrong_listener.pause(KvWhenPaused.KEEP, deadline=soon())
+            await wrong_listener.pause(KEEP, deadline=soon())
 
 
-def test_load_is_summed_over_engines_and_other_metrics_are_skipped() -> None:
-    text = """# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="m"} 2.0
-vllm:num_requests_running{engine="1",model_name="m"} 3.0
-vllm:num_requests_waiting{engine="0",model_name="m"} 1.0
-vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 7.0
-process_open_fds nonsense
-"""
-    load = parse_load(text)
-    assert (load.running, load.waiting) == (5, 1)
+async def test_a_real_vllm_without_a_device_is_refused_the_release(real_vllm: Process) -> None:
+    async with on_process(real_vllm) as subject:
+        await ready(subject)
+        found = await subject.engine.probe(RELEASE, deadline=soon(60))
+        assert found.finding(Capability.KV_RELEASE).ground is Ground.SWITCHED_OFF
+        with pytest.raises(EngineRejected, match="answered 500"):
+            await subject.engine.pause(RELEASE, deadline=soon())
+        resumed = await subject.engine.resume(RELEASE, deadline=soon())
+        assert resumed.verdict is Verdict.VERIFIED
 
 
-# -------------------------------------------------------------------- conditions
+# -------------------------------------------------------------------- helpers
+
+
+async def stream(subject: Subject, *, tokens: int, started: asyncio.Event | None = None) -> tuple[int, str]:
+    """Send a streaming request through the guard."""
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": tokens, "stream": True}
+    body |= {"temperature": 0, "ignore_eos": True}
+    url = f"{subject.public_url}/v1/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
+        text = ""
+        async for line in response.content:
+            text += line.decode()
+            if started is not None:
+                started.set()
+        return response.status, text
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -345,13 +413,19 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def is_running(engine: VllmEngine) -> bool:
-    return (await engine.load(deadline=soon())).running > 0
+async def is_ready(engine: VllmEngine) -> bool:
+    with suppress(EngineLost):
+        return (await engine.startup(deadline=soon())).ready
+    return False
 
 
-async def is_idle(engine: VllmEngine) -> bool:
-    return not await is_running(engine)
+async def is_running(subject: Subject) -> bool:
+    return (await subject.engine.load(deadline=soon())).running > 0
 
 
-async def is_drained(engine: VllmEngine) -> bool:
-    return (await engine.guard(deadline=soon())).in_flight == 0
+async def is_idle(subject: Subject) -> bool:
+    return not await is_running(subject)
+
+
+async def is_drained(subject: Subject) -> bool:
+    return (await subject.engine.guard(deadline=soon())).in_flight == 0

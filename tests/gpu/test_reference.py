@@ -1,17 +1,26 @@
-"""The reference engine on a CUDA device: same tokens alone and in a batch, memory really given back."""
+"""The reference engine on a CUDA device: same tokens alone and in a batch, captured or not, memory really given back."""
 
+import json
 import queue
 import random
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from warmpool.reference.checkpoints import make_checkpoint
+from warmpool.reference.checkpoints import SHAPES, make_checkpoint, write_checkpoint
+from warmpool.reference.config import RopeScaling
+from warmpool.reference.decoding import EagerDecoder
 from warmpool.reference.engine import Engine
+from warmpool.reference.expect import answers
 from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions
+from warmpool.reference.paged import GatheredAttention
+from warmpool.reference.rope import Rotary
 from warmpool.reference.runner import TorchRunner, build
 from warmpool.reference.scheduler import Limits, PauseMode, Scheduler
 from warmpool.reference.sequence import Load, Output, Sampling, Sequence
@@ -26,8 +35,12 @@ pytestmark = [
 WAIT_SECONDS = 60.0
 
 
-def _build(directory: Path, device: str, max_model_len: int = 1024) -> TorchRunner:
-    options = ModelOptions(checkpoint=directory, device=device, max_num_seqs=8, max_model_len=max_model_len)
+GOLDEN = Path(__file__).parents[1] / "unit" / "warmpool" / "reference" / "golden"
+
+
+def _build(directory: Path, **settings: Any) -> TorchRunner:
+    told: dict[str, Any] = {"device": "cuda", "max_num_seqs": 8, "max_model_len": 2048} | settings
+    options = ModelOptions(checkpoint=directory, **told)
     return build(open_model(options), options, Startup())
 
 
@@ -38,7 +51,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def runner(checkpoint: Path) -> Iterator[TorchRunner]:
-    return _build(checkpoint, "cuda")
+    return _build(checkpoint)
 
 
 class Batch:
@@ -55,19 +68,25 @@ class Batch:
         for output in outputs:
             self._outputs.put(output)
 
-    def tokens(self, prompts: list[list[int]], counts: list[int]) -> list[list[int]]:
+    def outputs(self, prompts: list[list[int]], counts: list[int], **settings: Any) -> list[list[Output]]:
         for key, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
-            sampling = Sampling(max_tokens=count, temperature=0, ignore_eos=True)
+            sampling = Sampling(max_tokens=count, ignore_eos=True, **{"temperature": 0} | settings)
             text = TextStream(self._runner.tokenizer.decoder())
             self.engine.submit(Sequence(key=key, prompt=prompt, sampling=sampling, text=text, arrived=0))
-        tokens: list[list[int]] = [[] for _ in prompts]
+        outputs: list[list[Output]] = [[] for _ in prompts]
         ended = 0
         while ended < len(prompts):
             output = self._outputs.get(timeout=WAIT_SECONDS)
             assert output.token is not None
-            tokens[output.key].append(output.token)
+            outputs[output.key].append(output)
             ended += output.finish is not None
-        return tokens
+        return outputs
+
+    def tokens(self, prompts: list[list[int]], counts: list[int], **settings: Any) -> list[list[int]]:
+        return [
+            [output.token for output in part if output.token is not None]
+            for part in self.outputs(prompts, counts, **settings)
+        ]
 
 
 @pytest.fixture
@@ -80,7 +99,7 @@ def batch(runner: TorchRunner) -> Iterator[Batch]:
 
 def _prompts(count: int) -> tuple[list[list[int]], list[int]]:
     choose = random.Random(3)
-    lengths = (1, 2, 5, 17, 60, 128, 129, 300, 700)
+    lengths = (1, 2, 5, 17, 60, 63, 64, 128, 129, 300, 700, 1500)
     prompts = [
         [256, *(choose.randrange(32, 127) for _ in range(choose.choice(lengths)))] for _ in range(count)
     ]
@@ -102,6 +121,99 @@ def test_first_tokens_depend_on_the_prompt(batch: Batch) -> None:
     assert len(firsts) >= 4
 
 
+def test_steps_are_captured_over_mapped_memory_with_our_kernels(runner: TorchRunner) -> None:
+    assert runner.facts == {"kvMemory": "mapped", "kernels": "fused", "graphs": [8]}
+
+
+def test_what_is_drawn_and_told_is_the_same_alone_and_in_batches(batch: Batch) -> None:
+    prompts, _ = _prompts(8)
+    settings: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 7, "logprobs": 3}
+    together = batch.outputs(prompts, [20] * 8, **settings)
+    alone = [batch.outputs([prompt], [20], **settings)[0] for prompt in prompts]
+    assert [[output.token for output in part] for part in together] == [
+        [output.token for output in part] for part in alone
+    ]
+    assert [[output.logprobs for output in part] for part in together] == [
+        [output.logprobs for output in part] for part in alone
+    ]
+
+
+def test_answers_are_those_computed_without_serving(batch: Batch, checkpoint: Path) -> None:
+    prompts, _ = _prompts(8)
+    expected = answers(ModelOptions(checkpoint=checkpoint, device="cuda", max_model_len=2), prompts, 6)
+    assert sum(map(len, expected)) >= 16
+    served = batch.tokens(prompts, [6] * 8)
+    assert [tokens[: len(known)] for tokens, known in zip(served, expected, strict=True)] == expected
+
+
+@pytest.fixture
+def prompted(runner: TorchRunner) -> Iterator[tuple[list[int], list[int]]]:
+    """Eight sequences whose prompts are in the KV memory: their newest tokens and their lengths."""
+    prompts, _ = _prompts(8)
+    runner.take_kv(lambda: None)
+    with torch.inference_mode():
+        for place, prompt in enumerate(prompts):
+            runner._kv.open(place, len(prompt) + 8)
+            runner._prompter.logits(prompt, place)
+    yield [65 + place for place in range(8)], [len(prompt) + 1 for prompt in prompts]
+    for place in range(8):
+        runner.free(place)
+
+
+def test_a_captured_step_computes_what_an_eager_one_does(
+    runner: TorchRunner, prompted: tuple[list[int], list[int]]
+) -> None:
+    eager = EagerDecoder(runner._model, runner._parts.attending).logits(*prompted).clone()
+    assert torch.equal(runner._decoder.logits(*prompted), eager)
+
+
+def test_our_kernels_compute_what_torchs_operations_do(
+    runner: TorchRunner, prompted: tuple[list[int], list[int]]
+) -> None:
+    with torch.inference_mode():
+        rotary = Rotary.of(runner._model.config, 2048, runner.device, runner._model.dtype)
+        gathered = GatheredAttention(runner._kv, rotary)  # type: ignore[arg-type]
+        plain = EagerDecoder(runner._model, gathered).logits(*prompted)[:8]
+    ours = runner._decoder.logits(*prompted)[:8]
+    assert float((ours - plain).norm() / plain.norm()) < 2e-2
+
+
+@pytest.mark.parametrize("variant", ["tiny", "tied-llama3"])
+def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
+    scaling = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_positions=64)
+    configs = {
+        "tiny": SHAPES["tiny"],
+        "tied-llama3": replace(
+            SHAPES["tiny"], tied=True, head_dim=64, kv_heads=3, rope_theta=500_000.0, rope_scaling=scaling
+        ),
+    }
+    write_checkpoint(tmp_path, configs[variant], seed=7, shards=2)
+    runner = _build(tmp_path, dtype="float32", max_num_seqs=2, max_model_len=256)
+    assert runner.facts["kernels"] == "fused"
+    for case in json.loads((GOLDEN / "llama.json").read_text())[variant]:
+        prompt, answer = case["prompt"], case["tokens"]
+        with torch.inference_mode():
+            runner._kv.open(0, len(prompt) + len(answer))
+            logits = runner._prompter.logits(prompt, 0)
+        torch.testing.assert_close(logits[0].cpu(), torch.tensor(case["logits"]), atol=0.02, rtol=0)
+        for number, token in enumerate(answer):
+            assert logits[0, token] >= logits[0].max() - 0.02
+            logits = runner._decoder.logits([token], [len(prompt) + number + 1])
+    runner.give_back_kv()
+
+
+def test_what_was_never_written_is_never_read(batch: Batch, runner: TorchRunner) -> None:
+    prompts, counts = _prompts(8)
+    before = batch.tokens(prompts, counts)
+    batch.engine.order(lambda: _poison(runner)).result(WAIT_SECONDS)
+    assert batch.tokens(prompts, counts) == before
+
+
+def _poison(runner: TorchRunner) -> None:
+    with torch.inference_mode():
+        runner._kv.memory.fill_(float("nan"))  # type: ignore[attr-defined]
+
+
 def test_released_memory_goes_back_to_the_driver(batch: Batch, runner: TorchRunner) -> None:
     prompts, counts = _prompts(4)
     before = batch.tokens(prompts, counts)
@@ -111,3 +223,80 @@ def test_released_memory_goes_back_to_the_driver(batch: Batch, runner: TorchRunn
     assert torch.cuda.mem_get_info()[0] - with_memory >= 0.9 * runner.kv_bytes
     batch.engine.wake_up().result(WAIT_SECONDS)
     assert batch.tokens(prompts, counts) == before
+
+
+def test_memory_that_comes_and_goes_changes_no_token_and_leaves_nothing(batch: Batch) -> None:
+    prompts, counts = _prompts(4)
+    before = batch.tokens(prompts, counts)
+    free = []
+    for _ in range(20):
+        batch.engine.pause(PauseMode.WAIT).result(WAIT_SECONDS)
+        batch.engine.give_back_kv().result(WAIT_SECONDS)
+        free.append(torch.cuda.mem_get_info()[0])
+        batch.engine.wake_up().result(WAIT_SECONDS)
+        assert batch.tokens(prompts, counts) == before
+    # The first rounds may return what earlier tests have left behind.
+    assert free[-1] >= free[2]
+
+
+def test_sequences_that_need_more_than_the_first_chunk_wait_for_it(batch: Batch) -> None:
+    prompts = [[256, 65 + number, *range(40, 100)] for number in range(8)]
+    counts = [1900] * 8  # of the larger model, twice as much as the first chunk holds
+    before = batch.tokens(prompts, counts)
+    batch.engine.pause(PauseMode.WAIT).result(WAIT_SECONDS)
+    batch.engine.give_back_kv().result(WAIT_SECONDS)
+    batch.engine.wake_up().result(WAIT_SECONDS)
+    assert batch.tokens(prompts, counts) == before
+
+
+def test_frozen_sequences_go_on_after_a_pause(batch: Batch) -> None:
+    prompts, _ = _prompts(3)
+    expected = batch.tokens(prompts, [200] * 3)
+    thawed = []
+
+    def pause_and_resume() -> None:
+        batch.engine.pause(PauseMode.KEEP).result(WAIT_SECONDS)
+        batch.engine.resume().result(WAIT_SECONDS)
+        thawed.append(1)
+
+    thread = threading.Thread(target=lambda: [pause_and_resume() for _ in range(20)])
+    thread.start()
+    assert batch.tokens(prompts, [200] * 3) == expected
+    thread.join(WAIT_SECONDS)
+    assert len(thawed) == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        pytest.param(
+            {"kernels": "gathered"}, {"kvMemory": "mapped", "kernels": "gathered"}, id="torchs-operations"
+        ),
+        pytest.param(
+            {"kv_memory": "allocated"}, {"kvMemory": "allocated", "kernels": "fused"}, id="torchs-memory"
+        ),
+        pytest.param(
+            {"enforce_eager": True}, {"kvMemory": "mapped", "kernels": "fused"}, id="nothing-captured"
+        ),
+    ],
+)
+def test_other_ways_to_compute_say_so_and_answer_alike(
+    settings: dict[str, Any], facts: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = make_checkpoint(tmp_path / "tiny", "tiny", seed=1)
+    prompts, _ = _prompts(8)
+    expected = answers(ModelOptions(checkpoint=directory, device="cuda", max_model_len=2), prompts, 6)
+    other = _build(directory, **settings)
+    assert other.facts == facts
+    batch = Batch(other)
+    try:
+        for _ in range(2):
+            served = batch.tokens(prompts, [6] * 8)
+            assert [part[: len(known)] for part, known in zip(served, expected, strict=True)] == expected
+            batch.engine.pause(PauseMode.WAIT).result(WAIT_SECONDS)
+            batch.engine.give_back_kv().result(WAIT_SECONDS)
+            batch.engine.wake_up().result(WAIT_SECONDS)
+    finally:
+        batch.engine.stop()
+        assert batch.engine.join(WAIT_SECONDS)
+        other.give_back_kv()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scaler.core.model import Quality
 from scaler.errors import PolicyError, SampleRejected
 from scaler.policy.compile import PolicySet
+from scaler.policy.lint import Code, Severity
 from scaler.policy.signals import Prometheus
 from scaler.signals.engine_page import PageUnreadable, read_page
 from scaler.signals.engine_sum import EngineSum
@@ -27,6 +28,7 @@ from tests.integration.signals.rig import running
 from tests.reports.chain import ENGINES, GATEWAY, chain, page, policies, query, serving, vector
 from tests.reports.site import Site
 from tests.unit.scaler.core.world import fleet, load, policy
+from tests.unit.scaler.policy.lint import sets
 from warmpool.seats import PolicyName
 
 PAGES = Path(__file__).parents[1] / "data" / "engine-pages"
@@ -65,6 +67,21 @@ async def test_several_series_of_one_name_are_told_and_not_added_up() -> None:
     async with serving(two) as url, chain(chat=[query(url, "QueueDepth")]) as on:
         await on.until(lambda: "2 series and one is wanted" in on.error("query"))
         assert not on.load().queued.known
+
+
+def test_a_query_that_adds_up_everybody_s_queues_is_told_before_it_is_relied_on() -> None:
+    """The same where the sum stood in the query itself: nobody could see by the number that it was everybody's."""
+    queues = {
+        "name": "queues",
+        "type": "Prometheus",
+        "server": "http://prometheus:9090",
+        "query": "sum(queue_messages_ready)",
+        "measures": "QueueDepth",
+    }
+    (found,) = sets.findings(Code.QUERY_COUNTS_OTHERS, sets.fleet(), sets.policy(signals=[queues]))
+    assert found.severity is Severity.INFO
+    ours = {**queues, "query": 'sum(queue_messages_ready{namespace="default"})'}
+    assert sets.findings(Code.QUERY_COUNTS_OTHERS, sets.fleet(), sets.policy(signals=[ours])) == []
 
 
 async def test_kv_memory_and_engines_of_another_policy_are_in_no_sum() -> None:

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from warmpool.agent.config import AgentConfig, ResidentConfig
-from warmpool.agent.processes import EngineProcess
+from warmpool.agent.processes import Process
+from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.engines.port import Engine, KvWhenPaused
 from warmpool.errors import EngineLost, UnknownResident
 from warmpool.seats import PolicyName, Resident
@@ -36,6 +37,8 @@ class Record:
         since: Unix time at which it entered its state.
         kv_bytes: size of its engine's KV memory, as that tells it.
         memory_reason: why its memory isn't known; empty if it is.
+        capabilities: what its engine was found to be able to do; None before it was asked.
+        verification: what its engine said after the last change that it was told; None before the first.
         process: its engine's process, while there is one.
         connection: the adapter that speaks to its engine, while there is one.
     Others as in `warmpool.seats.Resident`.
@@ -55,7 +58,9 @@ class Record:
     memory_bytes: int | None = None
     memory_reason: str = "not measured yet"
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    process: EngineProcess | None = None
+    capabilities: Capabilities | None = None
+    verification: Verification | None = None
+    process: Process | None = None
     connection: Engine | None = None
 
     @property
@@ -95,6 +100,8 @@ class Record:
             pid=None if process is None or process.exited else process.pid,
             memory_bytes=self.memory_bytes,
             phases=self.phases,
+            capabilities=self.capabilities,
+            verification=self.verification,
         )
 
     def to_json(self) -> dict[str, Any]:

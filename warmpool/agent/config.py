@@ -109,7 +109,8 @@ class AgentConfig(_Strict):
         port: the agent's port; 0 picks a free one, which every push tells.
         controllers: base URLs to which the state is pushed.
         gpus: UUIDs or indices of the seat's GPUs.
-        log_directory: where engines' logs go.
+        log_directory: where engines' logs go; a launcher's engines log through the launcher.
+        launcher: socket of the launcher that starts the engines; without one the agent starts them itself.
         exclusive: one resident computes at a time.
         start_deadline_seconds: how long an engine may take from its start until its weights are loaded.
         residents: the engines, in the order in which they start.
@@ -123,6 +124,7 @@ class AgentConfig(_Strict):
     controllers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     log_directory: Path
+    launcher: Path | None = None
     exclusive: bool = True
     start_deadline_seconds: float = Field(default=900, gt=0)
     residents: tuple[ResidentConfig, ...] = Field(min_length=1)

@@ -4,22 +4,29 @@ A resident is born out of rotation: its guard is closed before anything else is 
 orders. An engine whose neighbour is promoted meanwhile goes on loading its weights, but neither warms up nor proves: a warm-up
 under way is cut short, the engine paused (its KV memory given back on a shared seat), and the resident is back in Loading until
 the seat is free again. A new process is started only while nobody has the seat.
+
+Where a launcher is the engines' parent, they may have outlived an earlier agent. Those are taken up before anything is started:
+who serves goes on serving, and who was paused and proven still is.
 """
 
 import asyncio
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable
 from types import MappingProxyType
 
+from warmpool.agent.adoption import Note, state_of
 from warmpool.agent.board import Board, Record
 from warmpool.agent.budget import FAILURES, WINDOW_SECONDS, FailureBudget
 from warmpool.agent.config import AgentConfig
 from warmpool.agent.interruption import Interrupted
+from warmpool.agent.launching import Launcher
 from warmpool.agent.memory import measure
 from warmpool.agent.operations import Operations
 from warmpool.agent.phases import Phases
-from warmpool.agent.processes import EngineProcess, Ports
+from warmpool.agent.processes import OwnChildren, Ports, Process, Start, Starter
 from warmpool.agent.proof import Prover
 from warmpool.agent.slot import Slot, Warming
 from warmpool.agent.warmup import warm_up
@@ -27,6 +34,7 @@ from warmpool.engines.deadline import Deadline
 from warmpool.engines.kinds import connect
 from warmpool.engines.port import Startup
 from warmpool.errors import EngineLost, EngineTimeout, EngineUnfit, StartFailed, WarmpoolError
+from warmpool.launcher import SECRET_VARIABLE
 from warmpool.states import ResidentState
 
 _LOG = logging.getLogger(__name__)
@@ -44,6 +52,7 @@ _CONTROL_SECONDS = 30.0
 _ASIDE_SECONDS = 2.0  # a promotion is waiting
 _POLL_SECONDS = 0.05
 _POLL_ANSWER_SECONDS = 5.0  # an engine that imports or loads may hold its interpreter for long
+_SUPERSEDED_STATUS = 3
 _TELLING_KV_BYTES = 64 * 2**20  # less drowns in what else a process allocates and frees
 
 
@@ -76,6 +85,9 @@ class Life:
         self._operations = operations
         self._prover = prover
         self._turn = asyncio.Lock()  # fair: first come, first served, so the config's order holds
+        self._starter = _starter(config)
+        self._unlooked = {record.policy for record in board.records}
+        self._looked = asyncio.Barrier(len(board.records))
 
     async def live(self, record: Record) -> None:
         """Keep one resident alive until it is given up or terminated."""
@@ -103,13 +115,16 @@ class Life:
             await record.process.stop(grace_seconds=grace_seconds)
         await self._disconnect(record)
         self._board.touch()
+        if all(each.process is None or each.process.exited for each in self._board.records):
+            await self._starter.close()
 
     async def _one_life(self, record: Record) -> None:
         """Start it, and return once it has failed or been terminated and nothing of it is left."""
         async with asyncio.TaskGroup() as tasks:
             try:
-                async with self._turn:
-                    await self._start_up(record, tasks)
+                if not await self._take_up(record, tasks):
+                    async with self._turn:
+                        await self._start_up(record, tasks)
             except WarmpoolError as error:
                 await self._operations.fail(record, error)
             await self._board.until(lambda: record.state in _ENDED)
@@ -126,8 +141,9 @@ class Life:
     async def _start_up(self, record: Record, tasks: asyncio.TaskGroup) -> None:
         phases = Phases()
         await self._board.until(lambda: self._seat_is_free(record))
+        taken_up = record.process is not None
         await self._load(record, tasks, phases)
-        aside = False
+        aside = taken_up and await record.engine.is_paused(deadline=Deadline.after(_CONTROL_SECONDS))
         while not await self._warm_and_prove(record, phases, aside=aside):
             aside = True
         record.phases = MappingProxyType(dict(phases.seconds))
@@ -139,7 +155,8 @@ class Life:
         """Start its process and wait until the weights are loaded; with other ports if someone took them meanwhile."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
-                await self._spawn(record, tasks, phases)
+                if attempt > 1 or record.process is None:
+                    await self._spawn(record, tasks, phases)
                 await self._await_weights(record, phases)
             except _PortTaken:
                 _LOG.warning("resident %s: a port was taken meanwhile (attempt %d)", record.policy, attempt)
@@ -161,16 +178,97 @@ class Life:
                 self._board.move(record, _S.FAILED)
             self._board.move(record, _S.STARTING)
         _forget_last_life(record)
-        config, ports = record.config, Ports.free(self._config.host)
-        log = self._config.log_directory / f"engine-{self._config.seat}-{config.policy}.log"
         with phases.step("spawn"):
-            process = await EngineProcess.start(config.command, config.environment, ports, log)
-        record.process, record.address = process, ports.public_url
-        record.connection = connect(config.type, ports.control_url, model=config.model)
+            process = await self._starter.start(_start_of(record), Ports.free(self._config.host))
+        self._attend(record, process, tasks)
+
+    def _attend(self, record: Record, process: Process, tasks: asyncio.TaskGroup) -> None:
+        """Make a process the resident's own: speak to it, watch it, note what becomes of it."""
+        config = record.config
+        record.process, record.address = process, process.ports.public_url
+        record.connection = connect(
+            config.type,
+            process.ports.control_url,
+            model=config.model,
+            front=(process.ports.host, process.ports.public),
+        )
         tasks.create_task(self._watch(record, process))
+        if self._config.launcher is not None:
+            tasks.create_task(self._keep_noting(record, process))
         self._board.touch()
 
-    async def _watch(self, record: Record, process: EngineProcess) -> None:
+    async def _keep_noting(self, record: Record, process: Process) -> None:
+        """Note whatever an agent that comes after this one has to know, whenever it changes."""
+        noted = None
+        while record.process is process and not process.exited:
+            seq, note = self._board.seq, _note_of(record)
+            if note != noted:
+                try:
+                    await process.remember(note.to_json())
+                    noted = note
+                except WarmpoolError as error:  # the process's end is seen elsewhere
+                    _LOG.warning("resident %s: its state can't be noted: %s", record.policy, error)
+            await self._change_after(seq)
+
+    async def _change_after(self, seq: int) -> None:
+        await self._board.until(lambda: self._board.seq != seq)
+
+    # ------------------------------------------------------------------ engines of an earlier agent
+
+    async def _take_up(self, record: Record, tasks: asyncio.TaskGroup) -> bool:
+        """Take up the engine that an earlier agent has left, if it has left one.
+
+        All residents have been looked after once this returns: nothing is started while somebody may serve unseen.
+
+        Returns:
+            Whether the resident needs no start-up.
+        """
+        if self._config.launcher is None or record.policy not in self._unlooked:
+            return False
+        self._unlooked.discard(record.policy)
+        try:
+            found = await self._starter.running(_start_of(record))
+            if found is not None:
+                process, note = found
+                _LOG.info("resident %s: taking up engine process %d", record.policy, process.pid)
+                self._attend(record, process, tasks)
+                await self._find_out(record, Note.from_json(note))
+        except WarmpoolError as error:
+            await self._operations.fail(record, error)
+        if await self._looked.wait() == 0:
+            try:
+                await self._starter.end_others([each.policy for each in self._board.records])
+            except WarmpoolError as error:
+                _LOG.warning("engines that belong to nobody may be left: %s", error)
+        return record.state is not _S.STARTING
+
+    async def _find_out(self, record: Record, note: Note) -> None:
+        """Place a resident where its engine is in its life; one that has to be warmed up or proven stays in Starting."""
+        engine, deadline = record.engine, Deadline.after(_CONTROL_SECONDS)
+        try:
+            startup = await engine.startup(deadline=deadline.at_most(_POLL_ANSWER_SECONDS))
+        except (EngineLost, EngineTimeout):
+            return  # its listener isn't there yet
+        if not startup.ready:
+            return
+        guard = await engine.guard(deadline=deadline)
+        state = state_of(note, guard, paused=await engine.is_paused(deadline=deadline))
+        record.kv_released = note.kv_released
+        engine.assume(kv_released=note.kv_released)
+        if state is _S.LOADING:
+            # Its KV memory stays as it is: taking it to be sure could take it from a neighbour that serves.
+            await engine.close_guard(deadline=deadline)
+            return
+        record.kv_bytes = startup.kv_bytes
+        record.proven_at = note.proven_at
+        record.in_flight = guard.in_flight
+        record.state = state  # found, not moved to: no arrow leads there from Starting
+        record.since = time.time()
+        self._board.touch()
+
+    # ------------------------------------------------------------------ weights
+
+    async def _watch(self, record: Record, process: Process) -> None:
         """Fail the resident at once when its process ends."""
         ended = await process.wait()
         starting = record.state in {_S.STARTING, _S.LOADING}
@@ -259,6 +357,8 @@ class Life:
                     lambda: prover.prove(engine, prompts=FIRST_PROOF_PROMPTS, deadline=proof)
                 )
             record.proven_at = time.time()
+            with phases.step("probe"):
+                await warming.interruption.run(lambda: self._operations.probe(record))
             with phases.step("pause"):
                 await self._pause(record)
             self._board.advance(record, _S.PAUSED)
@@ -276,7 +376,7 @@ class Life:
         deadline = Deadline.after(_WARM_SECONDS)
         if aside:
             with phases.step("kv" if record.kv_released else "resume"):
-                await record.engine.resume(record.kv, deadline=deadline)
+                record.verification = await record.engine.resume(record.kv, deadline=deadline)
             record.kv_released = False
         with phases.step("warmup"):
             await warm_up(record.engine, record.config.warmup, deadline=deadline)
@@ -285,7 +385,7 @@ class Life:
         """Pause it for the first time, and see whether the KV memory that it says it gives back really comes back."""
         await self.measure(record)
         before = record.memory_bytes
-        await record.engine.pause(record.kv, deadline=Deadline.after(_CONTROL_SECONDS))
+        record.verification = await record.engine.pause(record.kv, deadline=Deadline.after(_CONTROL_SECONDS))
         self._paused(record)
         await self.measure(record)
         after, kv = record.memory_bytes, record.kv_bytes or 0
@@ -301,7 +401,7 @@ class Life:
         """Stop it from computing, for somebody else has the seat; what it has loaded stays."""
         if record.state in {_S.WARMING, _S.PROVING}:
             self._board.move(record, _S.LOADING)
-        await record.engine.pause(record.kv, deadline=Deadline.after(_ASIDE_SECONDS))
+        record.verification = await record.engine.pause(record.kv, deadline=Deadline.after(_ASIDE_SECONDS))
         self._paused(record)
 
     def _paused(self, record: Record) -> None:
@@ -313,7 +413,10 @@ class Life:
         if process is None or process.exited:
             record.memory_bytes, record.memory_reason = None, "its engine is not running"
             return
-        memory = await measure(process.pid, gpus=bool(self._config.gpus))
+        if process.visible_pid is None:
+            record.memory_bytes, record.memory_reason = None, "its engine runs in another PID namespace"
+            return
+        memory = await measure(process.visible_pid, gpus=bool(self._config.gpus))
         record.memory_bytes, record.memory_reason = memory.held_bytes, memory.reason
 
     def _seat_is_free(self, record: Record) -> bool:
@@ -324,10 +427,39 @@ class Life:
         return running is None or not self._config.exclusive
 
 
+def _starter(config: AgentConfig) -> Starter:
+    if config.launcher is None:
+        return OwnChildren(config.log_directory, config.seat)
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    return Launcher(config.launcher, secret=secret, on_draining=_end_agent, on_superseded=_cease)
+
+
+def _end_agent(seconds: float) -> None:
+    """End as on SIGTERM: the seat is drained, and its engines are stopped."""
+    _LOG.info("the launcher has been told to end; %.0f s are left for draining", seconds)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _cease() -> None:
+    """End at once and leave everything as it is: it is another agent's now, and ending in order would stop its engines."""
+    _LOG.critical("an agent that has started later has the launcher now; this one ends")
+    os._exit(_SUPERSEDED_STATUS)
+
+
+def _start_of(record: Record) -> Start:
+    config = record.config
+    return Start(name=config.policy, command=config.command, environment=config.environment)
+
+
+def _note_of(record: Record) -> Note:
+    return Note(state=record.state, proven_at=record.proven_at, kv_released=record.kv_released)
+
+
 def _forget_last_life(record: Record) -> None:
     record.failure = ""
     record.proven_at = None
     record.kv_released = False
+    record.capabilities, record.verification = None, None
     record.in_flight = 0
     record.memory_bytes, record.memory_reason = None, "not measured yet"
     record.phases = MappingProxyType({})

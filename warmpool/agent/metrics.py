@@ -9,15 +9,19 @@ from prometheus_client.registry import Collector
 from warmpool.agent.board import Board, Record
 from warmpool.agent.orders import OrderKind, Result
 from warmpool.agent.proof import Check, Verdict
+from warmpool.engines.capabilities import Capability, Change, Ground
+from warmpool.engines.capabilities import Verdict as ChangeVerdict
 from warmpool.errors import AgentError
 from warmpool.metric_families import Family, Kind, Label, Row, RowMetric, counter, empty, histogram, listed
 from warmpool.states import ResidentState
 
-ORDER_PHASES = ("preempt", "kv", "resume", "canary", "open", "drain", "abort", "pause", "undo", "proof")
+ORDER_PHASES = (
+    *("preempt", "kv", "resume", "canary", "open", "drain", "abort", "pause", "undo", "proof", "probe"),
+)
 """Steps of orders, as `warmpool.agent.operations` names them."""
 START_PHASES = (
     *("spawn", "process", "load", "import", "weights", "warm", "ready"),
-    *("kv", "resume", "warmup", "proof", "pause"),
+    *("kv", "resume", "warmup", "proof", "probe", "pause"),
 )
 """Steps of a start, as `warmpool.agent.life` and engines that tell more precisely name them."""
 OTHER = "other"
@@ -32,7 +36,7 @@ _PHASES_OF = {
     OrderKind.RESUME: ("preempt", "kv", "resume", "canary", "open"),
     OrderKind.DRAIN: ("drain", "abort"),
     OrderKind.PAUSE: ("pause",),
-    OrderKind.PROVE: ("kv", "resume", "proof", "pause"),
+    OrderKind.PROVE: ("kv", "resume", "proof", "probe", "pause"),
 }
 """Steps that an order of each kind can have: they start at zero, so that the first one is a rate and no new series."""
 
@@ -117,7 +121,29 @@ _START = Family(
     unit="seconds",
     labels=(_POLICY, listed("phase", (*START_PHASES, OTHER), "steps of a start")),
 )
-_OF_BOARD = (_STATE, _MEMORY, _KV, _IN_FLIGHT, _RESTARTS, _PROVEN, _START)
+_CAPABILITY = Family(
+    name="emberpool_agent_resident_capability",
+    kind=Kind.GAUGE,
+    help="1 for the ground on which its running engine was granted or refused a capability; absent until it was probed.",
+    unit="boolean",
+    labels=(
+        _POLICY,
+        listed("capability", Capability, "what engines may be able to do"),
+        listed("ground", Ground, "Tried and Declared grant, all others refuse"),
+    ),
+)
+_VERIFICATION = Family(
+    name="emberpool_agent_resident_verification",
+    kind=Kind.GAUGE,
+    help="1 for what its engine's own state says of the last change that it was told; absent before the first.",
+    unit="boolean",
+    labels=(
+        _POLICY,
+        listed("change", Change, "changes that engines are told"),
+        listed("verdict", ChangeVerdict, "verdicts on a change"),
+    ),
+)
+_OF_BOARD = (_STATE, _MEMORY, _KV, _IN_FLIGHT, _RESTARTS, _PROVEN, _START, _CAPABILITY, _VERIFICATION)
 
 FAMILIES: tuple[Family, ...] = (_ORDERS, _ORDER_SECONDS, _ABORTED, _PROOFS, *_OF_BOARD)
 """Everything that an agent exposes."""
@@ -191,6 +217,8 @@ class _Residents(Collector):
         yield RowMetric(_RESTARTS, [((r.policy,), r.restarts) for r in records])
         yield RowMetric(_PROVEN, [((r.policy,), r.proven_at) for r in records if r.proven_at is not None])
         yield RowMetric(_START, [row for record in records for row in _start(record)])
+        yield RowMetric(_CAPABILITY, [row for record in records for row in _capabilities(record)])
+        yield RowMetric(_VERIFICATION, [row for record in records for row in _verification(record)])
 
 
 def _start(record: Record) -> Iterator[Row]:
@@ -201,3 +229,19 @@ def _start(record: Record) -> Iterator[Row]:
         steps[name] = steps.get(name, 0.0) + seconds
     for name, seconds in steps.items():
         yield (record.policy, name), seconds
+
+
+def _capabilities(record: Record) -> Iterator[Row]:
+    found = record.capabilities
+    for capability, finding in found.findings.items() if found is not None else ():
+        for ground in Ground:
+            yield (record.policy, capability, ground), float(finding.ground is ground)
+
+
+def _verification(record: Record) -> Iterator[Row]:
+    last = record.verification
+    if last is None:
+        return
+    for change in Change:
+        for verdict in ChangeVerdict:
+            yield (record.policy, change, verdict), float((change, verdict) == (last.change, last.verdict))

@@ -15,14 +15,18 @@ from warmpool.agent.orders import Order, OrderKind, Refused, Result
 from warmpool.agent.phases import Phases
 from warmpool.agent.proof import Prover
 from warmpool.agent.slot import Running, Slot
+from warmpool.engines.capabilities import Capabilities, Capability, Ground
 from warmpool.engines.deadline import Deadline
+from warmpool.engines.port import KvWhenPaused
 from warmpool.errors import (
     AgentBusy,
     AgentError,
     DeadlineExceeded,
+    EngineContradicted,
     EngineError,
     EngineLost,
     EngineTimeout,
+    EngineUnfit,
     WarmpoolError,
     WrongState,
 )
@@ -30,6 +34,8 @@ from warmpool.states import ResidentState
 
 PROOF_PROMPTS = 2
 """Prompts that an ordered proof asks."""
+PROBE_SECONDS = 180.0
+"""How long finding out what an engine can be told may take, with the undoing."""
 _UNDO_SHARE = 0.3
 _UNDO_AT_MOST_SECONDS = 2.0
 _EXIT_NOTICE_SECONDS = 0.5
@@ -95,12 +101,30 @@ class Operations:
                 pass
             else:
                 return EngineLost(record.failure or str(error))
+        if isinstance(error, EngineContradicted):
+            record.verification = error.verification
         if record.state not in _ENDED:
             record.failure = str(error)
             self._board.move(record, _S.FAILED)
         if process is not None:
             await process.stop(grace_seconds=0)
         return error
+
+    async def probe(self, record: Record) -> None:
+        """Find out what a resident's engine can be told. Only out of rotation, and while it may compute.
+
+        Raises:
+            EngineUnfit: it lacks what its seat needs.
+            EngineError: it failed, or can't be brought back to computing.
+        """
+        await self._probe(record, Deadline.after(PROBE_SECONDS))
+
+    async def _probe(self, record: Record, deadline: Deadline) -> None:
+        found = record.capabilities = await record.engine.probe(record.kv, deadline=deadline)
+        self._board.touch()
+        lacks = _lacks(found, record.kv)
+        if lacks:
+            raise EngineUnfit(f"{record.policy}: {'; '.join(lacks)}")
 
     async def _dispatch(self, record: Record, running: Running, deadline: Deadline) -> Result:
         work = {
@@ -180,7 +204,7 @@ class Operations:
         try:
             if asleep:
                 with phases.step("kv" if record.kv_released else "resume"):
-                    await engine.resume(record.kv, deadline=work)
+                    record.verification = await engine.resume(record.kv, deadline=work)
                 record.kv_released = False
             with phases.step("canary"):
                 await prover.canary(engine, deadline=work)
@@ -194,7 +218,7 @@ class Operations:
     async def _undo_promotion(self, record: Record, deadline: Deadline, reason: str) -> None:
         try:
             await record.engine.close_guard(deadline=deadline)
-            await record.engine.pause(record.kv, deadline=deadline)
+            record.verification = await record.engine.pause(record.kv, deadline=deadline)
         except EngineError as error:
             raise EngineTimeout(f"{reason}; undoing it failed too: {error}") from error
         record.kv_released = record.releases_kv
@@ -273,10 +297,10 @@ class Operations:
             )
         try:
             with phases.step("pause"):
-                await record.engine.pause(record.kv, deadline=_for_work(deadline))
+                record.verification = await record.engine.pause(record.kv, deadline=_for_work(deadline))
         except EngineTimeout as error:
             with phases.step("undo"):
-                await record.engine.resume(record.kv, deadline=deadline)
+                record.verification = await record.engine.resume(record.kv, deadline=deadline)
             raise DeadlineExceeded(
                 f"pause: {error}; {record.policy} computes again and is still draining"
             ) from error
@@ -293,13 +317,16 @@ class Operations:
         late = ""
         try:
             with phases.step("kv" if record.kv_released else "resume"):
-                await engine.resume(record.kv, deadline=work)
+                record.verification = await engine.resume(record.kv, deadline=work)
             record.kv_released = False
             with phases.step("proof"):
                 await running.interruption.run(
                     lambda: prover.prove(engine, prompts=PROOF_PROMPTS, deadline=work)
                 )
             record.proven_at = time.time()
+            if record.capabilities is None:  # a claim cut the first probe short
+                with phases.step("probe"):
+                    await running.interruption.run(lambda: self._probe(record, work))
         except Interrupted:
             successor = running.successor
             by = "" if successor is None else f" by claim {successor.order.claim}"
@@ -308,7 +335,7 @@ class Operations:
             late = f"{phases.current}: {error}; {record.policy} is paused again"
             record.proven_at = None
         with phases.step("pause"):
-            await engine.pause(record.kv, deadline=deadline)
+            record.verification = await engine.pause(record.kv, deadline=deadline)
         record.kv_released = record.releases_kv
         self._board.advance(record, _S.PAUSED)
         if late:
@@ -324,6 +351,23 @@ class Operations:
         warming = self._slot.warming
         if warming is not None:
             raise Refused(AgentBusy(f"{warming.record.policy} is starting up on this seat"))
+
+
+def _lacks(found: Capabilities, kv: KvWhenPaused) -> list[str]:
+    """Return what an engine would need for its seat and doesn't have, with the reasons.
+
+    An engine that can't pause at all may be kept out of rotation on a seat of its own, and wants nothing more.
+    """
+    needed = {Capability.TOKEN_IDS, Capability.SCHEDULER_PAUSE}
+    if kv is KvWhenPaused.RELEASE:
+        needed.add(Capability.KV_RELEASE)
+    elif found.finding(Capability.SCHEDULER_PAUSE).ground is Ground.NOT_OF_KIND:
+        needed.discard(Capability.SCHEDULER_PAUSE)
+    return [
+        f"{capability} is refused ({finding.ground}): {finding.reason}"
+        for capability in Capability
+        if capability in needed and not (finding := found.finding(capability)).granted
+    ]
 
 
 def _for_work(deadline: Deadline) -> Deadline:

@@ -1,7 +1,11 @@
 """Engine processes: started with ports of their own, logged, watched, and never left behind.
 
+Who the parent of engines is, is a port (`Starter`, `Process`) with two adapters: the agent itself (`OwnChildren`, here), and a
+launcher, whose engines outlive the agent (`warmpool.agent.launching`).
+
 Each engine leads a session and process group of its own, so that a signal to the agent's terminal doesn't reach it and its
-whole tree can be ended. The kernel kills it when the agent dies: an engine that nobody directs holds a GPU for nothing.
+whole tree can be ended. The kernel kills the agent's own children when it dies: an engine that nobody directs holds a GPU for
+nothing.
 """
 
 import asyncio
@@ -14,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 import psutil
 
@@ -70,8 +74,109 @@ class Ports:
         return any(_is_taken(self.host, port) for port in (self.public, self.control))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How an engine is started.
+
+    Attributes:
+        name: what it is called; one of a name runs at a time.
+        command: program and arguments with placeholders.
+        environment: variables set beside its parent's own.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+
+class Process(Protocol):
+    """One engine's process, whoever its parent is."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, as its parent sees it."""
+
+    @property
+    def visible_pid(self) -> int | None:
+        """Its process id as this process sees it; None if it lives in a PID namespace of its own."""
+
+    @property
+    def ports(self) -> Ports:
+        """Its listeners."""
+
+    @property
+    def exited(self) -> bool:
+        """Whether the process has ended."""
+
+    async def wait(self) -> str:
+        """Wait for its end, and say in words how it ended, with its last log lines."""
+
+    async def lost_its_port(self) -> bool:
+        """Whether it ended because someone else has one of its ports, as far as can be told afterwards."""
+
+    async def owns(self, pid: int) -> bool:
+        """Whether `pid`, as the engine sees itself, is this process or one that it started."""
+
+    async def remember(self, note: Mapping[str, Any]) -> None:
+        """Keep, where that is possible, what an agent that comes after this one has to know of it."""
+
+    async def stop(self, *, grace_seconds: float) -> None:
+        """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
+
+
+class Starter(Protocol):
+    """The parent of engines."""
+
+    async def start(self, start: Start, ports: Ports) -> Process:
+        """Start an engine.
+
+        Raises:
+            StartFailed: there is no such program, or it can't be started for another reason.
+        """
+
+    async def running(self, start: Start) -> tuple[Process, Mapping[str, Any]] | None:
+        """Return the engine that an earlier agent has started in this way, and what that noted; None if none runs."""
+
+    async def end_others(self, names: Sequence[str]) -> None:
+        """End the engines of other names, if there are any."""
+
+    async def close(self) -> None:
+        """Let go of what it takes to reach them. Their parent, where that isn't the agent, keeps them."""
+
+
+class OwnChildren:
+    """The agent as the parent of its engines. They end with it, so there never is one of an earlier agent.
+
+    Args:
+        directory: where their logs go.
+        seat: the seat's name.
+    """
+
+    def __init__(self, directory: Path, seat: str) -> None:
+        self._directory = directory
+        self._seat = seat
+
+    async def start(self, start: Start, ports: Ports) -> Process:
+        """Start an engine.
+
+        Raises:
+            StartFailed: there is no such program, or the log can't be written.
+        """
+        log = self._directory / f"engine-{self._seat}-{start.name}.log"
+        return await EngineProcess.start(start.command, start.environment, ports, log)
+
+    async def running(self, start: Start) -> None:
+        """There is none."""
+
+    async def end_others(self, names: Sequence[str]) -> None:
+        """There are none."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
 class EngineProcess:
-    """One engine's process and its log. Make it with `start`."""
+    """One engine's process, a child of this one, and its log. Make it with `start`."""
 
     def __init__(self, process: asyncio.subprocess.Process, ports: Ports, log: Path, log_start: int) -> None:
         self._process = process
@@ -127,6 +232,11 @@ class EngineProcess:
         return self._process.pid
 
     @property
+    def visible_pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def ports(self) -> Ports:
         """Its listeners."""
         return self._ports
@@ -151,8 +261,7 @@ class EngineProcess:
         """Whether it ended because someone else has one of its ports, as far as can be told afterwards."""
         if not self.exited:
             return False
-        told = os.strerror(errno.EADDRINUSE).lower()
-        return told in (await asyncio.to_thread(self._tail)).lower() or await asyncio.to_thread(
+        return address_in_use(await asyncio.to_thread(self._tail)) or await asyncio.to_thread(
             self._ports.taken
         )
 
@@ -161,6 +270,9 @@ class EngineProcess:
         if pid == self.pid:
             return True
         return any(child.pid == pid for child in await asyncio.to_thread(_descendants, self.pid))
+
+    async def remember(self, note: Mapping[str, Any]) -> None:
+        """Keep nothing: no agent comes after this one while the engine runs."""
 
     async def stop(self, *, grace_seconds: float) -> None:
         """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
@@ -193,6 +305,11 @@ class EngineProcess:
             return ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " | ".join(lines[-_TAIL_LINES:])
+
+
+def address_in_use(log: str) -> bool:
+    """Whether a log says that somebody else has an address."""
+    return os.strerror(errno.EADDRINUSE).lower() in log.lower()
 
 
 def _open_log(log: Path, command: Sequence[str]) -> tuple[int, int]:

@@ -1,9 +1,8 @@
-"""Which adapter speaks to which kind of engine."""
+"""Which adapter speaks to which kind of engine, and what stands in front of it."""
 
 from enum import StrEnum
 
 from warmpool.engines.port import Engine
-from warmpool.engines.vllm import VllmEngine
 
 
 class EngineKind(StrEnum):
@@ -11,10 +10,32 @@ class EngineKind(StrEnum):
 
     REFERENCE = "Reference"
     VLLM = "VLLM"
+    SGLANG = "SGLang"
+    GENERIC = "Generic"
 
 
-def connect(kind: EngineKind, control: str, *, model: str) -> Engine:
-    """Return the adapter for an engine whose control listener is at `control`. Nothing is sent yet."""
+def connect(kind: EngineKind, control: str, *, model: str, front: tuple[str, int]) -> Engine:
+    """Return the adapter for an engine. Nothing is sent yet.
+
+    Args:
+        kind: the kind of engine.
+        control: base URL of its control listener.
+        model: the name that its completions route knows it by.
+        front: address and port at which clients reach it: the guard's for engines that have none of their own.
+    """
+    # Whoever only names kinds, as the command line does, needs no HTTP client.
+    from warmpool.engines.forwarding import ForwardingGuard  # noqa: PLC0415
+    from warmpool.engines.generic import GenericEngine  # noqa: PLC0415
+    from warmpool.engines.reference import ReferenceEngine  # noqa: PLC0415
+    from warmpool.engines.sglang import SglangEngine  # noqa: PLC0415
+    from warmpool.engines.vllm import VllmEngine  # noqa: PLC0415
+
     match kind:
-        case EngineKind.REFERENCE | EngineKind.VLLM:
-            return VllmEngine(control, model=model)
+        case EngineKind.REFERENCE:
+            return ReferenceEngine(control, model=model)
+        case EngineKind.VLLM:
+            return VllmEngine(control, model=model, guard=ForwardingGuard(*front, control))
+        case EngineKind.SGLANG:
+            return SglangEngine(control, model=model, guard=ForwardingGuard(*front, control))
+        case EngineKind.GENERIC:
+            return GenericEngine(control, model=model, guard=ForwardingGuard(*front, control))

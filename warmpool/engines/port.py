@@ -2,7 +2,8 @@
 
 Every call has a deadline and ends by then. Every failure is an `EngineError` whose class says what the caller can do:
 `EngineTimeout` (its state is unknown), `EngineRejected` (it said no), `EngineLost` (it is gone), `EngineUnfit` (it can't do
-what its role needs). The contract suite in tests/contract runs on a scripted engine and on the real one alike.
+what its role needs), `EngineContradicted` (it says that it did, and its own state that it didn't). The contract suite in
+tests/contract runs on scripted engines and on real ones alike.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
 
+from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.engines.deadline import Deadline
 
 
@@ -88,11 +90,29 @@ class Engine(Protocol):
             EngineError: as the port says; `EngineUnfit` if it doesn't tell token ids.
         """
 
-    async def pause(self, kv: KvWhenPaused, *, deadline: Deadline) -> None:
-        """Finish what runs, stop the scheduler, release the KV memory if so asked, and verify that it is paused. Idempotent.
+    def assume(self, *, kv_released: bool) -> None:
+        """Tell the adapter where the KV memory is of an engine that somebody else has driven before. A new engine has its own.
+
+        Args:
+            kv_released: it is given back.
+        """
+
+    async def probe(self, kv: KvWhenPaused, *, deadline: Deadline) -> Capabilities:
+        """Find out what it can be told, by asking it and by doing what can be undone. It computes and pauses meanwhile.
+
+        What its seat doesn't need (`kv`) is not done. Only while it is not in rotation and nothing is in flight. It computes again
+        afterwards; if the probe is cancelled it may be left paused, and `resume` brings it back.
 
         Raises:
-            EngineError: as the port says; `EngineUnfit` if it claims to have paused and hasn't.
+            EngineRejected: it is in rotation.
+            EngineError: as the port says: it is gone, or can't be brought back to computing.
+        """
+
+    async def pause(self, kv: KvWhenPaused, *, deadline: Deadline) -> Verification:
+        """Finish what runs, stop the scheduler, release the KV memory if so asked, and ask it whether it did. Idempotent.
+
+        Raises:
+            EngineError: as the port says; `EngineContradicted` if it claims to have paused and hasn't.
         """
 
     async def is_paused(self, *, deadline: Deadline) -> bool:
@@ -102,13 +122,13 @@ class Engine(Protocol):
             EngineError: as the port says.
         """
 
-    async def resume(self, kv: KvWhenPaused, *, deadline: Deadline) -> None:
-        """Take the KV memory if it was released (`kv` as it was paused with) and start the scheduler. Idempotent.
+    async def resume(self, kv: KvWhenPaused, *, deadline: Deadline) -> Verification:
+        """Take the KV memory if it was released (`kv` as it was paused with), start the scheduler, and ask it whether it did.
 
-        That it answers 200 proves little: let it compute something before requests are sent to it.
+        Idempotent. That it answers 200 proves little: let it compute something before requests are sent to it.
 
         Raises:
-            EngineError: as the port says.
+            EngineError: as the port says; `EngineContradicted` if it claims to compute and doesn't.
         """
 
     async def guard(self, *, deadline: Deadline) -> GuardState:

@@ -1,58 +1,52 @@
-"""The adapter for engines with vLLM's control routes and the guard's; the reference engine is one.
+"""The adapter for vLLM: pause and resume with everything in place, KV memory given back and taken, each change checked afterwards.
 
-What a 200 is worth was learned on real servers: `/pause` aborts requests unless `mode=wait` is sent, `/health` is 200 while
-paused, routes that don't know a parameter ignore it. So every change is verified by asking for the state afterwards.
+Facts about the routes are in `warmpool.engines.vllm_controls`. `/health` is 200 while paused, and so tells of nothing but a start.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any, Self
+from typing import Any, ClassVar, Final, Self
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
+from warmpool.engines.capabilities import Capabilities, Capability, Change, Ground, Verification
+from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
+from warmpool.engines.drain import until_idle
+from warmpool.engines.evidence import Evidence
+from warmpool.engines.guards import Guard, OwnGuard, require_empty
+from warmpool.engines.kv_memory import Kv
+from warmpool.engines.pages import kv_memory_bytes, parse_load, weights_away
 from warmpool.engines.port import EngineLoad, GuardState, KvWhenPaused, Startup
-from warmpool.errors import EngineError, EngineLost, EngineRejected, EngineTimeout, EngineUnfit
+from warmpool.engines.transport import Transport
+from warmpool.engines.vllm_controls import VllmControls
+from warmpool.engines.vllm_probe import VllmProbe
+from warmpool.errors import EngineRejected, EngineUnfit
 
-_KEEPALIVE_SECONDS = 2.0  # below uvicorn's 5 s: a POST on a connection that the server is just closing would look like a lost engine
-_SHOWN_CHARACTERS = 300
-_RUNNING = "vllm:num_requests_running"
-_WAITING = "vllm:num_requests_waiting"
-_NO_ROUTE = frozenset({404, 405, 501})
-
-
-class _Kv(Enum):
-    """What is known of the KV memory. Routes that release or take it twice are errors on some engines."""
-
-    HELD = auto()
-    RELEASED = auto()
-    UNKNOWN = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    text: str
+_NOT_YET: Final = 503
+_SETTLE_SECONDS: Final = 0.25
+"""How long the metrics may lag behind an answer: vLLM counts at the end of a step, in another task than the one that answers."""
+_POLL_SECONDS: Final = 0.01
 
 
 class VllmEngine:
-    """One engine over HTTP. Belongs to the event loop in which it was made.
+    """One vLLM over HTTP. Belongs to the event loop in which it was made.
 
     Args:
         control: base URL of the control listener, which never leaves the seat.
         model: the name that its completions route knows it by.
+        guard: what stands in front of it; the engine's own if left out.
     """
 
-    def __init__(self, control: str, *, model: str) -> None:
-        self._control = control.rstrip("/")
-        self._model = model
-        self._kv = _Kv.HELD
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(keepalive_timeout=_KEEPALIVE_SECONDS, limit=0)
-        )
+    kind: ClassVar[str] = "VLLM"
+    tells_kv: ClassVar[bool] = False
+    """Whether `/is_sleeping` tells released KV memory from a mere pause."""
+
+    def __init__(self, control: str, *, model: str, guard: Guard | None = None) -> None:
+        self._transport = Transport(control)
+        self._controls = VllmControls(self._transport)
+        self._completions = Completions(self._transport, model)
+        self._guard: Guard = OwnGuard(self._transport) if guard is None else guard
+        self._waits = True  # for what runs, when told to; until a probe has seen that it doesn't
 
     async def __aenter__(self) -> Self:
         """Return the engine itself."""
@@ -64,191 +58,142 @@ class VllmEngine:
 
     async def close(self) -> None:
         """Close the connections to it. The engine itself goes on."""
-        await self._session.close()
+        await self._guard.disconnect()
+        await self._transport.close()
 
     async def startup(self, *, deadline: Deadline) -> Startup:
-        """Ask how far it has come: `/health`, and once that is 200 the phases behind it."""
-        answer = await self._request("GET", "/health", deadline)
-        if answer.status == 503:  # noqa: PLR2004 (the one status that means "not yet")
+        """Ask how far it has come: `/health`, and once that is 200 what it tells of itself."""
+        answer = await self._transport.get("/health", deadline)
+        if answer.status == _NOT_YET:
             return Startup(ready=False, phase=_phase(answer.text))
-        _check(answer, "GET /health")
-        told = await self._request("GET", "/emberpool/startup", deadline)
-        if told.status in _NO_ROUTE:
-            return Startup(ready=True)  # vLLM itself doesn't tell
-        _check(told, "GET /emberpool/startup")
-        return _startup(_object(told, "GET /emberpool/startup"))
+        answer.checked()
+        told = await self._transport.get("/emberpool/startup", deadline)
+        if told.missing:
+            return Startup(ready=True, kv_bytes=await self._kv_bytes(deadline))
+        return _startup(told.checked().json())
 
     async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
         """Generate `tokens` tokens greedily, past the guard."""
-        body = {
-            "model": self._model,
-            "prompt": prompt,
-            "max_tokens": tokens,
-            "temperature": 0,
-            "return_token_ids": True,
-            "ignore_eos": True,
-        }
-        what = "POST /v1/completions"
-        answer = await self._request("POST", "/v1/completions", deadline, body=body)
-        _check(answer, what)
-        try:
-            return tuple(int(token) for token in _object(answer, what)["choices"][0]["token_ids"])
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise EngineUnfit(f"{what}: the answer tells no token ids: {_shown(answer.text)}") from error
+        return await self._completions.tokens(prompt, tokens, deadline)
 
-    async def pause(self, kv: KvWhenPaused, *, deadline: Deadline) -> None:
+    def assume(self, *, kv_released: bool) -> None:
+        """Tell the adapter where the KV memory of an engine is that somebody else has driven before."""
+        self._controls.kv = Kv.RELEASED if kv_released else Kv.HELD
+
+    async def probe(self, kv: KvWhenPaused, *, deadline: Deadline) -> Capabilities:
+        """Find out what it can be told, by asking and by doing what can be undone."""
+        await require_empty(self._guard, deadline)
+        probe = VllmProbe(self.kind, self._transport, self._controls, self._completions)
+        capabilities = await probe.run(kv, deadline)
+        self._waits = capabilities.finding(Capability.DRAIN_WAIT).ground is not Ground.PARAMETER_IGNORED
+        return capabilities
+
+    async def pause(self, kv: KvWhenPaused, *, deadline: Deadline) -> Verification:
         """Finish what runs, stop the scheduler, release the KV memory if so asked, and verify. Idempotent."""
         release = kv is KvWhenPaused.RELEASE
-        if (
-            self._kv is _Kv.UNKNOWN
-        ):  # an order that took or released it wasn't answered; taking it makes it known
-            await self._take_kv(deadline)
-        # The server's default mode ends running requests; `wait` lets them finish.
-        await self._post(
-            "/pause", deadline, params={"mode": "wait", "clear_cache": "true" if release else "false"}
-        )
-        if not await self.is_paused(deadline=deadline):
-            raise EngineUnfit(
-                "POST /pause?mode=wait was answered with 200, and GET /is_paused says that it isn't paused"
-            )
-        if release and self._kv is _Kv.HELD:
-            self._kv = _Kv.UNKNOWN
-            await self._post("/release_kv_cache_memory", deadline)
-            self._kv = _Kv.RELEASED
+        evidence = Evidence(Change.RELEASE if release else Change.PAUSE)
+        if self._controls.kv is Kv.UNKNOWN:  # taking it makes it known
+            await self._controls.take_kv(deadline)
+        if not self._waits:  # it would end what runs
+            await until_idle(self._load, deadline)
+        await self._controls.pause(deadline, clear_cache=release)
+        await self._verify_paused(evidence, deadline)
+        if release and self._controls.kv is Kv.HELD:
+            await self._controls.release_kv(deadline)
+        await self._verify_still(evidence, deadline, released=release)
+        return evidence.verification()
 
     async def is_paused(self, *, deadline: Deadline) -> bool:
         """Ask whether its scheduler is off."""
-        what = "GET /is_paused"
-        answer = await self._request("GET", "/is_paused", deadline)
-        _check(answer, what)
-        paused = _object(answer, what).get("is_paused")
-        if not isinstance(paused, bool):
-            raise EngineUnfit(f"{what}: is_paused is no boolean: {_shown(answer.text)}")
-        return paused
+        return await self._controls.is_paused(deadline)
 
-    async def resume(self, kv: KvWhenPaused, *, deadline: Deadline) -> None:
-        """Take the KV memory if it was released, and start the scheduler. Idempotent."""
-        if kv is KvWhenPaused.RELEASE and self._kv is not _Kv.HELD:
-            await self._take_kv(deadline)
-        else:
-            await self._post("/resume", deadline)
+    async def resume(self, kv: KvWhenPaused, *, deadline: Deadline) -> Verification:
+        """Take the KV memory if it is away, start the scheduler, and verify. Idempotent."""
+        del kv  # what is away is known better than what was asked for: a probe or an undone order may have changed it
+        evidence = Evidence(Change.RESUME)
+        await self._controls.compute(deadline)
+        if await self._controls.is_paused(deadline):
+            raise evidence.contradict("GET /is_paused: true")
+        evidence.told("GET /is_paused: false")
+        sleeping = await self._controls.is_sleeping(deadline)
+        if sleeping:
+            raise evidence.contradict("GET /is_sleeping: true, so weights or KV memory are still away")
+        if sleeping is False:
+            evidence.told("GET /is_sleeping: false")
+        return evidence.verification()
 
     async def guard(self, *, deadline: Deadline) -> GuardState:
         """Ask the guard for its state."""
-        what = "GET /guard"
-        answer = await self._request("GET", "/guard", deadline)
-        _check(answer, what)
-        told = _object(answer, what)
-        is_open, in_flight = told.get("open"), told.get("inFlight")
-        if not isinstance(is_open, bool) or not isinstance(in_flight, int):
-            raise EngineUnfit(f"{what}: no guard's state: {_shown(answer.text)}")
-        return GuardState(is_open=is_open, in_flight=in_flight)
+        return await self._guard.state(deadline=deadline)
 
     async def open_guard(self, *, deadline: Deadline) -> None:
         """Let requests through from now on, and verify it. Idempotent."""
-        await self._post("/guard/open", deadline)
-        if not (await self.guard(deadline=deadline)).is_open:
-            raise EngineUnfit("POST /guard/open was answered with 200, and GET /guard says that it is closed")
+        await self._guard.open(deadline=deadline)
 
     async def close_guard(self, *, deadline: Deadline) -> GuardState:
         """Refuse new requests from now on, and verify it. Idempotent. Returns what is still in flight."""
-        await self._post("/guard/close", deadline)
-        state = await self.guard(deadline=deadline)
-        if state.is_open:
-            raise EngineUnfit("POST /guard/close was answered with 200, and GET /guard says that it is open")
-        return state
+        return await self._guard.close(deadline=deadline)
 
     async def abort(self, *, deadline: Deadline) -> None:
         """End all requests in flight early; each gets a well-formed error."""
-        await self._post("/guard/abort", deadline)
+        await self._guard.abort(deadline=deadline)
 
     async def load(self, *, deadline: Deadline) -> EngineLoad:
         """Read running and waiting requests from `/metrics`."""
-        answer = await self._request("GET", "/metrics", deadline)
-        _check(answer, "GET /metrics")
-        return parse_load(answer.text)
+        return await self._load(deadline)
 
-    async def _take_kv(self, deadline: Deadline) -> None:
-        self._kv = _Kv.UNKNOWN
-        await self._post("/wake_up", deadline, params={"tags": "kv_cache"})  # resumes scheduling by itself
-        self._kv = _Kv.HELD
+    async def _load(self, deadline: Deadline) -> EngineLoad:
+        return parse_load(await self._controls.page(deadline))
 
-    async def _post(self, path: str, deadline: Deadline, *, params: Mapping[str, str] | None = None) -> None:
-        _check(await self._request("POST", path, deadline, params=params), f"POST {path}")
+    # ------------------------------------------------------------------ verification
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        deadline: Deadline,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> _Answer:
-        what = f"{method} {path}"
-        seconds = deadline.left_seconds
-        if seconds <= 0:  # to aiohttp a total of 0 means "for ever"
-            raise EngineTimeout(f"{what}: no time was left for it")
-        timeout = aiohttp.ClientTimeout(total=seconds)
-        url = f"{self._control}{path}"
+    async def _verify_paused(self, evidence: Evidence, deadline: Deadline) -> None:
+        if not await self._controls.is_paused(deadline):
+            raise evidence.contradict("GET /is_paused: false")
+        evidence.told("GET /is_paused: true")
+
+    async def _verify_still(self, evidence: Evidence, deadline: Deadline, *, released: bool) -> None:
+        """See from its metrics that nothing runs and that the weights are where they were."""
         try:
-            async with self._session.request(
-                method, url, params=params, json=body, timeout=timeout
-            ) as response:
-                return _Answer(response.status, await response.text(errors="replace"))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _engine_error(error, what, seconds) from error
+            idle, page = await self._settled(deadline)
+            away = weights_away(page)
+        except (EngineUnfit, EngineRejected) as error:
+            evidence.untold(str(error))
+            return
+        if not idle:
+            raise evidence.contradict("GET /metrics: requests are still running")
+        evidence.told("GET /metrics: nothing runs")
+        if away:
+            raise evidence.contradict("GET /metrics: its weights have left the device")
+        if released:
+            await self._verify_released(evidence, deadline)
 
+    async def _verify_released(self, evidence: Evidence, deadline: Deadline) -> None:
+        sleeping = await self._controls.is_sleeping(deadline)
+        if sleeping is False:
+            raise evidence.contradict("GET /is_sleeping: false, so its KV memory is still there")
+        if sleeping and self.tells_kv:
+            evidence.told("GET /is_sleeping: true")
+        else:
+            evidence.untold(
+                "it doesn't tell whether its KV memory is there; that takes a measurement of the device"
+            )
 
-def parse_load(text: str) -> EngineLoad:
-    """Read running and waiting requests from an engine's metrics in Prometheus' text format.
+    async def _settled(self, deadline: Deadline) -> tuple[bool, str]:
+        """Return whether nothing runs, once the metrics have had time to say so, and the page that says it."""
+        settled = deadline.at_most(_SETTLE_SECONDS)
+        while True:
+            page = await self._controls.page(deadline)
+            if not parse_load(page).running:
+                return True, page
+            if settled.left_seconds <= _POLL_SECONDS:
+                return False, page
+            await asyncio.sleep(_POLL_SECONDS)
 
-    Several engines of one server (label `engine`) are added up.
-
-    Raises:
-        EngineUnfit: the metrics aren't there, or it is no such text.
-    """
-    # Parsing all of vLLM's 600 lines takes milliseconds; only two families are wanted.
-    wanted = "\n".join(line for line in text.splitlines() if line.startswith((_RUNNING, _WAITING)))
-    try:
-        samples = [sample for family in text_string_to_metric_families(wanted) for sample in family.samples]
-    except ValueError as error:
-        raise EngineUnfit(f"GET /metrics: not Prometheus' text format: {error}") from error
-    running = [sample.value for sample in samples if sample.name == _RUNNING]
-    waiting = [sample.value for sample in samples if sample.name == _WAITING]
-    if not running or not waiting:
-        raise EngineUnfit(f"GET /metrics: {_RUNNING} or {_WAITING} is missing")
-    return EngineLoad(running=int(sum(running)), waiting=int(sum(waiting)))
-
-
-def _engine_error(error: Exception, what: str, seconds: float) -> EngineError:
-    """The one place where errors of the HTTP client become ours."""
-    match error:
-        case TimeoutError():
-            return EngineTimeout(f"{what}: no answer within {seconds:.3g} s")
-        case aiohttp.InvalidURL():
-            return EngineUnfit(f"{what}: the engine's address is no URL: {error}")
-        case aiohttp.ContentTypeError() | aiohttp.ClientPayloadError() | aiohttp.ClientResponseError():
-            return EngineLost(f"{what}: the answer was cut short or malformed: {error}")
-        case _:
-            return EngineLost(f"{what}: {str(error) or type(error).__name__}")
-
-
-def _check(answer: _Answer, what: str) -> None:
-    if answer.status in _NO_ROUTE:
-        raise EngineUnfit(f"{what}: the engine has no such route ({answer.status}): {_shown(answer.text)}")
-    if not 200 <= answer.status < 300:  # noqa: PLR2004 (HTTP's success)
-        raise EngineRejected(f"{what}: answered {answer.status}: {_shown(answer.text)}")
-
-
-def _object(answer: _Answer, what: str) -> Mapping[str, Any]:
-    try:
-        told = json.loads(answer.text)
-    except ValueError as error:
-        raise EngineUnfit(f"{what}: the answer is no JSON: {_shown(answer.text)}") from error
-    if not isinstance(told, dict):
-        raise EngineUnfit(f"{what}: the answer is no JSON object: {_shown(answer.text)}")
-    return told
+    async def _kv_bytes(self, deadline: Deadline) -> int | None:
+        """Read the size of its KV memory, which is good to know and no reason to fail."""
+        page = await self._transport.get("/metrics", deadline)
+        return kv_memory_bytes(page.text) if page.ok else None
 
 
 def _phase(text: str) -> str:
@@ -284,8 +229,3 @@ def _phases(told: object) -> dict[str, float]:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _shown(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…"

@@ -5,6 +5,7 @@ with the KV memory given back, vLLM's routes and metric names.
 Belongs here: the model, its memory, the scheduler, the HTTP surfaces, the process, and checkpoints with random weights.
 Does not belong here: how other engines are spoken to (`warmpool.engines`), when to pause or promote (`warmpool.agent`), how
 weights get from files into memory (`loader`).
-Imports `loader` and, of its own parent, `warmpool.guard` alone. Nothing else imports it: it is started as a process of its own
-(`python -m warmpool.reference serve`), which keeps torch out of the controller, the gateway and the agent.
+Imports `loader` and, of its own parent, `warmpool.guard` alone; only `bench` speaks to engines through `warmpool.engines`. Nothing
+else imports it: it is started as a process of its own (`python -m warmpool.reference serve`), which keeps torch out of the
+controller, the gateway and the agent.
 """

@@ -8,8 +8,11 @@ projection gives logits a standard deviation of about two and a half.
 
 import json
 import math
+import os
 import shutil
 import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -90,6 +93,8 @@ SHAPES = MappingProxyType(
 )
 """The dimensions of the two large shapes are those published for Llama 3.2 1B and Llama 3.1 8B."""
 
+_MOST_THREADS = 8
+"""Each holds one tensor in float32; the largest of an 8B model takes 2.1 GB."""
 _LOGIT_STD = 2.5
 _EMBEDDING_STD = 0.02
 _ATTENTION_GAIN = 2.0
@@ -168,7 +173,7 @@ def write_checkpoint(directory: Path, config: LlamaConfig, *, seed: int, shards:
     total = 0
     for number, names in enumerate(_spread(shapes, shards), start=1):
         file = f"model-{number:05d}-of-{shards:05d}.safetensors"
-        tensors = {name: _random(name, shapes[name], config, seed) for name in names}
+        tensors = _all_random({name: shapes[name] for name in names}, config, seed)
         save_file(tensors, directory / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(names, file)
         total += sum(tensor.nbytes for tensor in tensors.values())
@@ -194,6 +199,16 @@ def _spread(shapes: dict[str, tuple[int, ...]], shards: int) -> list[list[str]]:
         runs[min(shards - 1, before * shards // total)].append(name)
         before += math.prod(shape)
     return runs
+
+
+def _all_random(
+    shapes: Mapping[str, tuple[int, ...]], config: LlamaConfig, seed: int
+) -> dict[str, torch.Tensor]:
+    """Draw several tensors at once, each from a generator of its own; drawing one takes a single core."""
+    workers = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(workers) as pool:
+        drawn = pool.map(lambda name: _random(name, shapes[name], config, seed), shapes)
+        return dict(zip(shapes, drawn, strict=True))
 
 
 def _random(name: str, shape: tuple[int, ...], config: LlamaConfig, seed: int) -> torch.Tensor:

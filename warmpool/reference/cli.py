@@ -38,6 +38,22 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class KvMemoryKind(StrEnum):
+    """Where a CUDA device's KV memory comes from."""
+
+    AUTO = "auto"
+    MAPPED = "mapped"
+    ALLOCATED = "allocated"
+
+
+class Kernels(StrEnum):
+    """What computes attention on a CUDA device."""
+
+    AUTO = "auto"
+    FUSED = "fused"
+    GATHERED = "gathered"
+
+
 @app.command()
 def serve(  # noqa: PLR0913 (one parameter per command-line option)
     *,
@@ -56,6 +72,18 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per operation.")] = 1,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences that run at once.")] = 8,
     max_model_len: Annotated[int, typer.Option(min=2, help="Tokens per sequence, prompt and answer.")] = 512,
+    kv_memory: Annotated[
+        KvMemoryKind,
+        typer.Option(
+            help="KV memory on CUDA: mapped at a fixed address (fast to give back and take), or torch's."
+        ),
+    ] = KvMemoryKind.AUTO,
+    kernels: Annotated[
+        Kernels, typer.Option(help="Attention on CUDA: fused (needs Triton) or gathered.")
+    ] = Kernels.AUTO,
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs; decode steps are slower.")
+    ] = False,
     max_num_queued_reqs: Annotated[
         int, typer.Option(min=1, help="Requests that wait; further ones get 503.")
     ] = 1024,
@@ -89,6 +117,9 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
         threads=threads,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
+        kv_memory=str(kv_memory),
+        kernels=str(kernels),
+        enforce_eager=enforce_eager,
     )
     server_options = ServerOptions(
         models=tuple(model),

@@ -75,7 +75,11 @@ class Control:
         return answer
 
     async def wake_up(self, request: web.Request) -> web.Response:
-        """POST /wake_up?tags=kv_cache: takes the KV memory and resumes scheduling. Weights are never away."""
+        """POST /wake_up?tags=kv_cache: takes the KV memory and resumes scheduling. Weights are never away.
+
+        On CUDA the answer comes when first requests can be computed; the rest of the memory is taken in the background, and
+        `kvTakenBytes` of GET /emberpool/startup tells how much there is.
+        """
         tags = set(request.query.getall("tags", ["kv_cache"]))
         if not tags <= _TAGS:
             return _wrong(
@@ -141,7 +145,11 @@ class Control:
         }
         if startup.is_ready:
             runner = service.engine.runner
-            facts |= {"kvBytes": runner.kv_bytes, "weightsBytes": runner.weights_bytes}
+            facts |= {
+                "kvBytes": runner.kv_bytes,
+                "kvTakenBytes": runner.kv_taken_bytes,
+                "weightsBytes": runner.weights_bytes,
+            }
         return web.json_response(facts)
 
     async def _order(self, order: "Future[None]", answer: dict[str, str]) -> web.Response:

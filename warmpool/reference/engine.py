@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from warmpool.reference.errors import EngineStopped, ReferenceEngineError, WrongEngineState
-from warmpool.reference.scheduler import Move, PauseMode, Scheduler, SchedulerState
+from warmpool.reference.scheduler import Move, PauseMode, Room, Scheduler, SchedulerState
 from warmpool.reference.sequence import FinishReason, Load, Output, Sampled, Sequence
 from warmpool.reference.tokenizer import Tokenizer
 
@@ -51,8 +51,20 @@ class Runner(Protocol):
         """Whether the KV memory is there."""
 
     @property
+    def kv_taken_bytes(self) -> int:
+        """Bytes of the KV memory that are there now. Any thread may ask."""
+
+    @property
+    def kv_kind(self) -> str:
+        """Where the KV memory comes from."""
+
+    @property
     def kv_positions(self) -> int:
         """How many tokens' keys and values fit, over all places."""
+
+    @property
+    def kv_room(self) -> Room:
+        """KV memory that new sequences can have now."""
 
     def prefill(self, sequence: Sequence, place: int) -> Sampled:
         """Compute all tokens of a sequence and choose the next one."""
@@ -60,11 +72,14 @@ class Runner(Protocol):
     def decode(self, sequences: list[Sequence], due: set[int]) -> list[Sampled | None]:
         """Compute one more token for the sequences at the places in `due`; sequence i is at place i."""
 
-    def move(self, move: Move) -> None:
-        """Let a sequence's KV memory follow it to another place."""
+    def free(self, place: int) -> None:
+        """Take back the KV memory of the sequence at a place, which has ended."""
 
-    def take_kv(self) -> None:
-        """Take the KV memory."""
+    def move(self, move: Move) -> None:
+        """Let a sequence's KV memory follow it to another place, which is free."""
+
+    def take_kv(self, grown: Callable[[], None]) -> None:
+        """Take the KV memory, or as much as first sequences need; `grown` is called on another thread when there is more."""
 
     def give_back_kv(self) -> None:
         """Return the KV memory to the system."""
@@ -232,7 +247,7 @@ class Engine:
         with self._changed:
             while not self._inbox and not self._stopping:
                 now = time.monotonic()
-                work_at = self._scheduler.next_at(now)
+                work_at = self._scheduler.next_at(now, self.runner.kv_room)
                 if work_at is not None and work_at <= now:
                     break
                 self._changed.wait(None if work_at is None else work_at - now)
@@ -244,7 +259,7 @@ class Engine:
 
     def _step(self) -> None:
         now = time.monotonic()
-        step = self._scheduler.plan(now)
+        step = self._scheduler.plan(now, self.runner.kv_room)
         for sequence in step.prefills:
             place = self._scheduler.place_of(sequence)
             if sequence.started is None:
@@ -300,6 +315,7 @@ class Engine:
         )
 
     def _free(self, place: int) -> None:
+        self.runner.free(place)
         move = self._scheduler.release(place)
         if move is not None:
             self.runner.move(move)
@@ -357,8 +373,13 @@ class Engine:
         self._tell([])
 
     def _wake_up(self) -> None:
-        self.runner.take_kv()
+        self.runner.take_kv(self._look_again)
         self._resume()
+
+    def _look_again(self) -> None:
+        """Let the compute thread see whether there is something to do now. Any thread may call it."""
+        with self._changed:
+            self._changed.notify()
 
     def _end_all(self, reason: FinishReason, error: str | None) -> None:
         scheduler = self._scheduler
@@ -366,6 +387,8 @@ class Engine:
             Output(key=sequence.key, finish=reason, error=error)
             for sequence in (*scheduler.running, *scheduler.waiting)
         ]
+        for place in range(len(scheduler.running)):
+            self.runner.free(place)
         scheduler.running.clear()
         scheduler.waiting.clear()
         self._tell(outputs)

@@ -5,17 +5,20 @@ prompt instead of a step on KV memory: a fault in loading, batching, pausing or 
 A record ends before a token that only rounding decides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
+from warmpool.reference.attention import forgetful
 from warmpool.reference.errors import BadCheckpoint
-from warmpool.reference.kv import KvMemory
 from warmpool.reference.model import LlamaModel
+from warmpool.reference.numerics import prompt_rows
 from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions
+from warmpool.reference.rope import Rotary
 from warmpool.reference.tokenizer import Tokenizer
 
 PROMPTS = (
@@ -32,8 +35,6 @@ PROMPTS = (
 
 _TOKENS = 6
 """Tokens recorded for each prompt: enough to pass through every layer several times, quick enough for every promotion."""
-_LENGTH = 128
-"""Longest prompt with its answer, in tokens."""
 _MARGIN = {torch.float32: 1e-3, torch.bfloat16: 2e-2}
 """Least lead of the winning logit, as a share of the logits' spread; below it rounding may choose another token. A bfloat16 has
 eight bits of precision, so that sums in another order differ in the second decimal place."""
@@ -49,26 +50,52 @@ def expectations(options: ModelOptions) -> list[Mapping[str, object]]:
         CannotStart: the checkpoint or the device can't be used.
     """
     opened = open_model(options)
-    device = torch.device(options.device)
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    model = LlamaModel(opened.config, max_length=_LENGTH, device=device, dtype=dtype)
-    _fill(model, options.checkpoint)
-    model.finish()
-    kv = KvMemory(opened.config, slots=1, max_length=_LENGTH, device=device, dtype=dtype)
-    kv.take()
-    sampled = min(opened.tokenizer.size, opened.config.vocab_size)  # ids beyond the tokenizer's are padding
-    record: list[Mapping[str, object]] = []
-    for prompt in PROMPTS:
-        start = _encoded(opened.tokenizer, prompt, opened.config.bos_token_id)
-        tokens = _greedy(model, kv, start, sampled, _MARGIN[dtype])
-        if tokens:
-            record.append({"prompt": prompt, "tokens": tokens})
+    start = opened.config.bos_token_id
+    prompts = [_encoded(opened.tokenizer, prompt, start) for prompt in PROMPTS]
+    record: list[Mapping[str, object]] = [
+        {"prompt": prompt, "tokens": tokens}
+        for prompt, tokens in zip(PROMPTS, answers(options, prompts, _TOKENS), strict=True)
+        if tokens
+    ]
     if not record:
         raise BadCheckpoint(
             "no prompt has an answer that rounding leaves alone: its logits are flat",
             hint="these weights can't be proven to serve right; check that the checkpoint is whole",
         )
     return record
+
+
+def answers(options: ModelOptions, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Compute what a sound engine answers to prompts given as token ids.
+
+    Args:
+        options: the checkpoint and the device.
+        prompts: of at least one token each.
+        most: tokens per answer.
+
+    Returns:
+        For each prompt its greedy answer, cut before the first token that only rounding decides.
+
+    Raises:
+        CannotStart: the checkpoint or the device can't be used.
+    """
+    opened = open_model(options)
+    device = torch.device(options.device)
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    model = LlamaModel(opened.config, device=device, dtype=dtype)
+    _fill(model, options.checkpoint)
+    model.finish()
+    longest = prompt_rows(max(map(len, prompts)) + most, device)
+    rotary = Rotary.of(opened.config, longest, device, dtype)
+    sampled = min(opened.tokenizer.size, opened.config.vocab_size)  # ids beyond the tokenizer's are padding
+
+    def logits(tokens: list[int]) -> Tensor:
+        rows = prompt_rows(len(tokens), device)
+        filled = torch.tensor(tokens + [tokens[-1]] * (rows - len(tokens)), device=device)
+        last = torch.tensor([len(tokens) - 1], device=device)
+        return model.prefill(filled, last, forgetful(rotary, rows))[0, :sampled]
+
+    return [_greedy(logits, tokens, most, _MARGIN[dtype]) for tokens in prompts]
 
 
 def _encoded(tokenizer: Tokenizer, prompt: str, bos_token: int | None) -> list[int]:
@@ -86,11 +113,10 @@ def _fill(model: LlamaModel, directory: Path) -> None:
                     parameters[name].copy_(shard.get_tensor(name))
 
 
-def _greedy(model: LlamaModel, kv: KvMemory, tokens: list[int], sampled: int, margin: float) -> list[int]:
+def _greedy(compute: Callable[[list[int]], Tensor], tokens: list[int], most: int, margin: float) -> list[int]:
     answer: list[int] = []
-    while len(answer) < _TOKENS and len(tokens) < _LENGTH:
-        kv.clear(0, len(tokens))
-        logits = model.prefill(tokens, kv, 0)[0, :sampled]
+    while len(answer) < most:
+        logits = compute(tokens)
         if not bool(torch.isfinite(logits).all()):
             raise BadCheckpoint(
                 "the weights compute no finite numbers",

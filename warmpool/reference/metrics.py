@@ -1,4 +1,7 @@
-"""vLLM's metrics under vLLM's names, for what this engine really measures. What vLLM has beyond that is left out, not faked."""
+"""vLLM's metrics under vLLM's names, for what this engine really measures. What vLLM has beyond that is left out, not faked.
+
+What vLLM doesn't have bears the prefix `emberpool_reference_`.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -76,6 +79,12 @@ class Metrics:
             [*self._labels, "sleep_state"],
             registry=self._registry,
         )
+        self._kv_taken = Gauge(
+            "emberpool_reference_kv_taken_bytes",
+            "KV memory that is taken. After a wake-up it grows in the background up to the whole.",
+            [*self._labels, "memory"],
+            registry=self._registry,
+        )
         self._prompt = self._counter("prompt_tokens", "Number of prefill tokens processed.")
         self._generation = self._counter("generation_tokens", "Number of generation tokens processed.")
         self._success = Counter(
@@ -138,6 +147,10 @@ class Metrics:
         self._running.set(load.running)
         self._waiting.set(load.waiting)
         self._kv_usage.set(load.kv_usage)
+
+    def kv_taken(self, nbytes: int, memory: str) -> None:
+        """Take over how much of the KV memory there is, in bytes, and where it comes from."""
+        self._kv_taken.labels(**self._labels, memory=memory).set(nbytes)
 
     def sleep(self, *, asleep: bool) -> None:
         """Take over whether the KV memory is given back. Weights are never offloaded here."""

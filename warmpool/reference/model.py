@@ -1,21 +1,21 @@
 """The Llama family in torch, for one prompt or one new token per running sequence.
 
 Weights that meet the same input are one matrix (queries, keys and values; gate and up); the loader fills their parts in place, so
-nothing is copied or joined afterwards. CPU and CUDA run the same code; `numerics.py` says why rows are padded.
+nothing is copied or joined afterwards. Positions and the past are the attention's matter, which comes from outside; `numerics.py`
+says why rows are padded.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from warmpool.reference.attention import attend_decode, attend_prompt, decode_bias, one_kernel, tiled
+from warmpool.reference.attention import Attention, prompt_kernel
 from warmpool.reference.config import LlamaConfig
-from warmpool.reference.kv import KvMemory
 from warmpool.reference.numerics import LEAST_ROWS, RowRule
-from warmpool.reference.rope import rotary_tables, rotate
 
 
 @dataclass(slots=True)
@@ -33,29 +33,57 @@ class Layer:
     down: Tensor
 
 
+class Operations(Protocol):
+    """What a layer does besides products and attention."""
+
+    def normed(self, hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Rows divided by their root mean square, times `weight`."""
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up of rows that hold the gates first and then the ups."""
+
+
+class TorchOperations:
+    """Torch's own."""
+
+    def normed(self, hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Rows divided by their root mean square, times `weight`."""
+        return functional.rms_norm(hidden, (hidden.shape[-1],), weight, eps)
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up of rows that hold the gates first and then the ups."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.silu(gate) * up
+
+
 class LlamaModel:
     """A decoder with random contents until a loader has filled `parameters` and `finish` has been called.
 
     Args:
         config: the dimensions.
-        max_length: the longest sequence, in tokens.
         device: where the weights lie.
         dtype: what is computed in; logits are float32 always.
+        operations: what is neither a product nor attention.
     """
 
     def __init__(
-        self, config: LlamaConfig, *, max_length: int, device: torch.device, dtype: torch.dtype
+        self,
+        config: LlamaConfig,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        operations: Operations | None = None,
     ) -> None:
         self.config = config
         self.device = device
         self.dtype = dtype
         self.rows = RowRule(least=LEAST_ROWS, multiple=1)
+        self._operations = operations or TorchOperations()
         self._embedding = self._empty(config.vocab_size, config.hidden_size)
         self._head = self._embedding if config.tied else self._empty(config.vocab_size, config.hidden_size)
         self._norm = self._empty(config.hidden_size)
         self._layers = [self._empty_layer() for _ in range(config.layers)]
         self._finished = False
-        self._cosines, self._sines = rotary_tables(config, max_length, device=device, dtype=dtype)
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, device=self.device, dtype=self.dtype)
@@ -81,6 +109,11 @@ class LlamaModel:
             own += [layer.norm_before_attention, layer.queries_keys_values, layer.attention_out]
             own += [layer.norm_before_mlp, layer.gate_up, layer.down]
         return sum(tensor.nbytes for tensor in own)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a decode step reads: all but an embedding of its own, of which it reads a few rows."""
+        return self.weights_bytes - (0 if self.config.tied else self._embedding.nbytes)
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The checkpoint's tensor names with the memory that each is to be loaded into; parts of joined matrices are views."""
@@ -137,82 +170,52 @@ class LlamaModel:
         return [layer.queries_keys_values, layer.attention_out, layer.gate_up, layer.down, self._head]
 
     @torch.inference_mode()
-    def prefill(self, tokens: list[int], kv: KvMemory, slot: int) -> Tensor:
-        """Compute a whole prompt and remember its keys and values.
+    def prefill(self, tokens: Tensor, last: Tensor, attention: Attention) -> Tensor:
+        """Compute a whole prompt.
+
+        Args:
+            tokens: (rows,) the prompt's, then whatever fills it up; at least two, because a product with one row takes a routine of
+                its own.
+            last: (1,) the row of the prompt's last token.
+            attention: of the prompt to itself.
 
         Returns:
             Float32 logits of the token to come, (1, vocab_size).
         """
-        count = len(tokens)
-        # A product with one row takes a routine of its own; the second row is a copy that is thrown away.
-        padded = tokens if count > 1 else tokens * 2
-        hidden = self._embed(torch.tensor(padded, device=self.device))
-        cosines, sines = self._cosines[: len(padded), None], self._sines[: len(padded), None]
-        for number, layer in enumerate(self._layers):
-            queries, keys, values = self._project(layer, hidden, cosines, sines)
-            memory = kv.layer(number)
-            memory[0, slot, :, :count] = keys[:count].transpose(0, 1)
-            memory[1, slot, :, :count] = values[:count].transpose(0, 1)
-            hidden = self._finish_layer(layer, hidden, attend_prompt(queries, keys, values))
-        last = hidden[count - 1 : count]
-        return self._logits(last.repeat(self.rows.padded(1), 1))[:1]
+        with prompt_kernel(self.device, self.dtype):
+            hidden = self._through(tokens, attention)
+        return self._logits(hidden.index_select(0, last).repeat(self.rows.padded(1), 1))[:1]
 
     @torch.inference_mode()
-    def decode(self, tokens: list[int], positions: list[int], kv: KvMemory) -> Tensor:
-        """Compute one token for each running sequence; sequence i has slot i.
+    def decode(self, tokens: Tensor, attention: Attention) -> Tensor:
+        """Compute one token for each row.
 
         Args:
-            tokens: each sequence's newest token.
-            positions: where in its sequence that token stands.
-            kv: remembers the new keys and values.
+            tokens: (rows,) each sequence's newest token; as many rows as `rows` asks for.
+            attention: over each sequence's past.
 
         Returns:
-            Float32 logits of the tokens to come, (sequences, vocab_size).
+            Float32 logits of the tokens to come, (rows, vocab_size).
         """
-        count = len(tokens)
-        rows = self.rows.padded(count)
-        filling = [0] * (rows - count)
-        index = torch.tensor([tokens + filling, positions + filling], device=self.device)
-        where = index[1]
-        reach = tiled(max(positions) + 1)
-        bias = decode_bias(where[:count] + 1, reach, self.dtype)
-        places = kv.rows(torch.arange(count, device=self.device), where[:count])
-        hidden = self._embed(index[0])
-        cosines, sines = self._cosines[where][:, None], self._sines[where][:, None]
-        with one_kernel(self.device):
-            for number, layer in enumerate(self._layers):
-                queries, keys, values = self._project(layer, hidden, cosines, sines)
-                kv.write(number, places, keys[:count], values[:count])
-                past_keys, past_values = kv.layer(number)[:, :count, :, :reach]
-                mixed = attend_decode(queries[:count], past_keys, past_values, bias)
-                if filling:
-                    mixed = functional.pad(mixed, (0, 0, 0, len(filling)))
-                hidden = self._finish_layer(layer, hidden, mixed)
-        return self._logits(hidden)[:count]
+        return self._logits(self._through(tokens, attention))
+
+    def _through(self, tokens: Tensor, attention: Attention) -> Tensor:
+        hidden = self._embed(tokens)
+        for number, layer in enumerate(self._layers):
+            joined = torch.mm(self._normed(hidden, layer.norm_before_attention), layer.queries_keys_values)
+            mixed = attention(number, joined.view(len(tokens), -1, self.config.head_dim))
+            hidden.addmm_(mixed, layer.attention_out)
+            gate_up = torch.mm(self._normed(hidden, layer.norm_before_mlp), layer.gate_up)
+            hidden.addmm_(self._operations.gated(gate_up), layer.down)
+        return hidden
 
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.config.tied and self._finished:
             return self._embedding.index_select(1, tokens).t().contiguous()
         return self._embedding.index_select(0, tokens)
 
-    def _project(
-        self, layer: Layer, hidden: Tensor, cosines: Tensor, sines: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        config = self.config
-        joined = torch.mm(self._normed(hidden, layer.norm_before_attention), layer.queries_keys_values)
-        heads = joined.view(hidden.shape[0], -1, config.head_dim)
-        turning = config.heads + config.kv_heads
-        turned = rotate(heads[:, :turning], cosines, sines)
-        return turned[:, : config.heads], turned[:, config.heads :], heads[:, turning:]
-
-    def _finish_layer(self, layer: Layer, hidden: Tensor, mixed: Tensor) -> Tensor:
-        hidden = torch.addmm(hidden, mixed, layer.attention_out)
-        gate_up = torch.mm(self._normed(hidden, layer.norm_before_mlp), layer.gate_up)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return torch.addmm(hidden, functional.silu(gate) * up, layer.down)
-
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, (self.config.hidden_size,), weight, self.config.rms_norm_eps)
+        return self._operations.normed(hidden, weight, self.config.rms_norm_eps)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         normed = self._normed(hidden, self._norm)

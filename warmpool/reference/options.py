@@ -18,6 +18,10 @@ class ModelOptions:
         threads: threads that one operation may use on the CPU.
         max_num_seqs: sequences that run at once.
         max_model_len: tokens that one of them may have.
+        kv_memory: where a CUDA device's KV memory comes from: `mapped`, `allocated`, or `auto` for mapped where the device can.
+        kernels: what computes attention on CUDA: `fused` (our own, which need Triton), `gathered` (torch's), or `auto` for ours
+            where they can be compiled.
+        enforce_eager: capture no CUDA graphs.
     """
 
     checkpoint: Path
@@ -26,6 +30,9 @@ class ModelOptions:
     threads: int = 1
     max_num_seqs: int = 8
     max_model_len: int = 512
+    kv_memory: str = "auto"
+    kernels: str = "auto"
+    enforce_eager: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,8 @@
 """Rotary position embeddings, as tables of cosines and signed sines."""
 
 import math
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -48,3 +50,61 @@ def _stretched(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Rotate heads of shape (rows, heads, head_dim) by tables of shape (rows, 1, head_dim)."""
     return torch.addcmul(heads * cosines, heads.roll(heads.shape[-1] // 2, -1), sines)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The turning of the rows of one forward pass.
+
+    Attributes:
+        heads: query heads.
+        kv_heads: key and value heads.
+        cosines: (rows, 1, head_dim).
+        sines: as `cosines`.
+    """
+
+    heads: int
+    kv_heads: int
+    cosines: Tensor
+    sines: Tensor
+
+    def __call__(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys turned by their positions, and values.
+
+        Args:
+            joined: (rows, heads + 2 * kv_heads, head_dim): query heads, key heads, value heads.
+
+        Returns:
+            (rows, heads, head_dim), (rows, kv_heads, head_dim) and again (rows, kv_heads, head_dim).
+        """
+        turning = self.heads + self.kv_heads
+        turned = rotate(joined[:, :turning], self.cosines, self.sines)
+        return turned[:, : self.heads], turned[:, self.heads :], joined[:, turning:]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """The tables of one model, and how many heads its joined rows have.
+
+    Attributes:
+        heads: query heads.
+        kv_heads: key and value heads.
+        cosines: from `rotary_tables`.
+        sines: as `cosines`.
+    """
+
+    heads: int
+    kv_heads: int
+    cosines: Tensor
+    sines: Tensor
+
+    @classmethod
+    def of(cls, config: LlamaConfig, max_length: int, device: torch.device, dtype: torch.dtype) -> Self:
+        """Make the tables for sequences of up to `max_length` tokens."""
+        cosines, sines = rotary_tables(config, max_length, device=device, dtype=dtype)
+        return cls(heads=config.heads, kv_heads=config.kv_heads, cosines=cosines, sines=sines)
+
+    def at(self, positions: Tensor | slice) -> Turn:
+        """The turning of rows whose tokens stand at `positions`."""
+        cosines, sines = self.cosines[positions][:, None], self.sines[positions][:, None]
+        return Turn(heads=self.heads, kv_heads=self.kv_heads, cosines=cosines, sines=sines)

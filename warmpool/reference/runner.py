@@ -1,54 +1,127 @@
 """What computes: model, KV memory and sampler put together from a checkpoint. The one place that imports torch on the way to serving."""
 
+import importlib
+import logging
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, cast
 
 import psutil
 import torch
 
 import loader
 from loader.errors import LoaderError
+from warmpool.reference.arena import ArenaKind
+from warmpool.reference.attention import Attending
 from warmpool.reference.config import LlamaConfig
+from warmpool.reference.decoding import (
+    Capture,
+    Captured,
+    Decoder,
+    EagerDecoder,
+    EagerPrompter,
+    GraphDecoder,
+    GraphPrompter,
+    Prompter,
+)
 from warmpool.reference.errors import CannotStart, NotEnoughMemory
-from warmpool.reference.kv import KvMemory
-from warmpool.reference.model import LlamaModel
-from warmpool.reference.numerics import row_rule
+from warmpool.reference.kv import KvMemory, SlotMemory
+from warmpool.reference.model import LlamaModel, Operations, TorchOperations
+from warmpool.reference.numerics import PROMPT_SIZES, prompt_rows, row_rule
 from warmpool.reference.opening import OpenedModel, bad_checkpoint
 from warmpool.reference.options import ModelOptions
+from warmpool.reference.paged import GatheredAttention, PagedMemory
+from warmpool.reference.rope import Rotary
 from warmpool.reference.sampling import sample
-from warmpool.reference.scheduler import Move
+from warmpool.reference.scheduler import Move, Room
 from warmpool.reference.sequence import Sampled, Sequence
 from warmpool.reference.startup import Phase, Startup
 from warmpool.reference.tokenizer import Tokenizer
 
+_log = logging.getLogger(__name__)
+
 _WARM_LENGTHS = (8, 32, 128, 512, 2048)
-"""Prompt lengths for which GPU libraries choose, and load, kernels of their own. On CPU the first two will do."""
+"""Prompt lengths for which libraries choose, and load, routines of their own. On CPU the first two will do."""
+_WARM_LENGTHS_CUDA = (*PROMPT_SIZES, 640, 768, 1024, 1536, 2048)
+"""On CUDA a routine that is loaded only when a prompt comes costs that prompt milliseconds."""
+_TAKE_SECONDS = 60.0
+"""How long the whole KV memory may take to be there at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one runner computes with.
+
+    Attributes:
+        model: the weights.
+        kv: the KV memory.
+        attending: attention over it.
+        kernels: the kind of attention, for the start's record.
+    """
+
+    model: LlamaModel
+    kv: KvMemory
+    attending: Attending
+    kernels: str
 
 
 class TorchRunner:
-    """The `Runner` that real engines use."""
+    """The `Runner` that real engines use.
 
-    def __init__(self, model: LlamaModel, kv: KvMemory, tokenizer: Tokenizer) -> None:
+    Attributes:
+        step_bytes: bytes of weights that a decode step reads.
+        device: where it computes.
+    """
+
+    def __init__(self, parts: Parts, tokenizer: Tokenizer) -> None:
+        model, kv = parts.model, parts.kv
+        self._parts = parts
         self._model = model
         self._kv = kv
+        self._prompter: Prompter = EagerPrompter(model, parts.attending)
+        self._decoder: Decoder = EagerDecoder(model, parts.attending)
         self._sampled_vocabulary = min(tokenizer.size, model.config.vocab_size)
+        self._reserved_bytes = 0
         self.tokenizer = tokenizer
         self.bos_token = model.config.bos_token_id
         self.eos_tokens = frozenset(model.config.eos_token_ids)
         self.weights_bytes = model.weights_bytes
+        self.step_bytes = model.step_bytes
+        self.device = model.device
         self.kv_bytes = kv.kv_bytes
         self.kv_positions = kv.positions
+        self.kv_kind = str(kv.kind)
 
     @property
     def kv_is_taken(self) -> bool:
         """Whether the KV memory is there."""
-        return self._kv.is_taken
+        return self._kv.taken_bytes > 0
+
+    @property
+    def kv_taken_bytes(self) -> int:
+        """Bytes of the KV memory that are there now. Any thread may ask."""
+        return self._kv.taken_bytes
+
+    @property
+    def kv_room(self) -> Room:
+        """KV memory that new sequences can have now."""
+        return self._kv.room
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """How it computes, for the start's record."""
+        facts: dict[str, object] = {"kvMemory": self.kv_kind, "kernels": self._parts.kernels}
+        if isinstance(self._decoder, GraphDecoder):
+            facts["graphs"] = self._decoder.sizes
+        return facts
 
     @torch.inference_mode()
     def prefill(self, sequence: Sequence, place: int) -> Sampled:
         """Compute all tokens of a sequence and choose the next one."""
-        self._kv.clear(place, sequence.most)
-        logits = self._model.prefill(sequence.tokens, self._kv, place)
+        self._kv.open(place, sequence.most)
+        logits = self._prompter.logits(sequence.tokens, place)
         sampled = sample(logits[:, : self._sampled_vocabulary], [sequence])[0]
         assert sampled is not None
         return sampled
@@ -60,40 +133,92 @@ class TorchRunner:
         The others among `sequences` are computed along and thrown away: their turn will write the same keys and values again.
         """
         tokens = [sequence.generated[-1] for sequence in sequences]
-        positions = [sequence.length - 1 for sequence in sequences]
-        logits = self._model.decode(tokens, positions, self._kv)
+        logits = self._decoder.logits(tokens, [sequence.length for sequence in sequences])
         wanted = [sequence if place in due else None for place, sequence in enumerate(sequences)]
         return sample(logits[:, : self._sampled_vocabulary], wanted)
 
     @torch.inference_mode()
-    def move(self, move: Move) -> None:
-        """Let a sequence's KV memory follow it to another place."""
-        self._kv.move(move.source, move.target, move.length)
-
-    def take_kv(self) -> None:
-        """Take the KV memory."""
-        self._kv.take()
-
-    def give_back_kv(self) -> None:
-        """Return the KV memory to the system."""
-        self._kv.give_back()
+    def free(self, place: int) -> None:
+        """Take back the KV memory of the sequence at a place, which has ended."""
+        self._kv.close(place)
 
     @torch.inference_mode()
-    def warm(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Compute once what serving will compute, so that the first request doesn't pay for it; find the rule for rows."""
-        self._kv.take()
-        self._model.rows = row_rule(self._model.matrices(), max_num_seqs)
-        longest = max_model_len - 1
-        for tokens in sorted({1, *(length for length in _WARM_LENGTHS if length < longest), longest}):
-            if self._model.device.type == "cpu" and tokens > _WARM_LENGTHS[1]:
-                break
-            self._kv.clear(0, tokens)
-            self._model.prefill([1] * tokens, self._kv, 0).argmax(dim=-1).tolist()
-        for count in {1, max_num_seqs}:
+    def move(self, move: Move) -> None:
+        """Let a sequence's KV memory follow it to another place, which is free."""
+        self._kv.move(move.source, move.target, move.length)
+
+    def take_kv(self, grown: Callable[[], None]) -> None:
+        """Take the KV memory, or as much as first sequences need; `grown` is called on another thread when there is more."""
+        self._kv.take(grown)
+
+    @torch.inference_mode()
+    def give_back_kv(self) -> None:
+        """Return the KV memory to the system, and what long prompts have left behind."""
+        self._kv.give_back()
+        if self._model.device.type == "cuda" and self._reserved() > self._reserved_bytes:
+            torch.cuda.empty_cache()
+
+    @torch.inference_mode()
+    def warm(self, options: ModelOptions) -> None:
+        """Compute once what serving will compute, so that the first request doesn't pay for it; find the rule for rows.
+
+        Raises:
+            NotEnoughMemory: the KV memory isn't there in time.
+        """
+        kv, model = self._kv, self._model
+        kv.take(_look_away)
+        if not kv.wait_taken(_TAKE_SECONDS):
+            raise NotEnoughMemory(
+                f"{kv.taken_bytes / 2**20:.0f} of {kv.kv_bytes / 2**20:.0f} MiB of KV memory could be taken",
+                hint="free memory held by others on this device",
+            )
+        model.rows = row_rule(model.matrices(), options.max_num_seqs)
+        self._warm_prompts(options.max_model_len - 1)
+        self._warm_steps(options)
+        if self._can_capture(options):
+            self._capture(options)
+        if model.device.type == "cuda":
+            torch.cuda.empty_cache()
+            self._warm_steps(options)
+            self._reserved_bytes = self._reserved()
+
+    def _warm_prompts(self, longest: int) -> None:
+        on_cpu = self._model.device.type == "cpu"
+        lengths = _WARM_LENGTHS[:2] if on_cpu else _WARM_LENGTHS_CUDA
+        within = {1, *(length for length in lengths if length < longest)}
+        for count in sorted(within | (set() if on_cpu and longest > lengths[-1] else {longest})):
+            self._kv.open(0, count)
+            self._prompter.logits([1] * count, 0).argmax(dim=-1).tolist()
+            self._kv.close(0)
+
+    def _warm_steps(self, options: ModelOptions) -> None:
+        longest = options.max_model_len
+        for count in sorted({1, options.max_num_seqs}):
             for place in range(count):
-                self._kv.clear(place, longest)
-            for position in {min(_WARM_LENGTHS[0], longest), longest}:
-                self._model.decode([1] * count, [position] * count, self._kv).argmax(dim=-1).tolist()
+                self._kv.open(place, longest)
+            for length in sorted({min(_WARM_LENGTHS[0], longest), longest}):
+                self._decoder.logits([1] * count, [length] * count).argmax(dim=-1).tolist()
+            for place in range(count):
+                self._kv.close(place)
+
+    def _capture(self, options: ModelOptions) -> None:
+        kv, longest = cast("PagedMemory", self._kv), options.max_model_len
+        attending = cast("Captured", self._parts.attending)
+        capture = Capture(self._model.device)
+        self._prompter = GraphPrompter(self._model, attending, kv, longest - 1, capture)
+        self._decoder = GraphDecoder(self._model, attending, options.max_num_seqs, longest, capture)
+
+    def _can_capture(self, options: ModelOptions) -> bool:
+        kv = self._kv
+        is_fixed = isinstance(kv, PagedMemory) and kv.has_fixed_address
+        return is_fixed and self._parts.kernels == FUSED and not options.enforce_eager
+
+    def _reserved(self) -> int:
+        return int(torch.cuda.memory_reserved(self._model.device))
+
+
+def _look_away() -> None:
+    """Nobody waits yet for more memory."""
 
 
 def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> TorchRunner:
@@ -106,15 +231,13 @@ def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> Torch
     torch.set_grad_enabled(False)
     device = _device(options.device)
     dtype = _dtype(options.dtype, device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     startup.done(Phase.IMPORT, torch=torch.__version__)
-    config = opened.config
-    slots, length = options.max_num_seqs, options.max_model_len
-    kv = KvMemory(config, slots=slots, max_length=length, device=device, dtype=dtype)
-    _check_memory(config, kv, device, dtype)
+    parts = _parts(opened.config, options, device, dtype)
     try:
-        model = LlamaModel(config, max_length=length, device=device, dtype=dtype)
-        result = _load(opened.checkpoint, model)
-        model.finish()
+        result = _load(opened.checkpoint, parts.model)
+        parts.model.finish()
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise NotEnoughMemory(
             f"the weights don't fit: {error}", hint="free memory on this device first"
@@ -126,10 +249,88 @@ def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> Torch
         loadSeconds=round(result.seconds, 4),
         steps={str(step): round(seconds, 4) for step, seconds in result.seconds_by_step.items()},
     )
-    runner = TorchRunner(model, kv, opened.tokenizer)
-    runner.warm(slots, length)
-    startup.done(Phase.WARM, kvBytes=kv.kv_bytes)
+    runner = TorchRunner(parts, opened.tokenizer)
+    runner.warm(options)
+    startup.done(Phase.WARM, kvBytes=parts.kv.kv_bytes, **runner.facts)
     return runner
+
+
+TILED, FUSED, GATHERED = "tiled", "fused", "gathered"
+"""Kinds of attention: `attention.py`'s on CPU, `fused.py`'s and torch's own on CUDA."""
+
+
+class _Fused(Protocol):
+    """The part of `fused.py` that is used; it is imported on CUDA alone, because Triton is there only."""
+
+    def FusedAttention(self, kv: PagedMemory, rotary: Rotary) -> Attending: ...  # noqa: N802 (a class's name)
+
+    def FusedOperations(self) -> Operations: ...  # noqa: N802 (likewise)
+
+    def check(self, head_dim: int, device: torch.device) -> None: ...
+
+
+def _parts(config: LlamaConfig, options: ModelOptions, device: torch.device, dtype: torch.dtype) -> Parts:
+    """Choose how to compute, and make an empty model with its KV memory.
+
+    Raises:
+        CannotStart: the device can't do what was asked for.
+    """
+    slots, length = options.max_num_seqs, options.max_model_len
+    rotary = Rotary.of(config, prompt_rows(length, device), device, dtype)
+    if device.type == "cpu":
+        _refuse_cuda_options(options)
+        slot_memory = SlotMemory(config, slots=slots, max_length=length, dtype=dtype, rotary=rotary)
+        _check_memory(config, slot_memory, device, dtype)
+        model = _empty_model(config, device, dtype, TorchOperations())
+        return Parts(model, slot_memory, slot_memory, TILED)
+    fused = _fused(options.kernels, config.head_dim, device)
+    kind = ArenaKind(options.kv_memory)
+    kv = PagedMemory(config, slots=slots, max_length=length, device=device, dtype=dtype, kind=kind)
+    _check_memory(config, kv, device, dtype)
+    if fused is None:
+        model = _empty_model(config, device, dtype, TorchOperations())
+        return Parts(model, kv, GatheredAttention(kv, rotary), GATHERED)
+    model = _empty_model(config, device, dtype, fused.FusedOperations())
+    return Parts(model, kv, fused.FusedAttention(kv, rotary), FUSED)
+
+
+def _empty_model(
+    config: LlamaConfig, device: torch.device, dtype: torch.dtype, operations: Operations
+) -> LlamaModel:
+    try:
+        return LlamaModel(config, device=device, dtype=dtype, operations=operations)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise NotEnoughMemory(
+            f"the weights don't fit: {error}", hint="free memory on this device first"
+        ) from error
+
+
+def _refuse_cuda_options(options: ModelOptions) -> None:
+    for flag, value in (("--kernels", options.kernels), ("--kv-memory", options.kv_memory)):
+        if value != "auto":
+            raise CannotStart(f"{flag} {value} needs a CUDA device", hint=f"leave {flag} out on CPU")
+
+
+def _fused(kernels: str, head_dim: int, device: torch.device) -> _Fused | None:
+    """Our own kernels, or None where torch's operations are to be used.
+
+    Raises:
+        CannotStart: our own were asked for and can't be had.
+    """
+    if kernels == GATHERED:
+        return None
+    try:
+        module: _Fused = cast("_Fused", importlib.import_module("warmpool.reference.fused"))
+        module.check(head_dim, device)
+    except Exception as error:  # a compiler that fails raises whatever it likes
+        if kernels == FUSED:
+            raise CannotStart(
+                f"--kernels fused: {error}",
+                hint="use --kernels auto or gathered, or install triton and a C compiler",
+            ) from error
+        _log.warning("attention takes torch's own operations, and no CUDA graphs are captured: %s", error)
+        return None
+    return module
 
 
 def _load(checkpoint: loader.Checkpoint, model: LlamaModel) -> loader.LoadResult:

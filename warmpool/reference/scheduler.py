@@ -1,12 +1,12 @@
 """Which sequences run: a queue in order of arrival, places without gaps, and three ways to pause.
 
-Every step first takes in what has arrived, as far as there are places, and computes those prompts; the next step decodes them
-together with all others. Running sequences keep places 0 to n-1: when one ends, the last one moves into its place. The
+Every step first takes in what has arrived, as far as there are places and KV memory, and computes those prompts; the next step
+decodes them together with all others. Running sequences keep places 0 to n-1: when one ends, the last one moves into its place. The
 scheduler computes nothing and waits for nothing; the clock's readings are arguments.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from warmpool.reference.errors import RequestRejected, WrongEngineState
@@ -43,6 +43,23 @@ class Limits:
     max_num_seqs: int
     max_queued: int = 1024
     max_prefill_tokens: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """KV memory that can be handed out now.
+
+    Attributes:
+        tokens: whose keys and values fit.
+        block: it is handed out in multiples of so many tokens.
+    """
+
+    tokens: int
+    block: int = 1
+
+    def left_by(self, sequence: Sequence) -> int:
+        """The tokens that are left when a sequence has got what it may come to need; negative if it doesn't fit."""
+        return self.tokens - -(-sequence.most // self.block) * self.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +108,42 @@ class Scheduler:
             )
         self.waiting.append(sequence)
 
-    def plan(self, now: float) -> Step:
-        """Give free places to those that wait longest, and say what to compute at `now` (seconds)."""
+    def plan(self, now: float, room: Room) -> Step:
+        """Give free places to those that wait longest, as far as `room` goes, and say what to compute at `now` (seconds)."""
         if self.state is SchedulerState.PAUSED:
             return Step()
-        prefills = self._admit() if self.state is SchedulerState.RUNNING else ()
+        prefills = self._admit(room) if self.state is SchedulerState.RUNNING else ()
         before = len(self.running) - len(prefills)
         decodes = tuple(place for place in range(before) if self.pacer.is_due(self.running[place].due, now))
         return Step(prefills, decodes)
 
-    def next_at(self, now: float) -> float | None:
-        """When there will be something to compute: `now` for at once, None for "when something arrives"."""
+    def next_at(self, now: float, room: Room) -> float | None:
+        """When there will be something to compute: `now` for at once, None for "when something arrives or `room` grows"."""
         if self.state is SchedulerState.PAUSED:
             return None
-        has_place = len(self.running) < self.limits.max_num_seqs
-        if self.waiting and has_place and self.state is SchedulerState.RUNNING:
+        if self._has_place and self.waiting and room.left_by(self.waiting[0]) >= 0:
             return now
         if not self.running:
             return None
         first = min(sequence.due for sequence in self.running)
         return now if self.pacer.is_due(first, now) else self.pacer.time_of(first)
 
-    def _admit(self) -> tuple[Sequence, ...]:
+    @property
+    def _has_place(self) -> bool:
+        return self.state is SchedulerState.RUNNING and len(self.running) < self.limits.max_num_seqs
+
+    def _admit(self, room: Room) -> tuple[Sequence, ...]:
         admitted: list[Sequence] = []
         budget = self.limits.max_prefill_tokens
         while self.waiting and len(self.running) < self.limits.max_num_seqs:
             if admitted and self.waiting[0].length > budget:
                 break
+            left = room.left_by(self.waiting[0])
+            if left < 0:
+                break
             sequence = self.waiting.popleft()
             budget -= sequence.length
+            room = replace(room, tokens=left)
             self.running.append(sequence)
             admitted.append(sequence)
         return tuple(admitted)

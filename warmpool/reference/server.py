@@ -83,6 +83,9 @@ class Service:
 
     async def metrics_page(self, request: web.Request) -> web.Response:
         """GET /metrics: the whole page, or with `?name[]=…` the samples of these names alone, as prometheus-client has it."""
+        if self._engine is not None and self.startup.is_ready:
+            runner = self._engine.runner
+            self.metrics.kv_taken(runner.kv_taken_bytes, runner.kv_kind)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self.metrics.text(request.query.getall("name[]", [])), headers=headers)
 

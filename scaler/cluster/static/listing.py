@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -9,8 +10,20 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints
 
 from scaler.errors import PolicyError
-from scaler.policy.base import EXPECTS, Broken, Envelope, Name, PolicyModel
-from scaler.policy.source import load_documents, model_for, validate
+from scaler.policy.base import (
+    EXPECTS,
+    Broken,
+    Envelope,
+    Name,
+    PolicyModel,
+    Unsound,
+    as_far_as_sound,
+    sound_entries,
+)
+from scaler.policy.document import load_contents
+from scaler.policy.files import in_file_order
+from scaler.policy.repeated import repeated
+from scaler.policy.source import examine
 
 AgentUrl = Annotated[
     str,
@@ -55,19 +68,27 @@ class AgentListSpec(PolicyModel):
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield names and addresses that are given twice."""
-        fleets, seats, agents = Counter[str](), Counter[str](), Counter[str]()
-        for number, fleet in enumerate(self.fleets):
-            fleets[fleet.name] += 1
-            if fleets[fleet.name] > 1:
-                yield _twice(("fleets", number, "name"), fleet.name)
-            for place, seat in enumerate(fleet.seats):
-                path = ("fleets", number, "seats", place)
-                seats[seat.name] += 1
-                agents[seat.agent] += 1
-                if seats[seat.name] > 1:
-                    yield _twice((*path, "name"), seat.name)
-                if agents[seat.agent] > 1:
-                    yield _twice((*path, "agent"), seat.agent)
+        yield from as_far_as_sound(
+            repeated(("fleets",), self.fleets, "name"),
+            self._seats_twice("name"),
+            self._seats_twice("agent"),
+        )
+
+    def _seats_twice(self, key: Literal["name", "agent"]) -> Iterator[Broken]:
+        """Seats of all fleets together differ."""
+        counted = Counter[str]()
+        for number, fleet in sound_entries(self.fleets):
+            with suppress(Unsound):
+                for place, seat in sound_entries(fleet.seats):
+                    with suppress(Unsound):
+                        value = getattr(seat, key)
+                        counted[value] += 1
+                        if counted[value] > 1:
+                            yield Broken(
+                                path=("fleets", number, "seats", place, key),
+                                message=f"{value} is listed twice",
+                                hint="each seat has a name and an agent of its own",
+                            )
 
 
 class AgentList(Envelope):
@@ -83,18 +104,17 @@ def load_agents(path: Path) -> AgentList:
     """Read and check a list of agents.
 
     Raises:
-        PolicyError: with all faults that were found, each at its place.
+        PolicyError: with all faults of the file and of its documents, each at its place.
     """
-    documents = load_documents([path])
-    if len(documents) != 1:
-        message = "a list of agents is one document"
-        raise PolicyError((documents[1].fault((), message, "put policies into files of their own"),))
-    checked = validate(model_for({"AgentList": AgentList}, documents[0]), documents[0])
+    contents = load_contents([path])
+    documents = [document for each in contents for document in each.documents]
+    faults = [fault for each in contents for fault in each.faults]
+    examined = [examine({"AgentList": AgentList}, document) for document in documents]
+    faults += (fault for each in examined for fault in each.faults)
+    message, hint = "a list of agents is one document", "put policies into files of their own"
+    faults += (document.fault((), message, hint) for document in documents[1:])
+    if faults:
+        raise PolicyError(in_file_order(faults, [each.file for each in contents]))
+    (checked,) = (each.model for each in examined)
     assert isinstance(checked, AgentList)
     return checked
-
-
-def _twice(path: tuple[str | int, ...], value: str) -> Broken:
-    return Broken(
-        path=path, message=f"{value} is listed twice", hint="each seat has a name and an agent of its own"
-    )

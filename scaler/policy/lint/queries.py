@@ -1,26 +1,18 @@
 """What a PromQL query looks like, by its text alone.
 
-Prometheus' own parser isn't part of an installation, and the questions here don't need one: which functions and metrics
-a query names, and over which ranges.
+The questions here need no parser: which functions and metrics a query names, and over which ranges. Where it matters what
+belongs to what, `scaler.policy.lint.promql` reads it as a tree.
 """
 
 import re
 from typing import Final
 
+from scaler.policy.lint.promql import duration_seconds
+
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|`[^`]*`|#[^\n]*')
 _RANGE: Final = re.compile(r"\[\s*([0-9a-z]+)\s*(?::[^\]]*)?\]")
-_DURATION: Final = re.compile(r"(\d+)(ms|[smhdwy])")
 _EDGE: Final = re.compile(r"""\ble\s*=\s*["'`]\s*([0-9.eE+-]+)\s*["'`]""")
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_SECONDS: Final = {
-    "ms": 0.001,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86_400.0,
-    "w": 604_800.0,
-    "y": 31_536_000.0,
-}
 _ENGINE_PREFIXES: Final = ("vllm:", "sglang:")
 
 RENAMED: Final = {
@@ -76,16 +68,17 @@ def edges(query: str) -> list[float]:
 
 def longest_range(query: str) -> float | None:
     """Return the longest range that a query looks back over, in seconds; None if it has none."""
-    ranges = [
-        sum(int(number) * _SECONDS[unit] for number, unit in _DURATION.findall(written))
-        for written in _RANGE.findall(_bare(query))
-    ]
-    return max(ranges, default=None)
+    return max((duration_seconds(written) for written in _RANGE.findall(_bare(query))), default=None)
 
 
 def reads_recorded(query: str) -> bool:
-    """Whether a query reads the series of a recording rule, by the convention of a colon in its name."""
-    return any(":" in name and not name.startswith(_ENGINE_PREFIXES) for name in names(query))
+    """Whether a query reads the series of a recording rule."""
+    return any(map(is_recorded, names(query)))
+
+
+def is_recorded(name: str) -> bool:
+    """Whether a name is that of a recording rule, by the convention of a colon in it."""
+    return ":" in name and not name.startswith(_ENGINE_PREFIXES)
 
 
 def gone(query: str) -> list[tuple[str, str]]:

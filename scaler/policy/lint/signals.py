@@ -8,17 +8,18 @@ from scaler.policy.lint import queries
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.delays import sees_demand
 from scaler.policy.lint.findings import Finding, Place, Severity
-from scaler.policy.lint.subject import Subject
+from scaler.policy.lint.selection import everybodys
+from scaler.policy.lint.shares import Share, share_in
+from scaler.policy.lint.subject import Subject, most_serving
 from scaler.policy.scaling_policy import ScalingPolicy
 from scaler.policy.signals import Measures, Prometheus, RedisSignal
 
 _SERVING_LABEL: Final = "serving_emberpool_dev_"
 """How kube-state-metrics writes the label that puts a resident into rotation, up to the policy's name."""
-_GAUGES: Final = {
-    Measures.REQUESTS: "sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting)",
-    Measures.QUEUE_DEPTH: "that of what waits before the engines",
-}
-"""The gauge to read in place of a rate."""
+_COUNTS: Final = frozenset({Measures.REQUESTS, Measures.QUEUE_DEPTH})
+"""What is a number of requests."""
+_CHANGES: Final = ("rate", "irate", "increase", "delta", "deriv")
+"""Functions that give a change over time."""
 
 
 def signal_findings(subject: Subject) -> Iterator[Finding]:
@@ -27,7 +28,7 @@ def signal_findings(subject: Subject) -> Iterator[Finding]:
         yield from _unseen(policy)
         for index, signal in enumerate(policy.spec.signals):
             if isinstance(signal, Prometheus):
-                yield from _query(policy, index, signal)
+                yield from _query(subject, policy, index, signal)
             yield from _server(policy, index)
 
 
@@ -68,7 +69,7 @@ def _server(policy: ScalingPolicy, index: int) -> Iterator[Finding]:
     )
 
 
-def _query(policy: ScalingPolicy, index: int, signal: Prometheus) -> Iterator[Finding]:
+def _query(subject: Subject, policy: ScalingPolicy, index: int, signal: Prometheus) -> Iterator[Finding]:
     place = Place.of(policy, "spec", "signals", index, "query")
     for name, instead in queries.gone(signal.query):
         yield Finding(
@@ -78,18 +79,97 @@ def _query(policy: ScalingPolicy, index: int, signal: Prometheus) -> Iterator[Fi
             message=f"vLLM has no {name} any more",
             hint=f"it is {instead} now" if instead else "nothing took its place",
         )
-    if signal.measures in _GAUGES and queries.calls(
-        signal.query, "rate", "irate", "increase", "delta", "deriv"
-    ):
+    if signal.measures is Measures.TTFT_SHARE_OVER_OBJECTIVE:
+        yield from _share(policy, place, signal.query)
+        return
+    share = share_in(signal.query) if signal.measures in _COUNTS else None
+    if share is not None and _falls_short(subject, policy, share):
+        yield _no_count(policy, index, share)
+        return
+    if share is None and signal.measures in _COUNTS and queries.calls(signal.query, *_CHANGES):
         yield Finding(
             code=Code.QUERY_IS_RATE,
             severity=Severity.WARNING,
             place=place,
             message=f"answers with a change over time, and measures {signal.measures} is a number of requests at a moment",
-            hint=f"read a gauge: {_GAUGES[signal.measures]}",
+            hint=f"read a gauge: {_gauge(policy, signal.measures)}",
         )
-    if signal.measures is Measures.TTFT_SHARE_OVER_OBJECTIVE:
-        yield from _share(policy, place, signal.query)
+    yield from _others(policy, place, signal.query)
+
+
+def _falls_short(subject: Subject, policy: ScalingPolicy, share: Share) -> bool:
+    """Whether a share is too small to ask for all residents that there may be; one that is scaled up may be meant so."""
+    if share.most <= 1.0:
+        return True
+    target = _target(policy)
+    return share.most <= target if share.summed else _asked(share, target) < most_serving(subject, policy)
+
+
+def _target(policy: ScalingPolicy) -> int:
+    """Return how many requests a resident holds on the fleet where it holds the fewest: for that one most are asked for."""
+    return min(each.target_in_flight for each in policy.spec.fleets)
+
+
+def _asked(share: Share, target: int) -> int:
+    return max(0, math.ceil(share.most / target))
+
+
+def _no_count(policy: ScalingPolicy, index: int, share: Share) -> Finding:
+    """A share where a count is meant."""
+    signal, target = policy.spec.signals[index], _target(policy)
+    assert isinstance(signal, Prometheus)
+    if share.ratio:
+        limit = "it tells how two numbers compare, and not how large they are"
+    elif share.summed:
+        limit = f"no series passes {share.most:g}, and at targetInFlight {target} it never asks for more residents than series"
+    else:
+        asked = _residents(_asked(share, target))
+        limit = f"it never passes {share.most:g}, which asks for {asked} at targetInFlight {target}"
+    return Finding(
+        code=Code.QUERY_IS_SHARE,
+        severity=Severity.WARNING,
+        place=Place.of(policy, "spec", "signals", index, "query"),
+        message=f"{share.what}, and measures {signal.measures} is a number of requests: {limit}",
+        hint=f"read a gauge that counts: {_gauge(policy, signal.measures)}",
+    )
+
+
+def _residents(number: int) -> str:
+    return f"{number} resident{'' if number == 1 else 's'}"
+
+
+def _gauge(policy: ScalingPolicy, measures: Measures) -> str:
+    """Name the gauge that a query should read."""
+    if measures is Measures.QUEUE_DEPTH:
+        return "that of what waits before the engines"
+    model = f'{{model_name="{policy.models[0]}"}}'
+    return f"sum(vllm:num_requests_running{model}) + sum(vllm:num_requests_waiting{model})"
+
+
+def _others(policy: ScalingPolicy, place: Place, query: str) -> Iterator[Finding]:
+    """Series of everybody, but for those that have the policy's own name in theirs."""
+    own = policy.metadata.name.replace("-", "_")
+    names = [name for name in everybodys(query) if own not in name]
+    if names:
+        yield Finding(
+            code=Code.QUERY_COUNTS_OTHERS,
+            severity=Severity.INFO,
+            place=place,
+            message=(
+                f"reads {' and '.join(names)} of everybody whom this Prometheus scrapes: what other models and namespaces"
+                " have counts, too"
+            ),
+            hint=f"say whose series are meant, such as {_selected(policy, names[0])}",
+        )
+
+
+def _selected(policy: ScalingPolicy, name: str) -> str:
+    """Write a metric with the label that says whose it is."""
+    if name.startswith(("vllm", "sglang")):
+        return f'{name}{{model_name="{policy.models[0]}"}}'
+    if name.startswith("emberpool_"):
+        return f'{name}{{policy="{policy.metadata.name}"}}'
+    return f'{name}{{namespace="{policy.metadata.namespace}"}}'
 
 
 def _share(policy: ScalingPolicy, place: Place, query: str) -> Iterator[Finding]:

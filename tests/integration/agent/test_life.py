@@ -44,7 +44,7 @@ async def test_residents_start_one_after_the_other_and_are_born_paused(pair: Age
         None,
     )
     for each in state["residents"]:
-        assert each["phases"].keys() == {"import", "weights", "warmup", "proof", "pause"}
+        assert each["phases"].keys() == {"import", "weights", "warmup", "proof", "probe", "pause"}
         assert each["kvReleased"]
         assert each["provenAt"] <= time.time()
         assert each["memoryBytes"] > 10 * 2**20

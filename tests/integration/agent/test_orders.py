@@ -227,6 +227,8 @@ async def test_a_claim_during_a_proof_takes_over_the_resumed_engine(pair: Agent)
     async with asyncio.TaskGroup() as tasks:
         proof = tasks.create_task(pair.api.order("prove", "a", seconds=30))
         await pair.controller.until_states(a="Proving")
+        # The slow answer has to be the proof's, and not the canary's.
+        await until_asked(pair, "a", "POST /v1/completions")
         began = time.monotonic()
         promoted = await pair.api.order("resume", "a", claim="burst")
         assert time.monotonic() - began < 3
@@ -264,3 +266,10 @@ async def metrics(agent: Agent) -> str:
 
 def figure(text: str, name: str) -> float:
     return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)), 0.0)
+
+
+async def until_asked(agent: Agent, policy: str, route: str) -> None:
+    """Wait until a resident's engine has been asked for a route."""
+    async with asyncio.timeout(20):
+        while route not in (await agent.api.engine_log(policy))["calls"]:
+            await asyncio.sleep(0.002)

@@ -153,6 +153,129 @@ def test_what_is_no_path_is_wrong_usage(
     assert err.startswith(f"error: {message}")
 
 
+# ------------------------------------------------------------------ records that tell of a part
+
+
+def part(number: int, kind: str, /, *names: str, **changes: object) -> str:
+    """Write a record that looked at some policies, or some fleets."""
+    whole = json.loads(record(number, number, Mode.STABLE))
+    answer = whole["decision"][kind]["chat" if kind == "policies" else "shared"]
+    whole["decision"] |= {"policies": {}, "fleets": {}, kind: dict.fromkeys(names, answer)}
+    whole["inputs"] = {"loads": {name: {} for name in names if kind == "policies"}, "gpuBudget": number}
+    looked = {"policies": [], "fleets": [], kind: list(names)}
+    return json.dumps({**whole, "looked": looked, **changes})
+
+
+def ledger(folder: Path, *lines: str) -> str:
+    file = folder / "parts.jsonl"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(file)
+
+
+def test_without_a_number_what_the_last_one_did_not_look_at_comes_from_before(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = ledger(
+        tmp_path,
+        part(1, "policies", "chat", "code"),
+        part(2, "fleets", "shared"),
+        part(3, "policies", "code"),
+    )
+    code, out, _ = run(capsys, "decision", "explain", "--file", file)
+    times = [datetime.fromtimestamp(1767225600.25 + n).astimezone().strftime("%H:%M:%S.250") for n in (1, 2)]
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "Decision:     3"
+    assert lines[2] == "Looked at:    policy code; of the others, what was decided last"
+    assert [
+        line.partition(":  ")[0].partition(": Stable")[0] for line in lines if line.startswith("Policy c")
+    ] == [
+        f"Policy chat (decision 1, {times[0]})",
+        "Policy code",
+    ]
+    assert f"Fleet shared (decision 2, {times[1]}): 3 seats (2 serving, 1 spare, 0 held)" in lines
+
+
+def test_as_data_every_answer_has_the_number_and_time_of_its_decision(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = ledger(tmp_path, part(1, "policies", "chat", "code"), part(2, "policies", "code"))
+    _, out, _ = run(capsys, "decision", "explain", "--file", file, "-o", "json")
+    found = json.loads(out)
+    answers = found["decision"]["policies"]
+    assert {name: (each["number"], each["at"]) for name, each in answers.items()} == {
+        "chat": (1, 1767225601.25),
+        "code": (2, 1767225602.25),
+    }
+    assert (found["number"], found["looked"]["policies"]) == (2, ["code"])
+    assert found["inputs"]["loads"].keys() == {"chat", "code"}
+    assert found["inputs"]["gpuBudget"] == 2
+
+
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        pytest.param({"policyHash": "another"}, "other policies are in force", id="reload"),
+        pytest.param({"number": 1}, "another run has begun", id="restart"),
+    ],
+)
+def test_what_was_decided_before_a_new_beginning_is_not_told_any_more(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, later: dict[str, object], why: str
+) -> None:
+    file = ledger(tmp_path, part(1, "policies", "gone"), part(2, "policies", "chat", **later))
+    _, out, _ = run(capsys, "decision", "explain", "--file", file)
+    assert "Policy chat" in out
+    assert "gone" not in out, why
+
+
+def test_a_number_that_another_run_has_as_well_is_a_part_of_what_its_own_run_had(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = [
+        part(1, "policies", "a", "b"),
+        part(2, "policies", "a"),
+        part(1, "policies", "a"),
+        part(2, "policies", "a"),
+    ]
+    _, out, _ = run(capsys, "decision", "explain", "2", "--file", ledger(tmp_path, *lines), "-o", "json")
+    assert json.loads(out)["of"] == {"policies": ["a"], "fleets": []}
+
+
+def test_the_list_keeps_to_those_that_looked_at_a_policy_and_a_fleet(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    whole = record(3, 1, Mode.STABLE)
+    file = ledger(
+        tmp_path, part(1, "policies", "chat"), part(2, "fleets", "shared"), whole, part(4, "policies", "code")
+    )
+
+    def numbers(*options: str) -> list[str]:
+        code, out, _ = run(capsys, "decision", "list", "--file", file, "-o", "name", *options)
+        assert code == 0
+        return [line.removeprefix("decision/") for line in out.split()]
+
+    assert numbers("--policy", "chat") == ["1", "3"]
+    assert numbers("--policy", "chat", "--last", "1") == ["3"]
+    assert numbers("--fleet", "shared") == ["2", "3"]
+    assert numbers("--policy", "chat", "--fleet", "shared") == ["3"]
+    assert numbers("--policy", "code", "--fleet", "shared") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--policy", "chta"], "looked at policy chta\n\nhint: did you mean chat?\n\n"),
+        (["--fleet", "zzz"], "looked at fleet zzz\n\nhint: they looked at: shared\n\n"),
+    ],
+)
+def test_a_name_that_no_decision_looked_at_ends_with_1(
+    capsys: pytest.CaptureFixture[str], state: Path, option: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, "decision", "list", "--state-dir", str(state), *option)
+    assert (code, out) == (1, "")
+    assert err == f"error: no decision in {state}/decisions.jsonl {message}"
+
+
 def test_explain_takes_the_last_of_a_number(capsys: pytest.CaptureFixture[str], state: Path) -> None:
     ledger = state / "decisions.jsonl"
     ledger.write_text(record(1, 1, Mode.STABLE) + "\n" + record(1, 2, Mode.HOLD) + "\n", encoding="utf-8")

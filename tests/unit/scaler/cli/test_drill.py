@@ -1,5 +1,6 @@
 """What `emberpool drill` says of its options, before anything runs."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,55 @@ def test_what_can_not_be_used_is_named_with_its_mend(
     assert (code, out) == (2, "")
     for part in parts:
         assert part in " ".join(err.split())
+
+
+def test_a_drill_that_can_be_run_is_told_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "validate", SMOKE, "-o", "json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (found["valid"], found["faults"], found["warnings"]) == (True, [], [])
+    assert (found["models"], found["stages"], found["seconds"]) == (
+        ["chat"],
+        ["baseline", "burst", "decay", "after"],
+        12,
+    )
+
+
+def test_all_faults_of_a_drill_are_told_as_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "smoke.yaml"
+    text = (
+        Path(SMOKE)
+        .read_text("utf-8")
+        .replace("maxSeats: 2", "maxSeats: two")
+        .replace("seconds: 3", "seconds: 0")
+    )
+    path.write_text(text, "utf-8")
+    code, out, err = run(capsys, "validate", str(path), "-o", "json")
+    found = json.loads(out)
+    assert (code, err, found["valid"]) == (2, "", False)
+    assert [fault["path"] for fault in found["faults"]] == [
+        "spec.policies.documents[0].spec.maxSeats",
+        "spec.stages[0].seconds",
+    ]
+
+
+def test_what_a_drill_s_policies_ask_for_in_vain_is_a_warning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "smoke.yaml"
+    text = (
+        Path(SMOKE)
+        .read_text("utf-8")
+        .replace("maxSeats: 2", "maxSeats: 2\n          gpuHealth: {mode: Observe}")
+    )
+    path.write_text(text, "utf-8")
+    code, out, err = run(capsys, "validate", str(path))
+    line = 1 + text[: text.index("gpuHealth")].count("\n")
+    assert code == 0
+    assert out.startswith("ok: 1 model, 4 stages, 12 s of load")
+    assert err.startswith(
+        f"warning: {path}:{line}:11: spec.policies.documents[0].spec.gpuHealth: is not acted on yet"
+    )
 
 
 def test_the_address_of_grafana_may_come_from_the_environment(

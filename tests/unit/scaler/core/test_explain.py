@@ -77,6 +77,44 @@ def test_a_reason_says_how_long_it_may_last(now: float | None, until: float | No
     assert explain(reason, now).endswith(tail)
 
 
+@pytest.mark.parametrize(
+    ("code", "source", "tail"),
+    [
+        pytest.param(
+            ReasonCode.SIGNALS_STALE,
+            "engines, signal prom",
+            "may rise and not fall; it has been so for 20 min; `emberpool signals get` says why: mend its source, or take it"
+            " out of the policy.",
+            id="a signal that is named",
+        ),
+        pytest.param(
+            ReasonCode.SIGNALS_STALE,
+            "engines",
+            "may rise and not fall; it has been so for 20 min; `emberpool signals get` says why; what says nothing for 10 min"
+            " counts as removed.",
+            id="what nobody names",
+        ),
+        pytest.param(
+            ReasonCode.SIGNALS_MISSING,
+            "all signals",
+            "it has been so for 20 min; `emberpool signals get` says why.",
+            id="nothing at all",
+        ),
+        pytest.param(
+            ReasonCode.SIGNALS_MISSING,
+            "signal prom",
+            "it has been so for 20 min; `emberpool signals get` says why: mend its source, or take it out of the policy.",
+            id="the only signal",
+        ),
+    ],
+)
+def test_silence_says_since_when_and_what_to_do(code: ReasonCode, source: str, tail: str) -> None:
+    reason = Reason(code=code, facts={"source": source, "since": 100.0, "thresholdSeconds": 3.0})
+    assert source in explain(reason, 1300.0)
+    assert explain(reason, 1300.0).endswith(tail)
+    assert "it has been so" not in explain(reason)
+
+
 def test_a_decision_reads_from_what_to_why() -> None:
     run = Run([policy()], [fleet()])
     decision = run.hold({"a": load(12, 2, oldest_wait=0.1)}, {"spares": simple({"a": 1}, 1)}, 1.0)

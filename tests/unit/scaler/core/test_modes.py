@@ -1,7 +1,9 @@
 import math
+from dataclasses import replace
 
 import pytest
 
+from scaler.core.explain import explain
 from scaler.core.model import Decision, FallbackBehavior, Load, Mode, ReasonCode, Supply
 from tests.unit.scaler.core.world import Run, fleet, load, policy, served, simple, stale, view, wanted
 
@@ -198,6 +200,20 @@ def test_stale_may_raise_and_never_lowers() -> None:
     assert served(run.decision) == 2
     assert mode(run) is not Mode.HOLD
     assert ReasonCode.SIGNALS_STALE in codes(run.decision)
+
+
+def test_a_named_signal_that_stays_silent_holds_the_answer_and_says_since_when() -> None:
+    run = settled()
+    run.step({"a": load(14)}, ONE, after=0.25)
+    run.hold({"a": load(1)}, TWO, 5.0)
+    began = run.now
+    run.hold({"a": replace(load(1), absent=("prom",))}, TWO, 660.0)
+    assert served(run.decision) == 2
+    (reason,) = [each for each in run.decision.policies["a"].reasons if each.code is ReasonCode.SIGNALS_STALE]
+    assert reason.facts == {"source": "signal prom", "since": began}
+    assert "it has been so for 11 min" in explain(reason, run.now)
+    run.hold({"a": load(1)}, TWO, 120.0)
+    assert served(run.decision) == 1
 
 
 def test_one_look_per_second_at_most_is_asked_for_while_something_changes() -> None:

@@ -33,14 +33,22 @@ def test_objectives_are_seconds_in_the_scenarios_order(files: Callable[..., Path
         pytest.param("percent: 300", "percent: 3.5", ["integer"], id="float"),
         pytest.param("kind: Burst", "kind: Bust", ["13:27", "Warmup, Baseline, Burst", "did you mean Burst?"], id="unknown-kind"),
         pytest.param("{policy: chat, percent: 300}", "{policy: chta, percent: 300}", ["no model of this drill"], id="unknown-model-in-stage"),
-        pytest.param("{policy: chat, percent: 300}", "{policy: chat}", ["exactly one of percent and requestsPerMinute"], id="no-rate"),
-        pytest.param("name: hold", "name: burst", ["name of an earlier stage"], id="stage-twice"),
-        pytest.param("{policy: code, shape", "{policy: chat, shape", ["named twice"], id="model-twice"),
+        pytest.param("{policy: chat, percent: 300}", "{policy: chat}", ["loads[0].percent: is missing, and so is requestsPerMinute"], id="no-rate"),
+        pytest.param("{policy: chat, percent: 300}", "{policy: chat, percent: 300, requestsPerMinute: 9}", ["loads[0].requestsPerMinute: is given, and percent as well"], id="two-rates"),
+        pytest.param("name: hold", "name: burst", ["spec.stages[2].name: burst is listed twice"], id="stage-twice"),
+        pytest.param("{policy: code, shape", "{policy: chat, shape", ["spec.models[1].policy: chat is listed twice"], id="model-twice"),
         pytest.param("{policy: code, shape", "{policy: cod, shape", ["there is no ScalingPolicy cod", "did you mean code?"], id="no-such-policy"),
         pytest.param("[policies.yaml]", "[nowhere.yaml]", ["7:22", "there is no file"], id="no-such-file"),
         pytest.param("{files: [policies.yaml]}", "{}", ["no policies are given"], id="no-policies"),
         pytest.param("  stages:", "  faults: [{type: KillEngine, atSeconds: 60, policy: chat}]\n  stages:", ["over after 60 s"], id="fault-too-late"),
         pytest.param("  models:", "  engine: {maxModelLen: 50}\n  models:", ["more than engine.maxModelLen"], id="too-long"),
+        pytest.param("process: Poisson", "process: Poisson, burstinessPercent: 100", ["9:107", "arrivals.burstinessPercent: is for process Gamma, and process is Poisson", "set process: Gamma, or remove burstinessPercent"], id="burstiness-of-poisson"),
+        pytest.param("process: Constant", "process: Constant, burstinessPercent: 400", ["and process is Constant"], id="burstiness-of-constant"),
+        pytest.param("{process: Constant}", "{burstinessPercent: 400}", ["and process is Poisson"], id="burstiness-of-the-default"),
+        pytest.param("shape: tiny, requestsPerMinute: 600", "shape: tiny, promptTokens: {min: 2, max: 9}, requestsPerMinute: 600", ["promptTokens.min: is for type Uniform, and type is Fixed", "promptTokens.max", "set type: Uniform, or remove max"], id="bounds-of-a-fixed-size"),
+        pytest.param("shape: tiny, requestsPerMinute: 600", "shape: tiny, outputTokens: {type: Uniform, value: 9}, requestsPerMinute: 600", ["outputTokens.value: is for type Fixed, and type is Uniform"], id="value-of-a-drawn-size"),
+        pytest.param("  models:", "  machine: {device: Cpu, seatsPerGpu: 1}\n  models:", ["machine.seatsPerGpu: is for device Auto or Cuda, and device is Cpu"], id="seats-on-no-gpu"),
+        pytest.param("  stages:", "  thresholds: {replacementSeconds: 9}\n  stages:", ["thresholds.replacementSeconds: nothing is measured for it: spec.faults is empty"], id="no-fault-to-measure"),
     ],
 )  # fmt: skip
 def test_a_fault_names_place_and_mend(
@@ -56,6 +64,25 @@ def test_all_faults_come_at_once(files: Callable[..., Path]) -> None:
     path = files()
     path.write_text(path.read_text().replace("seed: 1", "sed: 1").replace("seconds: 20", "seconds: 0"))
     assert len(faults(path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("recoverySeconds", "Burst"),
+        ("burstTtftP99Milliseconds", "Burst"),
+        ("warmVsColdBurstTtftRatio", "Burst"),
+        ("cpuPercent", "Hold"),
+    ],
+)
+def test_a_threshold_wants_something_to_measure(files: Callable[..., Path], name: str, kind: str) -> None:
+    path = files("  stages:", f"  thresholds: {{{name}: 9}}\n  stages:")
+    load_scenario(path)
+    path.write_text(path.read_text().replace(f"kind: {kind}", "kind: Warmup"))
+    (found,) = faults(path)
+    assert f"spec.thresholds.{name}: nothing is measured for it: no stage has kind {kind}" in found
+    path.write_text(path.read_text().replace(f"{{{name}: 9}}", "{}"))
+    load_scenario(path)
 
 
 def test_a_policy_without_a_model_is_a_fault(files: Callable[..., Path]) -> None:

@@ -391,6 +391,8 @@ def test_a_part_is_a_document_with_its_places() -> None:
     part = one(TEXT).part(("spec", "fleets", 1))
     assert part.data == {"name": "b", "targetInFlight": 4}
     assert part.position(("targetInFlight",)) == (6, 23)
+    fault = part.fault(("targetInFlight",), "is too low")
+    assert (fault.line, fault.path) == (6, "spec.fleets[1].targetInFlight")
     with pytest.raises(KeyError, match=r"spec\.fleets\[9\]"):
         one(TEXT).part(("spec", "fleets", 9))
     with pytest.raises(KeyError, match=r"spec\.serving\.min"):

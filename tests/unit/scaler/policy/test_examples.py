@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from scaler.core.wishes import FOLLOWED_SECONDS, HPA_SYNC_SECONDS, holds
 from scaler.policy.compile import PolicySet, load_policies
 from scaler.policy.document import dotted, load_documents, parse_documents
-from scaler.policy.fleet import FleetMode, ResizedBy, SpareMode
+from scaler.policy.fleet import Fleet, FleetMode, ResizedBy, SpareMode
+from scaler.policy.lint import Code, Subject, lint
 from scaler.policy.schedules import floor_at
 from scaler.policy.signals import EngineMetrics, Prometheus, RedisStream
 from scaler.policy.template import Starts, Written, template
@@ -67,6 +69,23 @@ def test_cron_fields_are_in_quotes(file: Path) -> None:
     for line in file.read_text(encoding="utf-8").splitlines():
         for value in re.findall(r"\b(?:start|end): (\S)", line.partition("#")[0]):
             assert value == '"', line
+
+
+@EVERY_FILE
+def test_each_query_asks_for_the_number_that_it_stands_for_and_says_whose(file: Path) -> None:
+    report = lint(Subject(policies=load_policies([file]), now=datetime(2026, 6, 1, tzinfo=UTC)))
+    codes = {finding.code for finding in report.findings}
+    assert codes.isdisjoint({Code.QUERY_IS_SHARE, Code.QUERY_IS_RATE, Code.QUERY_COUNTS_OTHERS})
+
+
+def test_what_is_said_of_others_wishes_is_what_the_law_does() -> None:
+    fleet = example("keda").fleet_specs[FleetName("summarizer")]
+    description = Fleet.model_json_schema()["$defs"]["FleetSpec"]["properties"]["resizedBy"]["description"]
+    written = (EXAMPLES / "keda.yaml").read_text("utf-8")
+    assert f"the last {FOLLOWED_SECONDS:g} seconds" in " ".join(description.split())
+    assert f"at least {HPA_SYNC_SECONDS:g} seconds" in " ".join(description.split())
+    assert f"the last {FOLLOWED_SECONDS:g} seconds" in written
+    assert f"here {holds(fleet.scale_down.window):g} seconds" in written
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,16 @@ def test_what_is_no_field_is_no_attribute_of_a_partial_model_either() -> None:
         _ = model.nothing  # type: ignore[attr-defined]
 
 
+def test_what_somebody_wrote_is_told_from_what_is_there_by_default() -> None:
+    whole = validate(Outer, document("number: 1\n"))
+    part, _ = checked("number: 3\ninner: {low: x}\nwords: 7\n")
+    assert (whole.given("number"), whole.given("items")) == (True, False)
+    assert (part.given("number"), part.given("items"), part.given("words")) == (True, False, False)
+    assert (part.inner.given("low"), part.given("inner")) == (False, True)
+    assert part.without(("inner",)).given("number")
+    assert not part.without(("number",)).given("number")
+
+
 def test_a_list_keeps_the_places_of_its_entries() -> None:
     model, wrong = checked("items: [3, {low: 5}]\nwords: [a, B, c]\n")
     assert wrong == {"items.0", "words.1"}

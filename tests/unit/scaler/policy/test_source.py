@@ -427,6 +427,16 @@ def test_a_good_document_becomes_the_model() -> None:
             ],
             id="a-policy-where-a-drill-is-wanted",
         ),
+        pytest.param(
+            "apiVersion: emberpool.dev/v1alpha1\nkind: AgentList",
+            [
+                (
+                    'f.yaml:2:7: kind: must be one of Cake, is "AgentList" | an AgentList is given to `emberpool controller'
+                    " --agents FILE`"
+                )
+            ],
+            id="a-list-of-agents",
+        ),
     ],
 )
 def test_what_kind_of_document_it_is(text: str, expected: list[str]) -> None:

@@ -1,5 +1,6 @@
 """The controller's API with its metrics, over a real socket."""
 
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -166,6 +167,17 @@ async def test_a_pushed_sample_is_demand_with_an_age() -> None:
         on.controller.tick(Wake(causes={"sample": 1}, everything=True))
         assert await on.read("demand_requests", policy="chat") == 2.0
         assert 0.0 <= await on.read("signal_age_seconds", policy="chat", source="gateway") < 1.5
+
+
+async def test_a_policy_that_hears_nothing_says_since_when_and_where_to_look() -> None:
+    async with served() as on:
+        on.controller.tick(Wake(causes={"start": 1}, everything=True))
+        async with on.session.get(f"{on.url}/v1/policies") as answer:
+            (policy,) = (await answer.json())["items"]
+    (sentence,) = [each["sentence"] for each in policy["reasons"] if each["code"] == "SignalsMissing"]
+    assert re.search(
+        r"; it has been so for [0-9.]+ m?s; this may change in [0-9.]+ s; `emberpool signals get`", sentence
+    )
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])

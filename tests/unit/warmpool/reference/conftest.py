@@ -2,6 +2,7 @@ import asyncio
 import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,10 +107,12 @@ def runner(tiny: Path) -> TorchRunner:
 def make_drive(runner: TorchRunner) -> Iterator[Callable[..., Drive]]:
     made: list[Drive] = []
 
-    def make(*, max_num_seqs: int = 8, max_queued: int = 64, tokens_per_second: float = 0) -> Drive:
+    def make(
+        *, max_num_seqs: int = 8, max_queued: int = 64, tokens_per_second: float = 0, over: Any = runner
+    ) -> Drive:
         limits = Limits(max_num_seqs=max_num_seqs, max_queued=max_queued)
-        runner.take_kv()
-        made.append(Drive(runner, limits, Pacer(tokens_per_second)))
+        runner.take_kv(lambda: None)
+        made.append(Drive(over, limits, Pacer(tokens_per_second)))
         return made[-1]
 
     yield make

@@ -48,3 +48,11 @@ def test_a_device_that_is_not_there_is_named(tiny: Path, device: str) -> None:
     with pytest.raises(CannotStart, match=device) as caught:
         build(open_model(options), options, Startup())
     assert "cpu" in caught.value.hint
+
+
+@pytest.mark.parametrize("option", ["kernels", "kv_memory"])
+def test_what_only_cuda_devices_have_is_refused_on_cpu(tiny: Path, option: str) -> None:
+    asked = {"kernels": "fused", "kv_memory": "mapped"}[option]
+    options = ModelOptions(checkpoint=tiny, device="cpu", **{option: asked})  # type: ignore[arg-type]
+    with pytest.raises(CannotStart, match=f"--{option.replace('_', '-')} {asked} needs a CUDA device"):
+        build(open_model(options), options, Startup())

@@ -8,7 +8,7 @@ import pytest
 from warmpool.reference.engine import Engine
 from warmpool.reference.errors import EngineStopped, RequestRejected, WrongEngineState
 from warmpool.reference.runner import TorchRunner
-from warmpool.reference.scheduler import Limits, PauseMode, Scheduler, SchedulerState
+from warmpool.reference.scheduler import Limits, PauseMode, Room, Scheduler, SchedulerState
 from warmpool.reference.sequence import FinishReason, Output
 
 PROMPT = [256, 72, 101, 108, 108, 111]
@@ -238,7 +238,7 @@ def test_a_failure_of_the_model_ends_requests_with_an_error(runner: TorchRunner)
         def prefill(self, *_: Any) -> Any:
             raise RuntimeError("device-side assert")
 
-    runner.take_kv()
+    runner.take_kv(lambda: None)
     log: list[Output] = []
     engine = Engine(
         Broken,  # type: ignore[arg-type]
@@ -259,6 +259,38 @@ def test_a_failure_of_the_model_ends_requests_with_an_error(runner: TorchRunner)
     with pytest.raises(EngineStopped):
         engine.submit(sequence)
     assert engine.join(WAIT)
+
+
+class Growing:
+    """The real runner, except that not all of its memory is there at once."""
+
+    def __init__(self, runner: TorchRunner) -> None:
+        self._runner = runner
+        self.kv_room = Room(tokens=40)
+        self.grown: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def take_kv(self, grown: Callable[[], None]) -> None:
+        self._runner.take_kv(grown)
+        self.grown = grown
+
+
+def test_a_request_waits_for_memory_that_is_still_coming(
+    make_drive: Callable[..., Any], runner: TorchRunner
+) -> None:
+    growing = Growing(runner)
+    drive = make_drive(over=growing)
+    drive.engine.pause(PauseMode.WAIT).result(WAIT)
+    drive.engine.give_back_kv().result(WAIT)
+    drive.engine.wake_up().result(WAIT)
+    large, small = drive.submit(PROMPT, 60), drive.submit(PROMPT, 4)
+    assert drive.engine.order(lambda: len(drive.engine._scheduler.waiting)).result(WAIT) == 2
+    growing.kv_room = Room(tokens=400)
+    growing.grown()
+    drive.until(lambda: drive.ended(large, small))
+    assert len(drive.tokens_of(large)) == 60
 
 
 def test_stopping_aborts_what_has_not_ended(make_drive: Callable[..., Any]) -> None:

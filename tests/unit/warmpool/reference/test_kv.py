@@ -4,19 +4,27 @@ import torch
 
 from warmpool.reference.checkpoints import SHAPES
 from warmpool.reference.errors import NotEnoughMemory, WrongEngineState
-from warmpool.reference.kv import KvMemory
+from warmpool.reference.kv import SlotMemory
+from warmpool.reference.rope import Rotary
+
+TINY = SHAPES["tiny"]
 
 
-def _memory(max_length: int = 4096) -> KvMemory:
-    return KvMemory(
-        SHAPES["tiny"], slots=8, max_length=max_length, device=torch.device("cpu"), dtype=torch.float32
-    )
+def _memory(max_length: int = 4096) -> SlotMemory:
+    rotary = Rotary.of(TINY, 8, torch.device("cpu"), torch.float32)
+    return SlotMemory(TINY, slots=8, max_length=max_length, dtype=torch.float32, rotary=rotary)
+
+
+def _taken(max_length: int) -> SlotMemory:
+    kv = _memory(max_length)
+    kv.take(lambda: None)
+    return kv
 
 
 def test_taking_takes_memory_and_giving_back_gives_it_back() -> None:
     process, kv = psutil.Process(), _memory()
     before = process.memory_info().rss
-    kv.take()
+    kv.take(lambda: None)
     taken = process.memory_info().rss - before
     kv.give_back()
     left = process.memory_info().rss - before
@@ -26,19 +34,17 @@ def test_taking_takes_memory_and_giving_back_gives_it_back() -> None:
 
 
 def test_taking_and_giving_back_twice_is_once() -> None:
-    kv = _memory(128)
-    kv.take()
+    kv = _taken(128)
     kv.layer(0)[0, 0] = 3.0
-    kv.take()
+    kv.take(lambda: None)
     assert kv.layer(0)[0, 0, 0, 0, 0] == 3.0
     kv.give_back()
     kv.give_back()
-    assert not kv.is_taken
+    assert kv.taken_bytes == 0
 
 
 def test_memory_that_is_still_referred_to_is_not_called_given_back() -> None:
-    kv = _memory(128)
-    kv.take()
+    kv = _taken(128)
     view = kv.layer(0)
     with pytest.raises(WrongEngineState, match="referred"):
         kv.give_back()
@@ -52,13 +58,12 @@ def test_using_it_while_it_is_away_names_the_way_back() -> None:
 
 def test_more_than_there_is_is_refused() -> None:
     with pytest.raises(NotEnoughMemory, match="MiB") as caught:
-        _memory(1 << 40).take()
+        _memory(1 << 40).take(lambda: None)
     assert "--max-num-seqs" in caught.value.hint
 
 
 def test_rows_name_the_places_where_tokens_lie() -> None:
-    kv = _memory(128)
-    kv.take()
+    kv = _taken(128)
     slots, positions = torch.tensor([0, 3]), torch.tensor([5, 127])
     keys = torch.arange(2 * 2 * 32, dtype=torch.float32).view(2, 2, 32)
     kv.write(1, kv.rows(slots, positions), keys, -keys)
@@ -67,12 +72,11 @@ def test_rows_name_the_places_where_tokens_lie() -> None:
     assert kv.layer(1).count_nonzero() == 2 * (keys.numel() - 1)
 
 
-def test_moving_and_clearing_a_slot() -> None:
-    kv = _memory(256)
-    kv.take()
+def test_moving_and_opening_a_slot() -> None:
+    kv = _taken(256)
     kv.layer(2)[:, 4] = 7.0
     kv.move(4, 1, 100)
     assert (kv.layer(2)[:, 1, :, :128] == 7.0).all()
     assert (kv.layer(2)[:, 1, :, 128:] == 0.0).all()
-    kv.clear(1, 100)
+    kv.open(1, 100)
     assert kv.layer(2)[:, 1].count_nonzero() == 0

@@ -10,7 +10,7 @@ import torch
 from warmpool.reference.attention import attend_decode, decode_bias
 from warmpool.reference.checkpoints import SHAPES, write_checkpoint
 from warmpool.reference.config import LlamaConfig, RopeScaling
-from warmpool.reference.numerics import RowRule, row_rule
+from warmpool.reference.numerics import RowRule, prompt_rows, row_rule
 from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions
 from warmpool.reference.runner import TorchRunner, build
@@ -41,12 +41,12 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
     runner = build(open_model(options), options, Startup())
     for case in json.loads((GOLDEN / "llama.json").read_text())[variant]:
         prompt, answer = case["prompt"], case["tokens"]
-        logits = runner._model.prefill(prompt, runner._kv, 0)
+        logits = runner._prompter.logits(prompt, 0)
         # Weights are drawn anew: another torch may round a few of them differently.
         torch.testing.assert_close(logits[0], torch.tensor(case["logits"]), atol=0.02, rtol=0)
         for number, token in enumerate(answer):
             assert logits[0, token] >= logits[0].max() - 0.02
-            logits = runner._model.decode([token], [len(prompt) + number], runner._kv)
+            logits = runner._decoder.logits([token], [len(prompt) + number + 1])
 
 
 def _mixed(count: int) -> tuple[list[list[int]], list[int]]:
@@ -120,10 +120,27 @@ def test_rows_are_filled_up_where_results_depend_on_their_number() -> None:
         pytest.param(RowRule(least=2, multiple=1), 7, 7, id="as-they-are"),
         pytest.param(RowRule(least=8, multiple=8), 3, 8, id="filled"),
         pytest.param(RowRule(least=8, multiple=8), 9, 16, id="next-multiple"),
+        pytest.param(RowRule(least=1, multiple=1, sizes=(8, 32)), 1, 8, id="smallest-size"),
+        pytest.param(RowRule(least=1, multiple=1, sizes=(8, 32)), 9, 32, id="next-size"),
     ],
 )
 def test_padded_rows(rule: RowRule, rows: int, padded: int) -> None:
     assert rule.padded(rows) == padded
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "rows"),
+    [
+        pytest.param("cpu", 1, 2, id="one-is-two-on-cpu"),
+        pytest.param("cpu", 37, 37, id="as-it-is-on-cpu"),
+        pytest.param("cuda", 1, 16, id="smallest"),
+        pytest.param("cuda", 128, 128, id="exactly"),
+        pytest.param("cuda", 129, 256, id="next"),
+        pytest.param("cuda", 513, 640, id="beyond-the-sizes"),
+    ],
+)
+def test_rows_of_a_prompt(device: str, count: int, rows: int) -> None:
+    assert prompt_rows(count, torch.device(device)) == rows
 
 
 def test_filled_rows_change_no_token(drive: Any, runner: TorchRunner) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from warmpool.reference.sampling import sample
-from warmpool.reference.sequence import Sampling, Sequence
+from warmpool.reference.sequence import Sampled, Sampling, Sequence
 from warmpool.reference.tokenizer import ByteTokenizer, TextStream
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
@@ -63,3 +63,15 @@ def test_log_probabilities_come_best_first_with_the_chosen_one() -> None:
     assert [token for token, _ in sampled.logprobs.top] == [0, 1]
     assert sampled.logprobs.chosen == pytest.approx(-0.6931, abs=1e-4)
     assert sampled.logprobs.top[1][1] == pytest.approx(-1.2040, abs=1e-4)
+
+
+def test_each_sequence_is_sampled_by_its_own_settings() -> None:
+    logits = LOGITS.repeat(5, 1)  # the last row only fills the batch up
+    drawn = _sequence(number=3, seed=5)
+    got = sample(logits, [_sequence(temperature=0), drawn, None, _sequence(temperature=0, logprobs=1)])
+    alone = sample(LOGITS, [drawn])[0]
+    assert got[2] is None
+    assert (got[0], got[1]) == (Sampled(0), alone)
+    assert got[3] is not None
+    assert got[3].logprobs is not None
+    assert [token for token, _ in got[3].logprobs.top] == [0]

@@ -54,6 +54,10 @@ JOBS = {
 }
 SLOW = {"startSeconds": 90}
 BARE = fleet(spare={"min": 0}, maxSeats=2)
+KV = 'vllm:kv_cache_usage_perc{namespace="default"}'
+SLOTS = 'slots{namespace="default"}'
+WAITING = 'vllm:num_requests_waiting{model_name="chat"}'
+RUNNING = 'vllm:num_requests_running{model_name="chat"}'
 PAUSED = {"engine": {"pausedMiB": 16_000, "kvMiB": 40_000}}
 
 
@@ -974,6 +978,75 @@ CASES: list[tuple[Code, Case]] = [
             severity=WARNING,
             path="spec.signals[1].query",
             says="answers with a change over time",
+        ),
+    ),
+    (
+        Code.QUERY_IS_SHARE,
+        Case(
+            loud=[fleet(), policy(signals=[GATEWAY, prometheus(f"max({KV})", "Requests")])],
+            quiet=[fleet(), policy(signals=[GATEWAY, prometheus(f"max({KV}) * sum({SLOTS})", "Requests")])],
+            severity=WARNING,
+            path="spec.signals[1].query",
+            says=(
+                "vllm:kv_cache_usage_perc is a share, and measures Requests is a number of requests: it never passes 1,"
+                " which asks for 1 resident at targetInFlight 32"
+            ),
+        ),
+    ),
+    (
+        Code.QUERY_IS_SHARE,
+        Case(
+            loud=[fleet(), policy(signals=[GATEWAY, prometheus(f"100 * avg({KV})")], fleets={"own": 80})],
+            quiet=[
+                fleet(maxSeats=2),
+                policy(signals=[GATEWAY, prometheus(f"100 * avg({KV})")], fleets={"own": 80}),
+            ],
+            severity=WARNING,
+            path="spec.signals[1].query",
+            says="measures QueueDepth is a number of requests: it never passes 100, which asks for 2 residents",
+        ),
+    ),
+    (
+        Code.QUERY_IS_SHARE,
+        Case(
+            loud=[fleet(), policy(signals=[GATEWAY, prometheus(f"sum({KV})", "Requests")])],
+            quiet=[fleet(), policy(signals=[GATEWAY, prometheus(f"sum({KV} * 33)", "Requests")])],
+            severity=WARNING,
+            path="spec.signals[1].query",
+            says="no series passes 1, and at targetInFlight 32 it never asks for more residents than series",
+        ),
+    ),
+    (
+        Code.QUERY_IS_SHARE,
+        Case(
+            loud=[fleet(), policy(signals=[GATEWAY, prometheus(f"sum({WAITING}) / sum({RUNNING})")])],
+            quiet=[fleet(), policy(signals=[GATEWAY, prometheus(f"sum({WAITING}) + sum({RUNNING})")])],
+            severity=WARNING,
+            path="spec.signals[1].query",
+            says="requests divided by requests is a ratio, and measures QueueDepth is a number of requests",
+        ),
+    ),
+    (
+        Code.QUERY_COUNTS_OTHERS,
+        Case(
+            loud=[fleet(), policy(signals=[GATEWAY, prometheus("sum(vllm:num_requests_waiting)")])],
+            quiet=[fleet(), policy(signals=[GATEWAY, prometheus(f"sum({WAITING})")])],
+            severity=INFO,
+            path="spec.signals[1].query",
+            says="reads vllm:num_requests_waiting of everybody whom this Prometheus scrapes",
+        ),
+    ),
+    (
+        Code.QUERY_COUNTS_OTHERS,
+        Case(
+            loud=[fleet(), policy(signals=[GATEWAY, prometheus("max(oldest_seconds)", "QueueAgeSeconds")])],
+            quiet=[
+                fleet(),
+                policy(signals=[GATEWAY, prometheus("max(chat_oldest_seconds)", "QueueAgeSeconds")]),
+            ],
+            severity=INFO,
+            path="spec.signals[1].query",
+            says="reads oldest_seconds of everybody",
         ),
     ),
     (

@@ -82,11 +82,54 @@ def test_the_query_that_is_proposed_is_promql_and_finds_no_fault_with_itself() -
     assert [each.code for each in report.findings if each.place.path[-1] == "query"] == []
 
 
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("sum(rate(vllm:request_success_total[1m]))", Code.QUERY_IS_RATE),
+        ("max(vllm:kv_cache_usage_perc)", Code.QUERY_IS_SHARE),
+    ],
+)
+def test_the_gauge_that_is_proposed_finds_no_fault_with_itself(query: str, code: Code) -> None:
+    (found,) = findings(code, fleet(), policy(signals=[requests(query)]))
+    proposed = found.hint.partition(": ")[2]
+    promql_parser.parse(proposed)
+    report = lint(subject(fleet(), policy(signals=[requests(proposed)])))
+    assert [each.code for each in report.findings if each.place.path[-1] == "query"] == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "label"),
+    [
+        ("vllm:num_requests_running", 'model_name="llama"'),
+        ("sglang_num_running_reqs", 'model_name="llama"'),
+        ("emberpool_gateway_in_flight_requests", 'policy="chat"'),
+        ("tgi_batch_current_size", 'namespace="default"'),
+    ],
+)
+def test_the_label_that_is_proposed_says_whose_series_they_are(metric: str, label: str) -> None:
+    whose = [fleet(), policy(models=["llama"], signals=[requests(f"sum({metric})")])]
+    (found,) = findings(Code.QUERY_COUNTS_OTHERS, *whose)
+    proposed = found.hint.partition("such as ")[2]
+    assert proposed == f"{metric}{{{label}}}"
+    again = policy(models=["llama"], signals=[requests(f"sum({proposed})")])
+    assert findings(Code.QUERY_COUNTS_OTHERS, fleet(), again) == []
+
+
+def test_a_quotient_of_rates_is_called_a_ratio_and_no_rate() -> None:
+    query = 'sum(rate(hits_total{job="a"}[1m])) / sum(rate(queries_total{job="a"}[1m]))'
+    report = lint(subject(fleet(), policy(signals=[requests(query)])))
+    assert [each.code for each in report.findings if each.place.path[-1] == "query"] == [Code.QUERY_IS_SHARE]
+
+
 def share(query: str) -> Tree:
+    return {**requests(query), "measures": "TtftShareOverObjective"}
+
+
+def requests(query: str) -> Tree:
     return {
-        "name": "ttft",
+        "name": "prom",
         "type": "Prometheus",
         "server": "http://prometheus:9090",
         "query": query,
-        "measures": "TtftShareOverObjective",
+        "measures": "Requests",
     }

@@ -1,0 +1,67 @@
+"""What engines must be started with: every setting has its reason, and nothing is said of versions that nobody tried."""
+
+from dataclasses import replace
+
+import pytest
+
+from warmpool.engines.arguments import KNOWN_VERSIONS, Need, Settings, settings_for
+from warmpool.engines.kinds import EngineKind
+
+
+def words(settings: Settings) -> list[str]:
+    return [word for each in settings.arguments for word in each.words()]
+
+
+def test_a_vllm_that_shares_its_seat() -> None:
+    settings = settings_for(Need(kind=EngineKind.VLLM, port=8101, kv_mib=40_960))
+    assert [(each.name, each.value) for each in settings.environment] == [("VLLM_SERVER_DEV_MODE", "1")]
+    assert words(settings) == [
+        *("--host", "127.0.0.1", "--port", "8101", "--enable-sleep-mode"),
+        *("--kv-cache-memory-bytes", "42949672960", "--gpu-memory-utilization", "0.05"),
+    ]
+
+
+def test_a_vllm_alone_on_its_seat_keeps_its_memory_to_itself() -> None:
+    assert words(settings_for(Need(kind=EngineKind.VLLM, shared=False, port=8101))) == [
+        *("--host", "127.0.0.1", "--port", "8101"),
+    ]
+
+
+def test_an_sglang_that_shares_its_seat() -> None:
+    need = Need(kind=EngineKind.SGLANG, port=8101, kv_mib=40_000, weights_mib=16_000, gpu_mib=140_000)
+    assert words(settings_for(need)) == [
+        *("--host", "127.0.0.1", "--port", "8101", "--enable-memory-saver", "--mem-fraction-static", "0.400"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("need", "missing"),
+    [
+        (Need(kind=EngineKind.VLLM), "give --kv-mib"),
+        (Need(kind=EngineKind.SGLANG, kv_mib=1), "give --kv-mib, --weights-mib and --gpu-mib"),
+        (Need(kind=EngineKind.GENERIC), "It can't share a seat"),
+    ],
+)
+def test_what_could_not_be_worked_out_is_said(need: Need, missing: str) -> None:
+    assert any(missing in note for note in settings_for(need).notes)
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_setting_has_a_reason(kind: EngineKind, shared: bool) -> None:  # noqa: FBT001 (a table)
+    settings = settings_for(Need(kind=kind, shared=shared, kv_mib=1, weights_mib=1, gpu_mib=10))
+    assert all(each.why for each in (*settings.environment, *settings.arguments))
+
+
+@pytest.mark.parametrize("kind", KNOWN_VERSIONS)
+def test_a_version_that_nobody_tried_is_called_that(kind: EngineKind) -> None:
+    need = Need(kind=kind)
+    known = KNOWN_VERSIONS[kind]
+    assert f"{known}, which is yours" in settings_for(replace(need, version=known)).facts
+    assert "Nobody tried 99.0" in settings_for(replace(need, version="99.0")).facts
+    assert "was not given" in settings_for(need).facts
+
+
+def test_the_agent_chooses_the_port_where_none_is_given() -> None:
+    for kind in EngineKind:
+        assert "{controlPort}" in words(settings_for(Need(kind=kind)))

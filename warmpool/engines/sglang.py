@@ -1,0 +1,206 @@
+"""The adapter for SGLang, after the source of its release 0.5.23.
+
+Its control routes have traps of their own. `pause_generation` ends requests unless a mode is sent, has no mode that waits for them,
+and answers before its scheduler has acted. `release_memory_occupation` releases weights as well unless tags are sent, answers 200
+and frees nothing without `--enable-memory-saver`, and ends the server when anything runs; so does taking memory that isn't away.
+`/health` computes a token, and marks a paused server as unhealthy. So the adapter waits for what runs, asks the scheduler
+after each order, and never takes memory of which it doesn't know that it is away.
+"""
+
+from typing import Any, ClassVar, Final, Self
+
+from warmpool.engines.capabilities import Capabilities, Change, Verification
+from warmpool.engines.completions import Completions
+from warmpool.engines.deadline import Deadline
+from warmpool.engines.drain import until_idle
+from warmpool.engines.evidence import Evidence
+from warmpool.engines.guards import Guard, require_empty
+from warmpool.engines.kv_memory import Kv
+from warmpool.engines.port import EngineLoad, GuardState, KvWhenPaused, Startup
+from warmpool.engines.sglang_controls import SglangControls
+from warmpool.engines.sglang_probe import SglangProbe
+from warmpool.engines.transport import Transport
+from warmpool.errors import EngineError, EngineLacksRoute, EngineLost, EngineUnfit
+
+_NOT_YET: Final = 503
+_MOST_GIB: Final = 2**20
+_GIB: Final = 2**30  # SGLang's memory figures are in these, rounded to a thousandth
+
+
+class SglangEngine:
+    """One SGLang over HTTP. Belongs to the event loop in which it was made.
+
+    Args:
+        control: base URL of its listener, which never leaves the seat.
+        model: the name that its completions route knows it by.
+        guard: what stands in front of it.
+    """
+
+    kind: ClassVar[str] = "SGLang"
+
+    def __init__(self, control: str, *, model: str, guard: Guard) -> None:
+        self._transport = Transport(control)
+        self._controls = SglangControls(self._transport)
+        self._completions = Completions(self._transport, model)
+        self._guard = guard
+
+    async def __aenter__(self) -> Self:
+        """Return the engine itself."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections to it. The engine itself goes on."""
+        await self._guard.disconnect()
+        await self._transport.close()
+
+    async def startup(self, *, deadline: Deadline) -> Startup:
+        """Ask `/ready`, and `/health` where there is none; only before it has ever been paused, for both mean that too."""
+        answer = await self._transport.get("/ready", deadline)
+        if answer.missing:
+            answer = await self._transport.get("/health", deadline)
+        if answer.status == _NOT_YET:
+            return Startup(ready=False, phase="loading")
+        answer.checked()
+        usage = await self._memory_usage(deadline)
+        return Startup(
+            ready=True, kv_bytes=_bytes(usage.get("kvcache")), weights_bytes=_bytes(usage.get("weight"))
+        )
+
+    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
+        """Generate `tokens` tokens greedily, past the guard."""
+        return await self._completions.tokens(prompt, tokens, deadline)
+
+    def assume(self, *, kv_released: bool) -> None:
+        """Tell the adapter where the KV memory of an engine is that somebody else has driven before."""
+        self._controls.kv = Kv.RELEASED if kv_released else Kv.HELD
+
+    async def probe(self, kv: KvWhenPaused, *, deadline: Deadline) -> Capabilities:
+        """Find out what it can be told, by asking and by doing what can be undone."""
+        del kv  # releasing is never tried
+        await require_empty(self._guard, deadline)
+        return await SglangProbe(self.kind, self._controls, self._completions).run(deadline)
+
+    async def pause(self, kv: KvWhenPaused, *, deadline: Deadline) -> Verification:
+        """Wait for what runs, stop the scheduler, release the KV memory if so asked, and verify. Idempotent.
+
+        Raises:
+            EngineUnfit: whether its KV memory is away isn't known.
+            EngineError: as the port says.
+        """
+        release = kv is KvWhenPaused.RELEASE
+        self._require_known_kv()
+        evidence = Evidence(Change.RELEASE if release else Change.PAUSE)
+        await self._pause_empty(deadline)
+        evidence.told("GET /v1/loads: nothing runs and nothing waits")
+        ready = await self._controls.is_ready(deadline)
+        if ready:
+            raise evidence.contradict("GET /ready: 200")
+        if ready is None:
+            evidence.untold("it has no /ready, which would tell that it is paused")
+        else:
+            evidence.told("GET /ready: 503")
+        if release and self._controls.kv is Kv.HELD:
+            await self._controls.release_kv(deadline)
+        if release:
+            evidence.untold(
+                "it doesn't tell whether its KV memory is there; that takes a measurement of the device"
+            )
+        return evidence.verification()
+
+    async def is_paused(self, *, deadline: Deadline) -> bool:
+        """Ask whether it is paused; an unhealthy server says so too.
+
+        Raises:
+            EngineLacksRoute: it has no `/ready`.
+        """
+        ready = await self._controls.is_ready(deadline)
+        if ready is None:
+            raise EngineLacksRoute("GET /ready: the engine has no such route, and nothing else tells")
+        return not ready
+
+    async def resume(self, kv: KvWhenPaused, *, deadline: Deadline) -> Verification:
+        """Take the KV memory if it is away, start the scheduler, and verify. Idempotent.
+
+        Raises:
+            EngineUnfit: whether its KV memory is away isn't known.
+            EngineError: as the port says.
+        """
+        del kv
+        self._require_known_kv()
+        evidence = Evidence(Change.RESUME)
+        if self._controls.kv is Kv.RELEASED:
+            await self._controls.take_kv(deadline)
+        await self._controls.go_on(deadline)
+        ready = await self._controls.is_ready(deadline)
+        if ready is False:
+            raise evidence.contradict("GET /ready: 503")
+        if ready is None:
+            evidence.untold("it has no /ready, which would tell that it computes")
+        else:
+            evidence.told("GET /ready: 200")
+        return evidence.verification()
+
+    async def guard(self, *, deadline: Deadline) -> GuardState:
+        """Ask the guard for its state."""
+        return await self._guard.state(deadline=deadline)
+
+    async def open_guard(self, *, deadline: Deadline) -> None:
+        """Let requests through from now on. Idempotent."""
+        await self._guard.open(deadline=deadline)
+
+    async def close_guard(self, *, deadline: Deadline) -> GuardState:
+        """Refuse new requests from now on. Idempotent. Returns what is still in flight."""
+        return await self._guard.close(deadline=deadline)
+
+    async def abort(self, *, deadline: Deadline) -> None:
+        """End all requests in flight early; each gets a well-formed error."""
+        await self._guard.abort(deadline=deadline)
+
+    async def load(self, *, deadline: Deadline) -> EngineLoad:
+        """Ask its scheduler for running and waiting requests."""
+        return await self._controls.load(deadline)
+
+    async def _pause_empty(self, deadline: Deadline) -> None:
+        """Pause it with nothing inside: a request that slips in between the wait and the pause is let finish."""
+        while True:
+            await until_idle(self._controls.load, deadline)
+            await self._controls.pause(deadline)
+            left = await self._controls.load(deadline)
+            if not left.running + left.waiting:
+                return
+            await self._controls.go_on(deadline)
+
+    def _require_known_kv(self) -> None:
+        if self._controls.kv is Kv.UNKNOWN:
+            raise EngineUnfit(
+                "whether its KV memory is away isn't known, since an order that released or took it was not answered, and asking "
+                "again may end the server"
+            )
+
+    async def _memory_usage(self, deadline: Deadline) -> dict[str, Any]:
+        """Read the sizes of its memory, which are good to know and no reason to fail."""
+        try:
+            info = await self._controls.server_info(deadline)
+        except EngineLost:
+            raise
+        except EngineError:
+            return {}
+        match info.get("internal_states"):
+            case [{"memory_usage": dict(usage)}, *_]:
+                return usage
+            case _:
+                return {}
+
+
+def _bytes(gibibytes: object) -> int | None:
+    if (
+        isinstance(gibibytes, bool)
+        or not isinstance(gibibytes, int | float)
+        or not 0 <= gibibytes < _MOST_GIB
+    ):
+        return None
+    return int(gibibytes * _GIB)
