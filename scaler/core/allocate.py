@@ -4,7 +4,7 @@ Seats are handed out in rounds, each in order of priority:
 
 1. what policies in Hold have: nothing is taken from them
 2. every policy's floor: nobody goes below it for another's burst
-3. per priority class: first what demand calls for now (`need`), then what is only kept for a while longer (`keep`: a
+3. per priority class: first what a fallback promises to a policy in Hold, then what demand calls for now (`need`), then what is only kept for a while longer (`keep`: a
    burst's answer, the demote window), then seats that replace lost ones of an answer that may not fall (`answer`)
 4. what the short window would like outside burst (`overflow`), from seats that nobody has any use for: with a spare
    seat idle nobody waits for the mean to rise
@@ -17,8 +17,9 @@ taken is the planner's business.
 
 Where a round's wishes exceed a fleet's seats they are met one seat at a time, each for whoever has the smallest share of
 what it asked for, weighed in capacity. A seat that a policy had counts half (so that noise moves none), risk to the
-objective counts a quarter. Where there are fewer seats than policies, one that got nothing for a stable window goes
-first, and whoever was fed longest ago makes room: they take turns.
+objective counts a quarter. Where there are fewer seats than policies they take turns: one that got nothing for a stable
+window goes first, the one that has waited longest before others, whoever was fed longest ago makes room, and a first seat is
+kept for a stable window.
 """
 
 import heapq
@@ -55,6 +56,9 @@ class Applicant:
         at_risk: its objective is at risk.
         held: seats that it was given last time.
         overdue: it has needed seats for a whole stable window and got none.
+        starving_since: since when it has needed seats and got none; infinity if it has some or needs none.
+        sheltered: it went from no seat to some less than a stable window ago: it may keep its first one that long.
+        owed: residents that it has while its signals are missing (the fallback), which its turn gives it.
         fed_since: when it last went from no seat to some.
         given: seats per place, filled in here.
     """
@@ -73,6 +77,9 @@ class Applicant:
     at_risk: bool
     held: int
     overdue: bool
+    starving_since: float
+    sheltered: bool
+    owed: int
     fed_since: float
     given: list[int] = field(default_factory=list)
     seats: int = 0
@@ -122,13 +129,18 @@ class _Ask:
             short -= extra
         return more
 
-    def rank(self) -> tuple[bool, float, float, str]:
-        """Return its place in the queue for the next seat: the smallest goes first."""
+    def rank(self, heaviest: float) -> tuple[int, float, float, float, str]:
+        """Return its place in the queue for the next seat: the smallest goes first.
+
+        Args:
+            heaviest: the largest weight in the round. What a bonus is worth doesn't depend on how much is asked for, or
+                whoever asks for little would always be first to have a seat.
+        """
         who = self.applicant
-        seat = who.places[0].target
         bonus = (_HOLDER_SHARE if who.seats < who.held else 0.0) + (_RISK_SHARE if who.at_risk else 0.0)
-        share = (who.capacity - bonus * seat) / self.weight
-        return (not (who.overdue and who.seats == 0), share, -who.fed_since, who.name)
+        share = who.capacity / self.weight - bonus * who.places[0].target / heaviest
+        turn = 2 if who.seats else 0 if who.sheltered and who.held else 1 if who.overdue else 2
+        return (turn, who.starving_since if turn == 1 else 0.0, share, -who.fed_since, who.name)
 
 
 def allocate(applicants: Sequence[Applicant]) -> None:
@@ -146,6 +158,7 @@ def allocate(applicants: Sequence[Applicant]) -> None:
     for rivals in _classes(everyone):
         _round([_seats_ask(a, a.floor, _reaches(a)) for a in rivals if a.floor > a.seats])
     for rivals in classes:
+        _round([_seats_ask(a, a.owed, _reaches(a)) for a in rivals if a.owed > a.seats])
         _round([_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity])
         _keep(rivals, ordered)
         _round([_capacity_ask(a, a.answer, _idles(a)) for a in rivals if a.answer > a.capacity])
@@ -246,7 +259,8 @@ def _round(asks: Sequence[_Ask]) -> None:
 
 
 def _share_out(asks: Sequence[_Ask]) -> None:
-    queue = [(ask.rank(), number, ask) for number, ask in enumerate(asks)]
+    heaviest = max(ask.weight for ask in asks)
+    queue = [(ask.rank(heaviest), number, ask) for number, ask in enumerate(asks)]
     heapq.heapify(queue)
     while queue:
         _rank, number, ask = queue[0]
@@ -255,7 +269,7 @@ def _share_out(asks: Sequence[_Ask]) -> None:
             heapq.heappop(queue)
             continue
         ask.applicant.take(index, _portion(ask, index))
-        heapq.heapreplace(queue, (ask.rank(), number, ask))
+        heapq.heapreplace(queue, (ask.rank(heaviest), number, ask))
 
 
 def _portion(ask: _Ask, index: int) -> int:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from scaler.core.allocate import Applicant
 from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, Demand, measure
-from scaler.core.memory import PolicyMemory, Seen, Service
+from scaler.core.memory import PolicyMemory, Seen, Service, Throughput
 from scaler.core.model import FallbackBehavior, Floor, Load, Mode, PolicySpec, Quality
 from scaler.core.modes import Phase, is_hot, next_phase
-from scaler.core.need import Terms, measure_service, orderable_capacity, terms
+from scaler.core.need import Terms, measure_service, terms
+from scaler.core.orders import fluid, watch
 from scaler.core.placement import Place, along, bounds, count
 from scaler.core.windows import Maxima, Ring, next_slide
 from warmpool.seats import FleetName
@@ -29,7 +30,8 @@ class Assessment:
         capacity: C, of usable serving and promoting residents.
         sticky: the answer may not fall: burst is on, or readings are not fresh.
         answer: capacity that the law asks for, before overflow.
-        ordered: capacity that new seats may be made for.
+        fluid: capacity that new seats are made for at least, once the first window of an order is over.
+        throughput: averages that new seats are ordered by.
         floor: residents that serve at least.
         most: residents that serve at most.
         scheduled: what the clock asks for.
@@ -48,7 +50,8 @@ class Assessment:
     capacity: float
     sticky: bool
     answer: float
-    ordered: float
+    fluid: float
+    throughput: Throughput | None
     floor: int
     most: int
     scheduled: Floor
@@ -66,6 +69,11 @@ class Assessment:
     def overflows(self) -> bool:
         """Whether the short window may raise the answer outside burst: demand passes what serves can hold."""
         return self.phase.mode is Mode.STABLE and not self.sticky and self.terms.pressing > self.capacity
+
+    @property
+    def promised(self) -> int:
+        """Residents that it has whatever others need: its floor, without what only a fallback adds to that."""
+        return bounds(self.spec, self.scheduled)[0]
 
     @property
     def need(self) -> float:
@@ -135,6 +143,7 @@ def assess(
     demand, seen = measure(sight.load, memory.seen, serving=sight.serving, now=now)
     ring = _remember(memory.ring, demand, spec, now)
     service = measure_service(memory.service, demand, now - memory.observed_at, spec.burst.window)
+    throughput = watch(memory.throughput, demand, now - memory.observed_at, spec.burst.stable_window)
     rate = 0.0 if service is None else service.rate
     wants = terms(demand, ring, rate, spec, capacity, now)
     phase = next_phase(memory, demand, hot=is_hot(wants, spec, capacity), spec=spec, now=now)
@@ -154,9 +163,8 @@ def assess(
         capacity=capacity,
         sticky=sticky,
         answer=answer,
-        ordered=max(
-            _orderable(demand, _believed(rate, memory, now), spec, places), wants.backlog, wants.correction
-        ),
+        fluid=max(fluid(demand, throughput, _start_seconds(spec, places)), wants.backlog, wants.correction),
+        throughput=throughput,
         floor=floor,
         most=most,
         scheduled=sight.scheduled,
@@ -167,18 +175,10 @@ def assess(
     )
 
 
-def _believed(rate: float, memory: PolicyMemory, now: float) -> float:
-    """Return a service rate once it has been measured for as long as a request takes by it, and 0 before.
-
-    Where serving has just begun requests are in flight before any is finished, which looks like a very low rate.
-    """
-    return rate if rate * (now - memory.fed_since) >= 1.0 else 0.0
-
-
-def _orderable(demand: Demand, rate: float, spec: PolicySpec, places: Sequence[Place]) -> float:
-    """Return what new seats may be made for, on whichever of the fleets starts them fastest."""
-    starts = [place.pool.start_seconds for place in places if place.pool.start_seconds > 0.0]
-    return orderable_capacity(demand, rate, spec, min(starts, default=0.0))
+def _start_seconds(spec: PolicySpec, places: Sequence[Place]) -> float:
+    """Return what a seat takes to start, on the fleet that is fastest; the stable window while none has been seen to."""
+    known = [place.pool.start_seconds for place in places if 0.0 < place.pool.start_seconds < math.inf]
+    return min(known, default=spec.burst.stable_window)
 
 
 def applicant(assessment: Assessment, now: float) -> Applicant:
@@ -191,7 +191,8 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         priority=assessment.spec.priority,
         places=assessment.places,
         most=assessment.most,
-        floor=assessment.floor,
+        floor=min(assessment.floor, assessment.promised),
+        owed=assessment.floor,
         borrows=assessment.spec.preemptible,
         holding=assessment.holding,
         need=assessment.need,
@@ -201,6 +202,8 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         at_risk=assessment.terms.at_risk,
         held=sum(held.values()) if held else own,
         overdue=first_turn is not None and now >= first_turn,
+        starving_since=math.inf if first_turn is None else first_turn,
+        sheltered=now < assessment.memory.fed_since + assessment.spec.burst.stable_window,
         fed_since=assessment.memory.fed_since,
     )
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from scaler.core.allocate import Applicant, allocate
 from scaler.core.assess import Assessment, Sight, applicant, assess, wakeups
-from scaler.core.memory import FleetMemory, Memory, PolicyMemory
+from scaler.core.memory import FleetMemory, Memory, Order, PolicyMemory
 from scaler.core.model import (
     NO_FLOOR,
     NO_SUPPLY,
@@ -30,13 +30,14 @@ from scaler.core.model import (
     Quality,
     Snapshot,
 )
+from scaler.core.orders import follow, most
 from scaler.core.placement import Place, Pool, beyond, count, floored, homes, place_of, pool_of, wishes
 from scaler.core.reasons import reasons_for
 from scaler.core.rises import NO_RISES
 from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
 from warmpool.seats import FleetName
 
-LAW_VERSION = "4"
+LAW_VERSION = "5"
 """Version of the law; goes into every decision, so that a replay knows which rules it has to follow."""
 _NO_LOAD = Load()
 
@@ -159,7 +160,10 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
     needed = assessment.answer
     if asker.overflow > needed and asker.capacity > assessment.terms.stable:
         needed = max(needed, min(asker.overflow, asker.capacity))
-    wanted = _wanted(assessment, given)
+    asked = max(assessment.answer, assessment.terms.stable)
+    order = follow(assessment.memory.order, asked, asker.capacity, assessment.spec, now)
+    ordered = most(order, assessment.fluid, assessment.spec, now)
+    wanted = _wanted(assessment, given, ordered)
     fleets = [place.pool.name for place in places]
     decision = PolicyDecision(
         policy=assessment.spec.name,
@@ -170,19 +174,25 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
         wanted=MappingProxyType(dict(zip(fleets, wanted, strict=True))),
         serving=MappingProxyType(dict(zip(fleets, given, strict=True))),
         lent=MappingProxyType({fleet: seats for fleet, seats in zip(fleets, lent, strict=True) if seats}),
-        reasons=reasons_for(assessment, given, wanted, needed),
+        reasons=reasons_for(assessment, given, wanted, needed, ordered),
     )
     floors = floored(places, [0] * len(places), assessment.floor)
     owned = [seats - borrowed for seats, borrowed in zip(wanted, lent, strict=True)]
     return _Outcome(
         decision=decision,
-        memory=_next_memory(assessment, decision, asker, now),
+        memory=_next_memory(assessment, decision, asker, (order, now)),
         wants=list(zip(fleets, owned, floors, strict=True)),
     )
 
 
-def _wanted(assessment: Assessment, given: Sequence[int]) -> list[int]:
-    """Return the residents wanted per place: what was given, what belongs there, what is short; floors last."""
+def _wanted(assessment: Assessment, given: Sequence[int], ordered: float) -> list[int]:
+    """Return the residents wanted per place: what was given, what belongs there, what is short; floors last.
+
+    Args:
+        assessment: what was known before seats were handed out.
+        given: seats that it got, per place.
+        ordered: capacity that new seats may be made for.
+    """
     places, most = assessment.places, assessment.most
     if assessment.spec.preemptible:
         return floored(places, given, assessment.floor)
@@ -191,16 +201,16 @@ def _wanted(assessment: Assessment, given: Sequence[int]) -> list[int]:
         wanted = [max(seats, past.get(p.pool.name, 0)) for seats, p in zip(given, places, strict=True)]
         wanted = [min(seats, most) for seats in wanted]
     else:
-        belongs = homes(places, min(assessment.terms.stable, assessment.ordered), most)
+        belongs = homes(places, min(assessment.terms.stable, ordered), most)
         base = [max(pair) for pair in zip(given, belongs, strict=True)]
-        wanted = wishes(places, base, min(assessment.answer, assessment.ordered), most)
+        wanted = wishes(places, base, min(assessment.answer, ordered), most)
     return floored(places, wanted, assessment.floor)
 
 
 def _next_memory(
-    assessment: Assessment, decision: PolicyDecision, asker: Applicant, now: float
+    assessment: Assessment, decision: PolicyDecision, asker: Applicant, moment: tuple[Order | None, float]
 ) -> PolicyMemory:
-    past = assessment.memory
+    past, (order, now) = assessment.memory, moment
     fresh = assessment.demand.quality is Quality.FRESH
     hungry = asker.seats == 0 and ((asker.need > 0.0 and not asker.borrows) or asker.floor > 0)
     starving = now if past.starving_since is None else past.starving_since
@@ -212,6 +222,8 @@ def _next_memory(
         fresh_at=now if fresh else past.fresh_at,
         seen=assessment.seen,
         service=assessment.service,
+        throughput=assessment.throughput,
+        order=order,
         observed_at=now,
         needed=decision.needed,
         wanted=decision.wanted,

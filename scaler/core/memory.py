@@ -66,6 +66,34 @@ class Service(NamedTuple):
         return self.completions / self.busy if self.busy > 0 else 0.0
 
 
+class Throughput(NamedTuple):
+    """Averages over the time in which something was in flight.
+
+    Attributes:
+        completions: requests finished per second, over minutes.
+        busy: requests in flight, over the same time.
+        arrivals: requests that came per second, over the stable window.
+        seconds: how long they were watched.
+    """
+
+    completions: float
+    busy: float
+    arrivals: float
+    seconds: float
+
+
+class Order(NamedTuple):
+    """A need for seats that don't exist.
+
+    Attributes:
+        since: when it began.
+        capacity: the most that was needed in its first burst window.
+    """
+
+    since: float
+    capacity: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyMemory:
     """What the law remembers of one policy.
@@ -77,7 +105,9 @@ class PolicyMemory:
         fresh_at: when demand was last fresh (at the start: the start).
         seen: when each part of the demand was last known.
         service: averages for the service rate; None until measured.
-        observed_at: when `service` was last brought up to date.
+        throughput: averages that new seats are ordered by; None until measured.
+        order: the need for seats that don't exist; None if there is none.
+        observed_at: when `service` and `throughput` were last brought up to date.
         needed: capacity that the last decision asked for; None before the first.
         wanted: residents that the last decision wanted, per fleet.
         given: residents that the last decision gave, per fleet.
@@ -92,6 +122,8 @@ class PolicyMemory:
     fresh_at: float
     seen: Seen = NEVER_SEEN
     service: Service | None = None
+    throughput: Throughput | None = None
+    order: Order | None = None
     observed_at: float
     needed: float | None = None
     wanted: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))

@@ -21,8 +21,6 @@ from scaler.core.memory import Service
 from scaler.core.model import PolicySpec, Quality
 from scaler.core.windows import Ring
 
-ORDER_SLACK = 1.25
-"""By how much more than the fluid model says new seats are made: its rates are measured over few seconds."""
 GROWTH_MAX = 2.0
 """Most by which the arrival rate may raise the answer above the demand that is there: it is measured over few seconds,
 and in a stall, when μ goes to 0, the fluid model would ask for a slot per arrival."""
@@ -135,30 +133,6 @@ def admitting_capacity(demand: Demand, rate: float, seconds: float) -> float:
         return steady
     growing = (present + demand.arrivals * seconds) / finishing
     return max(steady, min(growing, GROWTH_MAX * present))
-
-
-def orderable_capacity(demand: Demand, rate: float, spec: PolicySpec, start: float) -> float:
-    """Return the capacity that new seats are made for; infinity where arrivals aren't known.
-
-    A queue that grows because seats are still starting is no reason for more of them: when they are up it drains, and what
-    is ordered now comes no earlier than they do. So what new seats are made for follows from the fluid model with the
-    time that a seat takes to start as T: that admits what waits and what comes meanwhile. While nobody knows how long a
-    request takes, it is what is busy and what arrives within the burst window: the rate is known as soon as one is done.
-    Seats that exist are handed out without this bound.
-
-    Args:
-        demand: what was just measured.
-        rate: μ, requests per second and busy slot; 0 when unknown.
-        spec: the policy.
-        start: seconds that a new seat takes; 0 while none has been seen to start (the stable window stands in).
-    """
-    if demand.arrivals is None:
-        return math.inf
-    seconds = start if 0.0 < start < math.inf else spec.burst.stable_window
-    if not (rate > 0.0 and 0.0 < seconds < math.inf):
-        return ORDER_SLACK * (demand.busy + demand.arrivals * spec.burst.window)
-    present = demand.queued + demand.busy
-    return ORDER_SLACK * (present + demand.arrivals * seconds) / (1.0 + rate * seconds)
 
 
 def _backlog_capacity(demand: Demand, rate: float, spec: PolicySpec, capacity: float) -> float:

@@ -17,7 +17,7 @@ def because(code: ReasonCode, until: float | None = None, /, **facts: float | st
 
 
 def reasons_for(
-    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], needed: float
+    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], needed: float, ordered: float
 ) -> tuple[Reason, ...]:
     """Return why a policy got what it got.
 
@@ -26,6 +26,7 @@ def reasons_for(
         given: seats that it got, per place.
         wanted: residents that it wants, per place.
         needed: capacity that the law asks for.
+        ordered: capacity that new seats may be made for.
     """
     reasons = [_ruling(assessment, sum(wanted), needed), *_mode(assessment), *_quality(assessment)]
     reasons += _kept(assessment, given)
@@ -33,6 +34,7 @@ def reasons_for(
         reasons += _lent(assessment, given, needed)
     else:
         reasons += _supply(assessment, given, wanted, needed)
+        reasons += _limited(assessment, given, wanted, (needed, ordered))
     once: dict[ReasonCode, Reason] = {}
     for reason in reasons:
         once.setdefault(reason.code, reason)
@@ -229,15 +231,21 @@ def _supply(
                 capacity=capacity,
             )
         )
-    held = max(capacity, assessment.ordered)
-    if (
-        held < needed - 1e-9
-        and sum(wanted) < assessment.most
-        and seats_for(held, places[0].target) < seats_for(needed, places[0].target)
-    ):
-        start = max(place.pool.start_seconds for place in places)
-        reasons.append(because(ReasonCode.ORDER_LIMITED, needed=needed, ordered=held, startSeconds=start))
     lost = sum(max(0, min(assessment.kept(i), place.own) - given[i]) for i, place in enumerate(places))
     if lost and sum(given) < assessment.most:
         reasons.append(because(ReasonCode.PREEMPTED, lost=lost, given=sum(given)))
     return reasons
+
+
+def _limited(
+    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], capacities: tuple[float, float]
+) -> list[Reason]:
+    """That fewer new seats are made than what waits at present would fill."""
+    places, (needed, ordered) = assessment.places, capacities
+    held = max(ordered, sum(seats * place.target for seats, place in zip(given, places, strict=True)))
+    if not places or held >= needed - 1e-9 or sum(wanted) >= assessment.most:
+        return []
+    if seats_for(held, places[0].target) >= seats_for(needed, places[0].target):
+        return []
+    start = max(place.pool.start_seconds for place in places)
+    return [because(ReasonCode.ORDER_LIMITED, needed=needed, ordered=held, startSeconds=start)]

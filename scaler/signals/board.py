@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from scaler.core.demand import PLAUSIBLE_MAX
 from scaler.core.model import MISSING, Load, Quality, Reading
 from scaler.signals.expected import Expectation
 from scaler.signals.port import Part, SignalKey, rises
@@ -142,10 +143,10 @@ _RANK: Final = {change: rank for rank, change in enumerate(Change)}
 
 
 def _is_number(part: Part, value: object) -> bool:
-    """Whether a number can be one: finite, from 0 up, a share not above 1; the comparison is false for NaN."""
+    """Whether a number can be one: from 0 up, not above what the law believes, a share not above 1; NaN is neither."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return 0.0 <= value <= 1.0 if part is Part.LATE_SHARE else 0.0 <= value < math.inf
+    return 0.0 <= value <= (1.0 if part is Part.LATE_SHARE else PLAUSIBLE_MAX)
 
 
 class Board:

@@ -171,6 +171,7 @@ class PushedSamples:
         self._shares: dict[PolicyName, dict[str, _Share]] = {}
         self._peaks: dict[PolicyName, float] = {}
         self._known: Collection[PolicyName] | None = None
+        self._strangers = _Instance("of unknown policies", Kind.QUEUE, self._limits.samples_at_once)
         self._swept_at = -math.inf
         self.accepted = 0
         self.rejected = 0
@@ -198,6 +199,8 @@ class PushedSamples:
             self._check_time(sample, now)
             self._sweep(now)
             instance = self._admit(sample, now)
+            if not self._concerns_us(sample):
+                self._charge(self._strangers, now)
         except SampleRejected:
             self.rejected += 1
             raise
@@ -304,6 +307,11 @@ class PushedSamples:
             self._check_crowd(sample, now)
         return instance
 
+    def _concerns_us(self, sample: Sample) -> bool:
+        """Whether it names a policy that there is, or none at all: nobody keeps a tally of the senders of others."""
+        known = self._known
+        return known is None or not sample.policies or any(name in known for name in sample.policies)
+
     def _charge(self, instance: _Instance, now: float) -> None:
         earned = max(0.0, now - instance.seen_at) * self._limits.samples_per_second
         instance.allowance = min(self._limits.samples_at_once, instance.allowance + earned)
@@ -356,7 +364,7 @@ class PushedSamples:
     def _store(self, sample: Sample, instance: _Instance, now: float) -> Taken:
         known = self._known
         named = tuple(name for name in sample.policies if known is None or name in known)
-        if named or sample.kind is Kind.GATEWAY:
+        if named or (sample.kind is Kind.GATEWAY and not sample.policies):
             self._instances[instance.name] = instance
             instance.sequence, instance.at = sample.sequence, sample.at
             instance.fresh = self._limits.fresh_intervals * sample.interval

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeGuard
 
+from scaler.core.demand import PLAUSIBLE_MAX
 from scaler.errors import SampleRejected
 from warmpool.seats import PolicyName
 
 _NAME_LENGTH = 253
 """Longest name of an instance or policy: that of a Kubernetes object."""
 _LARGEST = 2.0**53
+_TOTALS = frozenset({"arrived", "completed", "refused", "failed"})
+"""Numbers that count up for as long as an instance lives; all others say what there is at a moment."""
 """Numbers above this are no counts: JSON's numbers are exact to here."""
 MAX_BYTES: Final = 64 * 1024
 """Size of a sample. 128 policies, as many as a gateway names at once, have some 30 KiB."""
@@ -164,7 +167,12 @@ def _numbers(policy: object, name: str) -> Numbers:
     for key, value in policy.items():
         place = _PLACES.get(key)
         if place is not None:
-            found[place] = value if _is_count(value) else _number(value, f"policies.{name}.{key}")
+            most = _LARGEST if key in _TOTALS else PLAUSIBLE_MAX
+            found[place] = (
+                value
+                if _is_count(value) and value <= most
+                else _number(value, f"policies.{name}.{key}", most)
+            )
     if not any(value is not None for value in found[:_USED]):
         message = f"policies.{name} has none of {', '.join(NUMBERS[:_USED])}"
         raise SampleRejected(message)
@@ -177,9 +185,12 @@ def _is_count(value: object) -> TypeGuard[float]:
     return (kind is float or kind is int) and 0 <= value <= _LARGEST  # type: ignore[operator]
 
 
-def _number(value: object, where: str) -> float:
+def _number(value: object, where: str, most: float = _LARGEST) -> float:
     if not _is_count(value):
         message = f"{where} must be a finite number ≥ 0, got {_shown(value)}"
+        raise SampleRejected(message)
+    if value > most:
+        message = f"{where} must be {most:,.0f} at most, got {_shown(value)}"
         raise SampleRejected(message)
     return value
 

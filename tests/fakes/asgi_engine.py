@@ -28,7 +28,7 @@ class Call:
     method: str
     target: str
     headers: list[tuple[str, str]]
-    body: bytes = b""
+    body: bytearray = field(default_factory=bytearray)
     pieces: int = 0
     sent: int = 0
     scope: Message = field(default_factory=dict)
@@ -196,10 +196,11 @@ class _Answer:
             await self._or_leave(self._engine.go.acquire())
         if asked["do"] == "die":
             raise RuntimeError("scripted death in the middle of a stream")
-        await self._piece(DONE, more=False)
+        await self._piece(asked["tail"].encode() if "tail" in asked else DONE, more=False)
 
     async def _half(self, asked: dict[str, str]) -> None:
-        await self._begin(200, {"content-type": "application/json", "content-length": "1000"})
+        length = {} if "chunked" in asked else {"content-length": "1000"}
+        await self._begin(200, {"content-type": "application/json", **length})
         await self._piece(b'{"half": ')
         if "dies" in asked:
             raise RuntimeError("scripted death in the middle of a body")

@@ -152,3 +152,60 @@ def test_the_order_of_policies_does_not_matter(
     for *demands, step in history:
         loads = dict(zip(NAMES, demands, strict=True))
         assert dict(first.step(loads, step).policies) == dict(second.step(loads, step).policies)
+
+
+# ------------------------------------------------------------------ turns
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(9, 900), min_size=2, max_size=5),
+    st.integers(1, 3),
+)
+def test_equals_take_turns_however_much_each_asks_for(queues: list[int], seats: int) -> None:
+    """With fewer seats than policies, each has a seat for about its part of the time."""
+    names = [f"p{number}" for number in range(len(queues))]
+    seats = min(seats, len(queues) - 1)
+    policies = [policy(name, serving_min=0) for name in names]
+    only = [FleetSpec(name="spares", max_seats=seats)]
+    serving, had, memory = dict.fromkeys(names, 0), dict.fromkeys(names, 0), Memory.initial(0.0)
+    rounds = 60 * len(names)
+    for second in range(1, rounds + 1):
+        supply = {name: Supply(serving=serving[name], switchable=seats - serving[name]) for name in names}
+        if second == 1:
+            supply = {name: Supply(promotable=seats) for name in names}
+        view = FleetView(
+            serving=seats if second > 1 else 0,
+            spare=0 if second > 1 else seats,
+            replicas=seats,
+            supply=supply,
+        )
+        loads = {
+            name: Load(queued=fresh(queue), in_flight=fresh(8 * serving[name]), oldest_wait=fresh(5))
+            for name, queue in zip(names, queues, strict=True)
+        }
+        decision, memory = decide(
+            policies, only, Snapshot(loads=loads, fleets={"spares": view}), memory, float(second)
+        )
+        serving = {name: decision.policies[name].serving["spares"] for name in names}
+        for name in names:
+            had[name] += serving[name] > 0
+    assert min(had.values()) >= rounds * seats / len(names) / 3
+
+
+def test_a_fallback_takes_nothing_that_a_higher_priority_needs() -> None:
+    chat, batch = (
+        policy("chat", priority=100, serving_min=0),
+        policy("batch", serving_min=0, fallback_serving=4),
+    )
+    fleet = [FleetSpec(name="spares", max_seats=6)]
+    supply = {"chat": Supply(serving=6), "batch": Supply(switchable=6)}
+    view = FleetView(serving=6, replicas=6, supply=supply)
+    memory = Memory.initial(0.0)
+    for second in range(1, 12):
+        loads = {"chat": Load(queued=fresh(9), in_flight=fresh(48))}  # batch says nothing
+        decision, memory = decide(
+            [chat, batch], fleet, Snapshot(loads=loads, fleets={"spares": view}), memory, float(second)
+        )
+    assert decision.policies["batch"].mode == "Hold"
+    assert decision.policies["chat"].serving["spares"] == 6

@@ -1,6 +1,7 @@
 """The agent's config file: read once, checked whole, every error named by its key."""
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -64,6 +65,15 @@ class Warmup(_Strict):
     max_tokens: int = Field(default=8, ge=1, le=4096)
 
 
+class GuardForm(StrEnum):
+    """What keeps clients from an engine that has no guard of its own."""
+
+    PORT = "Port"
+    """A port of the agent's, on which requests are passed on; the engine listens on `{controlPort}`."""
+    MIDDLEWARE = "Middleware"
+    """`guard_middleware.Guard` inside the engine, which listens on `{port}`; the guard's control side is `{controlPort}`."""
+
+
 class ResidentConfig(_Strict):
     """One engine of the seat.
 
@@ -73,6 +83,7 @@ class ResidentConfig(_Strict):
         command: program and arguments; `{host}`, `{port}` and `{controlPort}` are filled in at each start.
         environment: variables set beside the agent's own.
         type: which adapter speaks to it.
+        guard: what keeps clients from it; the reference engine has a guard of its own.
         proof: what it has to answer.
         warmup: requests that run before the first proof.
         memory_mib: device memory that it is expected to hold while paused, in MiB; shown, not enforced.
@@ -83,6 +94,7 @@ class ResidentConfig(_Strict):
     command: tuple[str, ...] = Field(min_length=1)
     environment: dict[str, str] = {}
     type: EngineKind = EngineKind.REFERENCE
+    guard: GuardForm = GuardForm.PORT
     proof: Proof
     warmup: Warmup = Warmup()
     memory_mib: int | None = Field(default=None, ge=1, alias="memoryMiB")

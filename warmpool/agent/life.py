@@ -21,6 +21,7 @@ from warmpool.agent.adoption import Note, state_of
 from warmpool.agent.board import Board, Record
 from warmpool.agent.budget import FAILURES, WINDOW_SECONDS, FailureBudget
 from warmpool.agent.config import AgentConfig
+from warmpool.agent.guarding import connect_guarded
 from warmpool.agent.interruption import Interrupted
 from warmpool.agent.launching import Launcher
 from warmpool.agent.memory import measure
@@ -31,7 +32,6 @@ from warmpool.agent.proof import Prover
 from warmpool.agent.slot import Slot, Warming
 from warmpool.agent.warmup import warm_up
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.kinds import connect
 from warmpool.engines.port import Startup
 from warmpool.errors import EngineLost, EngineTimeout, EngineUnfit, StartFailed, WarmpoolError
 from warmpool.launcher import SECRET_VARIABLE
@@ -184,14 +184,8 @@ class Life:
 
     def _attend(self, record: Record, process: Process, tasks: asyncio.TaskGroup) -> None:
         """Make a process the resident's own: speak to it, watch it, note what becomes of it."""
-        config = record.config
         record.process, record.address = process, process.ports.public_url
-        record.connection = connect(
-            config.type,
-            process.ports.control_url,
-            model=config.model,
-            front=(process.ports.host, process.ports.public),
-        )
+        record.connection = connect_guarded(record.config, process.ports)
         tasks.create_task(self._watch(record, process))
         if self._config.launcher is not None:
             tasks.create_task(self._keep_noting(record, process))

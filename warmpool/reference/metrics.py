@@ -1,6 +1,6 @@
 """vLLM's metrics under vLLM's names, for what this engine really measures. What vLLM has beyond that is left out, not faked.
 
-What vLLM doesn't have bears the prefix `emberpool_reference_`.
+What vLLM doesn't have bears the prefix `reference:`.
 """
 
 from collections.abc import Collection
@@ -80,7 +80,7 @@ class Metrics:
             registry=self._registry,
         )
         self._kv_taken = Gauge(
-            "emberpool_reference_kv_taken_bytes",
+            "reference:kv_taken_bytes",
             "KV memory that is taken. After a wake-up it grows in the background up to the whole.",
             [*self._labels, "memory"],
             registry=self._registry,

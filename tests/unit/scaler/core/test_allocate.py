@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -31,6 +32,9 @@ def applicant(name: str, *places: Place, **more: object) -> Applicant:
         "held": sum(one.own for one in places),
         "overdue": False,
         "fed_since": 0.0,
+        "starving_since": math.inf,
+        "sheltered": False,
+        "owed": 0,
     }
     return Applicant(name=PolicyName(name), places=places, **(options | more))  # type: ignore[arg-type]
 

@@ -486,3 +486,34 @@ def test_whatever_json_comes_it_is_taken_or_rejected(body: object) -> None:
         return
     with pytest.raises(SampleRejected):
         store.ingest(sample() | {"policies": {"chat": body}}, NOW)
+
+
+# ------------------------------------------------------------------ of policies that nobody knows
+
+
+def test_samples_of_unknown_policies_are_limited_together_and_make_nobody_a_gateway() -> None:
+    store = PushedSamples()
+    store.follow([CHAT])
+    taken = refused = 0
+    for number in range(1000):
+        body = {
+            **sample(sequence=1, inFlight=1),
+            "instance": f"stranger-{number}",
+            "policies": {"other": {"queued": 1}},
+        }
+        try:
+            store.ingest(body, NOW)
+            taken += 1
+        except TooOften:
+            refused += 1
+    assert (taken, refused) == (200, 800)
+    assert store.gateways(NOW) == []
+    store.ingest(sample(sequence=2, inFlight=1), NOW)
+    assert len(store.gateways(NOW)) == 1
+
+
+def test_a_number_that_no_queue_ever_has_is_refused() -> None:
+    store = PushedSamples()
+    with pytest.raises(SampleRejected, match=r"queued must be 1,000,000,000 at most"):
+        store.ingest(sample(sequence=1, queued=9e15), NOW)
+    store.ingest(sample(sequence=1, inFlight=1, arrived=2**52, completed=2**52), NOW)

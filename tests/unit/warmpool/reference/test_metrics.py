@@ -93,5 +93,5 @@ def test_sleep_state_follows_the_kv_memory(metrics: Metrics) -> None:
 
 def test_taken_kv_memory_and_its_kind_are_shown(metrics: Metrics) -> None:
     metrics.kv_taken(4096, "mapped")
-    line = 'emberpool_reference_kv_taken_bytes{engine="0",memory="mapped",model_name="tiny"} 4096.0'
+    line = 'reference:kv_taken_bytes{engine="0",memory="mapped",model_name="tiny"} 4096.0'
     assert line in metrics.text().decode().splitlines()
