@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast test-vllm lint format types contracts generate bench-core bench-exposition bench-law bench-policy clean
+.PHONY: help install drill local test test-fast test-vllm lint format types contracts generate bench-core bench-exposition bench-guard bench-law bench-policy clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,7 +35,7 @@ VLLM_BIN ?=
 test-vllm: $(VENV)/.installed ## the engine port's contract on a real vLLM: make test-vllm VLLM_BIN=/path/to/vllm
 	@test -n "$(VLLM_BIN)" || { echo "error: VLLM_BIN names no vLLM" >&2; \
 	  echo >&2; echo "hint: make test-vllm VLLM_BIN=/path/to/vllm" >&2; exit 2; }
-	VLLM_BIN=$(VLLM_BIN) $(BIN)/pytest tests/contract/test_engine_port.py tests/integration/engines/test_real_vllm.py --timeout 600 $(ARGS)
+	VLLM_BIN=$(VLLM_BIN) $(BIN)/pytest tests/contract/test_engine_port.py tests/integration/engines/test_real_vllm.py tests/integration/guard/test_real_vllm.py --timeout 600 $(ARGS)
 
 lint: $(VENV)/.installed ## style and formatting
 	$(BIN)/ruff check .
@@ -62,6 +62,9 @@ bench-core: $(VENV)/.installed ## time the decision loop of a large controller, 
 
 bench-exposition: $(VENV)/.installed ## time the metrics page of a large controller
 	$(BIN)/python -m scaler.runtime.bench.exposition $(ARGS)
+
+bench-guard: $(VENV)/.installed ## time what the guard adds to a request, in both forms
+	$(BIN)/python -m warmpool.bench.guard $(ARGS)
 
 bench-law: $(VENV)/.installed ## compare the law with HPA's and KPA's rules on real arrivals, in simulated time (ten minutes)
 	$(BIN)/python -m scaler.runtime.bench.law $(ARGS)

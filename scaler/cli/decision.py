@@ -17,7 +17,7 @@ from scaler.cli.answers import Decided, DecisionRecord, FleetDecided, Names, Pol
 from scaler.cli.client import Controller
 from scaler.cli.failures import OK, Failed
 from scaler.cli.human import NOTHING, listed, number, plural
-from scaler.cli.ledgers import LEDGER, lines_of
+from scaler.cli.ledgers import LEDGER, LedgerFile
 from scaler.cli.options import DEFAULT_SERVER, Format, Output, Server, examples, group
 from scaler.cli.output import emit, note, pairs
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
@@ -272,8 +272,11 @@ def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, 
     """Return where decisions come from, in words, and the decisions: a ledger that is named, else the running controller."""
     if file is None and state_dir is None:
         return f"the controller at {server}", Controller(server).items("decisions")
+    if file is not None and file.is_dir():
+        hint = f"a state directory is given with its option: --state-dir {shlex.quote(str(file))}"
+        raise UserError(f"{file} is a directory", hint=hint)
     ledger = file or (state_dir or Path()) / LEDGER
-    return str(ledger), (_record(line) for line in lines_of(ledger) if "changes" not in line)
+    return str(ledger), (_record(line) for line in LedgerFile(ledger).lines() if "changes" not in line)
 
 
 def _record(line: Record) -> Record:

@@ -1,23 +1,30 @@
 """`emberpool decision replay`: the law run again over a ledger, under the same policies or under others."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from scaler.cli.failures import FAILED, OK, Failed
+from scaler.cli.failures import FAILED, Failed
 from scaler.cli.human import number, plural
-from scaler.cli.ledgers import LEDGER, lines_of
+from scaler.cli.ledgers import LEDGER, LedgerFile
 from scaler.cli.options import examples
 from scaler.cli.output import emit, note
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
 from scaler.core.comparison import Difference, Effect, Effects, Verdict, verify, what_if
 from scaler.core.decide import LAW_VERSION
+from scaler.core.encoding import encode
 from scaler.core.ledger import BadLine, Reader, Recorded, Step
 from scaler.core.model import Snapshot
 from scaler.policy.facts import as_yaml
+
+_MEMORY: Final = "memory"
+"""What `Difference.field` says where what the law remembered differs."""
+_LONGEST_SHOWN: Final = 120
+"""Characters of a value that a sentence shows; -o json has all of it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -57,31 +64,38 @@ def replay(
     the law was. With --policy it is told what other policies would have answered at each moment, to the same load and with
     the seats that there were.
 
-    Exit code 0: no difference, or --policy was given; 1: a difference, ticks that are missing in between, or nothing that
-    can be replayed.
+    Exit code 0: no difference, or --policy was given; 1: a difference, ticks that are missing in between, a line that is no
+    record and isn't the last, or nothing that can be replayed.
     """
-    file = ledger / LEDGER if ledger.is_dir() else ledger
+    file = LedgerFile(ledger / LEDGER if ledger.is_dir() else ledger)
     reader = Reader()
     try:
         return _what_if(file, reader, policy, output) if policy else _verify(file, reader, output)
     except BadLine as error:
         hint = "was it edited, or written by another version?"
-        raise Failed(f"{file}: {error}", hint=hint) from error
+        raise Failed(f"{file.path}: {error}", hint=hint) from error
 
 
-def _steps(file: Path, reader: Reader) -> Iterator[Step]:
-    return reader.steps(lines_of(file))
+def _steps(file: LedgerFile, reader: Reader) -> Iterator[Step]:
+    return reader.steps(file.lines())
 
 
-def _check_any(file: Path, ticks: int) -> None:
+def _check_any(file: LedgerFile, ticks: int) -> None:
     if ticks == 0:
         hint = "a replay begins at a decision with `start`, which a controller writes first and then once a minute"
-        raise Failed(f"{file} holds nothing that can be replayed", hint=hint)
+        raise Failed(f"{file.path} holds nothing that can be replayed", hint=hint)
 
 
-def _note_gaps(reader: Reader) -> None:
+def _note_lines(file: LedgerFile) -> None:
+    for each in file.passed_over:
+        note(each)
+
+
+def _note_gaps(file: LedgerFile, reader: Reader) -> None:
+    _note_lines(file)
     if reader.missing:
-        note(f"{plural(reader.missing, 'tick')} are missing from the ledger")
+        verb = "is" if reader.missing == 1 else "are"
+        note(f"{plural(reader.missing, 'tick')} {verb} missing from the ledger")
     if reader.skipped:
         note(
             f"{plural(reader.skipped, 'tick')} not replayed: what the law remembered before them is not in the ledger"
@@ -91,13 +105,13 @@ def _note_gaps(reader: Reader) -> None:
 # ------------------------------------------------------------------ the same policies
 
 
-def _verify(file: Path, reader: Reader, output: Rendering) -> int:
-    verdict = verify(_steps(file, reader))
+def _verify(file: LedgerFile, reader: Reader, output: Rendering) -> int:
+    verdict = _at_the_leaf(verify(_steps(file, reader)))
     if verdict.difference is None:
         _check_any(file, verdict.ticks)
     if output is Rendering.TEXT:
         emit(_verdict_text(verdict))
-        _note_gaps(reader)
+        _note_gaps(file, reader)
     else:
         tree = {
             "ticks": verdict.ticks,
@@ -105,7 +119,38 @@ def _verify(file: Path, reader: Reader, output: Rendering) -> int:
             "difference": None if verdict.difference is None else _difference_tree(verdict.difference),
         }
         emit(as_data({**tree, **_gaps_tree(reader)}, output))
-    return OK if verdict.difference is None and not reader.missing else FAILED
+        _note_lines(file)
+    return file.verdict if verdict.difference is None and not reader.missing else FAILED
+
+
+def _at_the_leaf(verdict: Verdict) -> Verdict:
+    """Point at the first value of a memory that differs, with the names that the ledger has for its fields."""
+    found = verdict.difference
+    if found is None or found.field != _MEMORY:
+        return verdict
+    sides = [
+        None if side is None else encode(side) if is_dataclass(side) else side
+        for side in (found.recorded, found.replayed)
+    ]
+    path, (recorded, replayed) = _first_difference(sides[0], sides[1])
+    field = ".".join((_MEMORY, *path))
+    return replace(verdict, difference=replace(found, field=field, recorded=recorded, replayed=replayed))
+
+
+def _first_difference(one: object, other: object) -> tuple[tuple[str, ...], tuple[object, object]]:
+    """Return where two values that differ first do so, and what either has there."""
+    match one, other:
+        case Mapping(), Mapping():
+            pairs = [(str(key), one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))]
+        case list(), list() if len(one) == len(other):
+            pairs = [(str(index), *both) for index, both in enumerate(zip(one, other, strict=True))]
+        case _:
+            pairs = []
+    for key, here, there in pairs:
+        if here != there:
+            path, values = _first_difference(here, there)
+            return (key, *path), values
+    return (), (one, other)
 
 
 def _verdict_text(verdict: Verdict) -> str:
@@ -122,9 +167,9 @@ def _verdict_text(verdict: Verdict) -> str:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, Mapping | list | str | int | float | None):
-        return as_yaml(value)
-    return str(value)
+    plain = isinstance(value, Mapping | list | str | int | float | None)
+    text = as_yaml(value) if plain else str(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
 
 
 def _time(at: float) -> str:
@@ -154,7 +199,7 @@ def _gaps_tree(reader: Reader) -> dict[str, int]:
 # ------------------------------------------------------------------ other policies
 
 
-def _what_if(file: Path, reader: Reader, paths: Sequence[Path], output: Rendering) -> int:
+def _what_if(file: LedgerFile, reader: Reader, paths: Sequence[Path], output: Rendering) -> int:
     from scaler.policy.compile import load_policies  # noqa: PLC0415 - slow to import, and no other decision needs it
     from scaler.policy.whatif import seen_under  # noqa: PLC0415 - as above
 
@@ -179,12 +224,13 @@ def _what_if(file: Path, reader: Reader, paths: Sequence[Path], output: Renderin
         )
         if effects.laws - {LAW_VERSION}:
             note("another version of the law wrote the ledger; here both sets are read by this one")
-        _note_gaps(reader)
+        _note_gaps(file, reader)
     else:
         emit(
             as_data({**_effects_tree(effects), "policyHash": other.short_hash, **_gaps_tree(reader)}, output)
         )
-    return OK
+        _note_lines(file)
+    return file.verdict
 
 
 def _effects_text(effects: Effects) -> str:

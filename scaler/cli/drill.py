@@ -176,18 +176,19 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
     ),
 )
 def validate(scenario: Scenario, output: RenderingOption = Rendering.TEXT) -> int:
-    """Check a scenario, and the policies that it names or holds.
+    """Check a scenario, and the policies that it names or holds; - reads the scenario from stdin.
 
     Every fault of all of them is printed in one run, with its file, line and column. What only follows from another fault
     isn't.
 
     Exit code 0: it can be run; 2: it can't. What this version accepts and doesn't act on yet is printed as a warning.
     """
-    from scaler.drill.loading import load_scenario  # noqa: PLC0415 - as above
+    from scaler.cli.policy_files import STDIN, read_piped  # noqa: PLC0415 - as above
+    from scaler.drill.loading import load_piped, load_scenario  # noqa: PLC0415
     from scaler.policy.unbuilt import not_acted_on  # noqa: PLC0415
 
     with faults_as(output):
-        loaded = load_scenario(scenario)
+        loaded = load_piped(read_piped()) if scenario == STDIN else load_scenario(scenario)
     warnings = [
         document.fault(found.path, found.message)
         for document in loaded.documents

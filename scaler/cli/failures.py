@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from scaler.errors import PolicyError, ScalerError, UserError
+from scaler.policy.visible import escaped
 
 OK: Final = 0
 FAILED: Final = 1
@@ -51,9 +52,9 @@ def complain(message: str, hint: str = "") -> None:
     out = chatter()
     with suppress(OSError):
         out.print("error: ", style="red", end="")
-        out.print(message, soft_wrap=True)
+        out.print(escaped(message, keep="\n"), soft_wrap=True)  # a terminal obeys control characters
         if hint:
             out.print()
             out.print("hint: ", style="cyan", end="")
-            out.print(hint, soft_wrap=True)
+            out.print(escaped(hint, keep="\n"), soft_wrap=True)
         out.print()

@@ -2,8 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Final
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from scaler.cli.human import NOTHING, listed, plural
@@ -24,11 +28,19 @@ from scaler.policy.lint import (
 )
 from scaler.policy.lint.findings import SECONDS
 from scaler.policy.lint.memory import Room, SeatMemory
+from scaler.policy.lint.times import ON_THE_REFERENCE_ENGINE
 
 Placed = tuple[Finding, tuple[str, int, int]]
 """A finding with file, line and column."""
 
 _STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_GAP: Final = 3
+"""Columns between those of a table."""
+_INDENT: Final = 2
+"""Columns before a table."""
+_NARROWEST: Final = 16
+"""Characters that a wrapped column has at least, however narrow the terminal is."""
+_USUAL_WIDTH: Final = 120
 _ASSUMED: Final = "assumption "
 _WIDE_STAGES: Final = frozenset({"body", "stall", "gateway ends"})
 """Stages of a request's path that only `-o wide` shows."""
@@ -87,14 +99,27 @@ def _path(stages: Sequence[Stage], *, wide: bool) -> Text:
     """Lay out a request's path: its times side by side, or a line for each with what happens then and where it is from."""
     if not wide:
         shown = [stage for stage in stages if stage.name not in _WIDE_STAGES]
-        header = ["PATH", *(stage.name.upper().replace(" ", "-") for stage in shown)]
-        return indented(table(header, [["after", *(_total(stage.figure) for stage in shown)]]))
+        cells = [(stage.name.upper().replace(" ", "-"), _total(stage.figure)) for stage in shown]
+        return Text("\n").join(_side_by_side(cells))
     rows = []
     for stage in stages:
         terms = stage.figure.terms
         source = terms[0].origin if len(terms) == 1 else _made_of(stage.figure)
-        rows.append([stage.name, _total(stage.figure), stage.then, source])
-    return indented(table(["PATH", "AFTER", "THEN", "FROM"], rows))
+        rows.append([stage.name, _total(stage.figure, bound=True), stage.then, source])
+    return _fitted(["PATH", "AFTER", "THEN", "FROM"], rows, wrapped=2)
+
+
+def _side_by_side(cells: Sequence[tuple[str, str]]) -> Iterator[Text]:
+    """Yield tables of one row with as many columns as fit in a line each."""
+    start = 0
+    while start < len(cells):
+        end, used = start, _INDENT + len("after")
+        while end < len(cells) and (end == start or used + _GAP + max(map(cell_len, cells[end])) <= _width()):
+            used += _GAP + max(map(cell_len, cells[end]))
+            end += 1
+        names, values = zip(*cells[start:end], strict=True)
+        yield indented(table(["PATH", *names], [["after", *values]]))
+        start = end
 
 
 # ------------------------------------------------------------------ figures
@@ -104,19 +129,62 @@ def _figures(titles: tuple[str, str], figures: Sequence[Figure], *, wide: bool) 
     """Lay out figures, each with what it is made of: in a line, or a line for each term with its origin."""
     if not wide:
         rows = [[figure.name, _total(figure), _made_of(figure)] for figure in figures]
-        return indented(table([*titles, "MADE OF"], rows))
+        return _fitted([*titles, "MADE OF"], rows)
     rows = []
     for figure in figures:
-        rows.append([figure.name, _total(figure), figure.never, ""])
+        rows.append([figure.name, _total(figure, bound=True), figure.never, ""])
         rows += [["", _value(term), term.name, term.origin] for term in figure.terms if not figure.never]
-    return indented(table([*titles, "MADE OF", "FROM"], rows))
+    return _fitted([*titles, "MADE OF", "FROM"], rows, wrapped=2)
 
 
-def _total(figure: Figure) -> str:
-    """Write a total so that it stays a bound: up where it is the most, down where the true one is longer."""
+def _fitted(header: Sequence[str], rows: Sequence[Sequence[str]], *, wrapped: int = 1) -> Text:
+    """Lay out a table in the width that there is: its last columns are wrapped, and their lines stand below each other.
+
+    Args:
+        header: the titles.
+        rows: the cells.
+        wrapped: how many columns may be wrapped: one or two.
+    """
+    natural = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
+    kept = len(header) - wrapped
+    left = _width() - _INDENT - _GAP * (len(header) - 1) - sum(natural[:kept])
+    widths = [*natural[:kept], *_shared_out(left, natural[kept:])]
+    lines: list[list[str]] = []
+    for row in rows:
+        cells = [
+            wrap(cell, width, break_long_words=False, break_on_hyphens=False) if index >= kept else [cell]
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines += map(list, zip_longest(*cells, fillvalue=""))
+    return indented(table(header, lines))
+
+
+def _shared_out(left: int, natural: Sequence[int]) -> list[int]:
+    """Give columns what they need where there is room, and else a fair share; never less than what can be read."""
+    widths: list[int] = []
+    for index, need in enumerate(natural):
+        after = natural[index + 1 :]
+        fair = left // (1 + len(after))
+        widths.append(max(_NARROWEST, min(need, max(fair, left - sum(after)))))
+        left -= widths[-1]
+    return widths
+
+
+def _width() -> int:
+    """Return the characters of a line: those of the terminal or of COLUMNS, and many but not all where there is neither."""
+    return get_terminal_size((_USUAL_WIDTH, 1)).columns
+
+
+def _total(figure: Figure, *, bound: bool = False) -> str:
+    """Write a total so that it stays a bound: up where it is the most.
+
+    Args:
+        figure: the figure.
+        bound: of a time that isn't known, write what is known of it as a bound below it, rounded down.
+    """
     if figure.never:
         return "never"
-    if figure.total is None:
+    if figure.total is None or (figure.unknown and figure.unit == SECONDS and not bound):
         return "unknown"
     if figure.unit == SECONDS:
         return f"> {_span(figure.total, math.floor)}" if figure.unknown else _span(figure.total, math.ceil)
@@ -196,7 +264,13 @@ def _assumptions(report: Report) -> Text | None:
     if not names:
         return None
     listed_values = ", ".join(f"{name}={values[name]}" for name in names)
-    return Text(f"Assumed: {listed_values} (--assume NAME=VALUE)")
+    text = f"Assumed: {listed_values} (--assume NAME=VALUE)"
+    if any(ON_THE_REFERENCE_ENGINE in origin for origin in used):
+        time = f"{report.subject.assumptions.promotion_milliseconds} ms of a promotion"
+        text += (
+            f"\nThe {time} were {ON_THE_REFERENCE_ENGINE}: measure those of other engines, and assume them"
+        )
+    return Text(text)
 
 
 def _all_terms(report: Report) -> Iterator[Term]:

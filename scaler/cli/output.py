@@ -6,6 +6,7 @@ rich honours NO_COLOR and terminals that can't; colour only underlines what the 
 import codecs
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,11 @@ from rich.console import Console
 from rich.text import Text
 from ruamel.yaml import YAML
 
+from scaler.policy.visible import escaped
+
 _GAP = "   "
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
+"""What a terminal obeys, but for tabs and line breaks."""
 
 STYLES: Final[Mapping[str, str]] = {
     "Serving": "green",
@@ -91,12 +96,20 @@ def _takes_everything() -> bool:
     return codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name == "utf-8"
 
 
+def _tame(text: Text | str) -> Text | str:
+    """Escape what a terminal would obey, which can only come from somebody's file; styles are then left out."""
+    plain = text.plain if isinstance(text, Text) else text
+    if _CONTROL.search(plain) is None:
+        return text
+    return _CONTROL.sub(lambda found: escaped(found[0]), plain)
+
+
 def emit(text: Text | str) -> None:
     """Print data, and let the terminal wrap what is too long."""
-    data().print(text, soft_wrap=True)
+    data().print(_tame(text), soft_wrap=True)
 
 
 def note(text: str) -> None:
     """Print chatter; what can't be printed is left out, for it is nothing that anybody waits for."""
     with suppress(OSError):
-        chatter().print(text, soft_wrap=True)
+        chatter().print(_tame(text), soft_wrap=True)

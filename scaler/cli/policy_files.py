@@ -20,7 +20,7 @@ def read_contents(paths: Sequence[Path]) -> list[Contents]:
     contents = load_contents(named)
     if STDIN in paths:
         before = len(find_files(named[: paths.index(STDIN)]))
-        contents.insert(before, _piped())
+        contents.insert(before, read_piped())
     return contents
 
 
@@ -43,8 +43,8 @@ def read_set(paths: Sequence[Path]) -> tuple[PolicySet, list[Document]]:
     return compile_contents(contents), documents_in(contents)
 
 
-def _piped() -> Contents:
-    """Read stdin to its end, up to the largest size that a file may have."""
+def read_piped() -> Contents:
+    """Read stdin to its end as one file, up to the largest size that a file may have."""
     raw = sys.stdin.buffer.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         hint = "write it into several files"

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +19,7 @@ from scaler.cli.questions import Questions
 from scaler.errors import PolicyError, UserError
 from scaler.policy.base import Name
 from scaler.policy.compile import PolicySet, compile_contents
-from scaler.policy.document import Contents, load_contents, parse
+from scaler.policy.document import Contents, load_contents, look_up, parse
 from scaler.policy.fleet import KvWhenPaused, ResizedBy
 from scaler.policy.new import (
     SIGNAL_FORMS,
@@ -33,6 +33,7 @@ from scaler.policy.new import (
     written,
 )
 from scaler.policy.scaling_policy import EngineType, ModelName
+from scaler.policy.unbuilt import not_acted_on
 from scaler.policy.wording import closest
 from warmpool.seats import FleetName, PolicyName
 
@@ -40,9 +41,9 @@ _NAME: Final = TypeAdapter(Name)
 _MODEL: Final = TypeAdapter(ModelName)
 _STDOUT: Final = Path("-")
 _MOST_GPUS: Final = 16
-_PATIENT_SECONDS = "640"
-"""First token of work that can wait, unless somebody says otherwise: a bucket edge of engines' histograms, so that it can be
-measured."""
+_PATIENT_SECONDS = "20"
+"""First token of work that can wait, unless somebody says otherwise: a bucket edge of the histograms of engines and of the
+gateway, so that it can be measured, and less than the 60 seconds after which the gateway turns away what waits."""
 _MOST_SEATS: Final = 100_000
 _MOST_IN_FLIGHT: Final = 100_000
 _LONGEST_TTFT: Final = 3600.0
@@ -250,6 +251,7 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
         preemptible=preemptible,
         signals=_signals(signal or (), several=len(names.policies) > 1),
     )
+    _check_spares(names, flags)
     wanted = _wanted(questions, names, flags, known)
     _note_kept_memory(wanted)
     text = written(_new_set(wanted, namespace))
@@ -257,8 +259,9 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
         _write(text, path, existing)
     except PolicyError as error:
         code = report(error)
-        _note_nothing_written(questions)
+        _note_nothing_written(questions, dry_run=path == _STDOUT)
         return code
+    _note_not_acted_on(text)
     if path != _STDOUT:
         note(f"wrote {path}")
         note("completion and hover in editors: emberpool policy schema --write schema, beside the file")
@@ -490,6 +493,19 @@ def _sharing(names: _Names) -> int:
 def _own_spares(names: _Names, flags: _Flags) -> int:
     """Return the spare seats that the command line wants beside what always serves."""
     return 0 if names.shared else flags.spare or 0
+
+
+def _check_spares(names: _Names, flags: _Flags) -> None:
+    """Refuse more spare seats than a fleet may have before anything is asked that depends on either.
+
+    Raises:
+        UserError: there are more.
+    """
+    if flags.max_seats is not None and _own_spares(names, flags) > flags.max_seats:
+        message = f"--spare {flags.spare} is more than --max-seats {flags.max_seats}"
+        raise UserError(
+            message, hint="spare seats are among those of --max-seats: lower --spare, or raise --max-seats"
+        )
 
 
 def _most_floor(names: _Names, flags: _Flags) -> int:
@@ -735,8 +751,24 @@ def _write(text: str, path: Path, existing: list[Contents]) -> None:
         ) from error
 
 
-def _note_nothing_written(questions: Questions) -> None:
+def _note_not_acted_on(text: str) -> None:
+    """Say it where an option asks for what this version does nothing about yet; what else isn't built, `validate` tells."""
+    chosen: Mapping[tuple[str | int, ...], str] = {
+        ("spec", "engine", "type"): "--engine",
+        ("spec", "resizedBy"): "--resized-by",
+    }
+    told = {
+        f"{chosen[found.path]} {look_up(document.data, *found.path)} {found.message}"
+        for document in parse(text, "").documents
+        for found in not_acted_on(document.data)
+        if found.path in chosen
+    }
+    for each in sorted(told):
+        note(f"warning: {each}")
+
+
+def _note_nothing_written(questions: Questions, *, dry_run: bool) -> None:
     """Keep what somebody has typed: they needn't be asked again for what they only want to change a part of."""
-    note("nothing was written; --dry-run shows the text that these lines are of")
+    note("nothing was written" + ("" if dry_run else "; --dry-run shows the text that these lines are of"))
     if questions.answers:
         note(f"your answers as arguments, to give again with a change: {questions.answers}")

@@ -10,6 +10,7 @@ import typer
 from scaler.cli.failures import UNUSABLE
 from scaler.cli.output import as_json, as_yaml, emit
 from scaler.errors import PolicyError, PolicyFault
+from scaler.policy.files import MoreFaults
 
 
 class Rendering(StrEnum):
@@ -49,4 +50,6 @@ def faults_as(rendering: Rendering) -> Iterator[None]:
 
 def refusal(faults: Sequence[PolicyFault]) -> dict[str, object]:
     """Return as plain data that files can't be used."""
-    return {"valid": False, "faults": [fault.as_json() for fault in faults], "warnings": []}
+    more = sum(fault.count for fault in faults if isinstance(fault, MoreFaults))
+    told = [fault.as_json() for fault in faults if not isinstance(fault, MoreFaults)]
+    return {"valid": False, "faults": told, "moreFaults": more, "warnings": []}

@@ -4,7 +4,8 @@ Seats are handed out in rounds, each in order of priority:
 
 1. what policies in Hold have: nothing is taken from them
 2. every policy's floor: nobody goes below it for another's burst
-3. per priority class: first what a fallback promises to a policy in Hold, then what demand calls for now (`need`), then what is only kept for a while longer (`keep`: a
+3. per priority class: first what a fallback promises to a policy in Hold, then what requests that are here take (nobody's
+   memory of demand keeps a seat from somebody else's request), then what demand calls for now (`need`), then what is only kept for a while longer (`keep`: a
    burst's answer, the demote window), then seats that replace lost ones of an answer that may not fall (`answer`)
 4. what the short window would like outside burst (`overflow`), from seats that nobody has any use for: with a spare
    seat idle nobody waits for the mean to rise
@@ -49,6 +50,7 @@ class Applicant:
         floor: residents that serve at least.
         borrows: beyond its floor it only borrows.
         holding: it is in Hold.
+        present: the part of `need` for requests that are here at this moment.
         need: capacity that demand calls for now.
         answer: capacity that may not fall (in burst, and while signals are stale or missing).
         overflow: capacity that the short window would like; 0 where it has no say.
@@ -70,6 +72,7 @@ class Applicant:
     floor: int
     borrows: bool
     holding: bool
+    present: float
     need: float
     answer: float
     overflow: float
@@ -159,6 +162,7 @@ def allocate(applicants: Sequence[Applicant]) -> None:
         _round([_seats_ask(a, a.floor, _reaches(a)) for a in rivals if a.floor > a.seats])
     for rivals in classes:
         _round([_seats_ask(a, a.owed, _reaches(a)) for a in rivals if a.owed > a.seats])
+        _round([_capacity_ask(a, a.present, _reaches(a)) for a in rivals if a.present > a.capacity])
         _round([_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity])
         _keep(rivals, ordered)
         _round([_capacity_ask(a, a.answer, _idles(a)) for a in rivals if a.answer > a.capacity])

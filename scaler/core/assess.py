@@ -195,6 +195,7 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         owed=assessment.floor,
         borrows=assessment.spec.preemptible,
         holding=assessment.holding,
+        present=min(assessment.need, assessment.demand.queued + assessment.demand.busy),
         need=assessment.need,
         answer=assessment.answer if assessment.sticky and not assessment.holding else 0.0,
         overflow=assessment.terms.pressing if assessment.overflows else 0.0,

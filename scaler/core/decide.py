@@ -37,7 +37,7 @@ from scaler.core.rises import NO_RISES
 from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
 from warmpool.seats import FleetName
 
-LAW_VERSION = "5"
+LAW_VERSION = "6"
 """Version of the law; goes into every decision, so that a replay knows which rules it has to follow."""
 _NO_LOAD = Load()
 
@@ -201,10 +201,20 @@ def _wanted(assessment: Assessment, given: Sequence[int], ordered: float) -> lis
         wanted = [max(seats, past.get(p.pool.name, 0)) for seats, p in zip(given, places, strict=True)]
         wanted = [min(seats, most) for seats in wanted]
     else:
-        belongs = homes(places, min(assessment.terms.stable, ordered), most)
+        belongs = homes(places, min(_steady(assessment), ordered), most)
         base = [max(pair) for pair in zip(given, belongs, strict=True)]
         wanted = wishes(places, base, min(assessment.answer, ordered), most)
     return floored(places, wanted, assessment.floor)
+
+
+def _steady(assessment: Assessment) -> float:
+    """Return what belongs on a policy's own fleets for good.
+
+    Where later fleets bridge, a queue of a moment is theirs: an own seat that was made for it would stay for a whole
+    scale-down window.
+    """
+    wants = assessment.terms
+    return wants.stable if len(assessment.places) == 1 else max(wants.mean, wants.backlog, wants.correction)
 
 
 def _next_memory(

@@ -11,7 +11,7 @@ from scaler.errors import PolicyError, PolicyFault, UserError
 from scaler.policy.base import Unsound, sound_entries
 from scaler.policy.between import Judged, name_of, unseen
 from scaler.policy.compile import JudgedFile, PolicySet, assemble, judge, judge_file
-from scaler.policy.document import Document, load_contents
+from scaler.policy.document import Contents, Document, load_contents
 from scaler.policy.scaling_policy import EngineType, ScalingPolicy
 from scaler.policy.source import examine
 from scaler.policy.wording import closest, did_you_mean
@@ -57,6 +57,16 @@ def load_scenario(path: Path) -> Loaded:
     if path.is_dir():
         raise UserError(f"{path} is a directory", hint=f"name one scenario, such as {path / 'default.yaml'}")
     (contents,) = load_contents([path])
+    return load_piped(contents)
+
+
+def load_piped(contents: Contents) -> Loaded:
+    """Take a scenario from what is read already; the policies that it names lie beside its file, or in the working directory.
+
+    Raises:
+        PolicyError: as `load_scenario`.
+    """
+    path = Path(contents.file)
     if not contents.documents:
         raise PolicyError(tuple(contents.faults))
     document, beside = _the_one(contents.documents)

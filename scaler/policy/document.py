@@ -6,8 +6,9 @@ from pathlib import Path as FilePath
 from typing import Any, TypeAlias
 
 from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.files import Found, decode, file_fault, find_files, in_file_order, read_bytes
-from scaler.policy.yaml_reader import MAX_FAULTS, Entry, Node, read_roots, show
+from scaler.policy.files import MAX_FAULTS, Found, decode, file_fault, find_files, in_file_order, read_bytes
+from scaler.policy.visible import escaped
+from scaler.policy.yaml_reader import Entry, Node, read_roots, show
 
 __all__ = [
     "MAX_FAULTS",
@@ -153,7 +154,8 @@ def dotted(path: Path) -> str:
     """Write a path as people do: `spec.fleets[0].targetInFlight`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        key = part if isinstance(part, int) else escaped(part)
+        text += f"[{key}]" if isinstance(part, int) else f".{key}" if text else str(key)
     return text
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from scaler.policy.base import EXPECTS
+from scaler.policy.visible import UNSEEN, escaped
 
 Node: TypeAlias = Mapping[str, Any]
 """A schema, or one inside it, as `scaler.policy.schema` writes them: without references."""
@@ -119,7 +120,9 @@ def as_yaml(value: object) -> str:
     """Write a value in YAML's flow style."""
     match value:
         case str():
-            return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+            if _PLAIN.fullmatch(value):
+                return value
+            return UNSEEN.sub(lambda found: escaped(found[0]), json.dumps(value, ensure_ascii=False))
         case Mapping():
             return "{" + ", ".join(f"{as_yaml(key)}: {as_yaml(item)}" for key, item in value.items()) + "}"
         case list():

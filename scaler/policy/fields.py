@@ -7,7 +7,7 @@ fields is walked through by hand. What comes out is all that is wrong, and a par
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from types import NoneType, UnionType
@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from scaler.policy.base import HOLE, Hole, PolicyModel
 from scaler.policy.document import Path
-from scaler.policy.wording import closest
+from scaler.policy.wording import FOREIGN, closest
 from scaler.policy.yaml_reader import Entry, Node
 
 MISSING: Final = "missing"
@@ -160,6 +160,29 @@ def _fields_of(model: type[PolicyModel]) -> Mapping[str, _Field]:
     }
 
 
+def places_of(model: type[PolicyModel], path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each key of a model and of the mappings below it, with the place of the mapping that takes it.
+
+    Args:
+        model: the model.
+        path: where it stands itself; lists on the way are written as `fleets[]`.
+    """
+    for key, each in _fields_of(model).items():
+        yield key, path
+        inner, below = each.form, f"{path}.{key}" if path else key
+        while inner.entry is not None:
+            inner, below = inner.entry, f"{below}[]"
+        forms = inner.models.values() if inner.model is None else (inner.model,)
+        for form in forms:
+            yield from places_of(form, below)
+
+
+def _meant(unknown: Iterable[str], fields: Iterable[str]) -> frozenset[str]:
+    """Return the keys for which unknown ones stand: these are left out, and nothing else is said of them."""
+    known = tuple(fields)
+    return frozenset(closest(key, known) for key in unknown if key not in FOREIGN)
+
+
 class _Walk:
     """Goes through a document.
 
@@ -177,14 +200,12 @@ class _Walk:
         unknown = [key for key in entries if key not in fields]
         for key in unknown:
             self._say(UNKNOWN, (*path, key), entries[key].node)
-        meant = {
-            closest(key, fields) for key in unknown
-        }  # an unknown key may be one of those that are left out
+        meant = _meant(unknown, fields)
         sound: dict[str, Any] = {}
         for key, each in fields.items():
             if key in entries:
                 value = self._entry(each.form, entries[key], (*path, key))
-            elif node.doubtful:
+            elif node.doubtful or (each.info.is_required() and key in meant):
                 continue
             elif each.info.is_required():
                 self.wrong.append(Wrong(path=(*path, key), type=MISSING))

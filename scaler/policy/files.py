@@ -18,6 +18,8 @@ from scaler.errors import PolicyError, PolicyFault
 
 MAX_BYTES: Final = 1 << 20
 """Largest file: 1 MiB, which is also the most that a ConfigMap holds."""
+MAX_FAULTS: Final = 100
+"""Faults of one file or document that are told; whoever has more has one fault of another kind."""
 SUFFIXES: Final = frozenset({".yaml", ".yml"})
 """What a directory is searched for."""
 
@@ -53,6 +55,33 @@ def in_file_order(faults: Iterable[PolicyFault], files: Iterable[str]) -> tuple[
     return tuple(
         sorted(faults, key=lambda fault: (places.get(fault.file, len(places)), fault.line, fault.column))
     )
+
+
+class MoreFaults(PolicyFault):
+    """Stands behind the faults of a document that are told, for those that aren't.
+
+    Attributes:
+        count: how many there are.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self, last: PolicyFault, count: int, *, counted: bool) -> None:
+        number = f"{count}" if counted else f"at least {count}"
+        message = f"and {number} more, which are told once these are mended"
+        super().__init__(file=last.file, line=last.line, column=last.column, path="", message=message)
+        self.count = count
+
+
+def cut_off(faults: tuple[PolicyFault, ...], *, counted: bool) -> tuple[PolicyFault, ...]:
+    """Keep the first `MAX_FAULTS` faults of a document, and say how many more there are.
+
+    Args:
+        faults: the faults, in their order.
+        counted: these are all; if not, there may be others.
+    """
+    told, rest = faults[:MAX_FAULTS], faults[MAX_FAULTS:]
+    return (*told, MoreFaults(told[-1], len(rest), counted=counted)) if rest else told
 
 
 @dataclass(frozen=True, slots=True)

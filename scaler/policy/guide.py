@@ -76,7 +76,7 @@ together. A moment at which they don't is named with a day of 2028, a leap year,
 
 | Column | Says |
 | --- | --- |
-| `TIME`, `AT MOST`, `MADE OF` | A change, as `1→3 on spare seats`; the time that it takes at worst while nothing fails; the parts that add up to it. A `>` before a time: a part isn't known, and the true one is longer. `never`: it can't come true. |
+| `TIME`, `AT MOST`, `MADE OF` | A change, as `1→3 on spare seats`; the time that it takes at worst while nothing fails; the parts that add up to it. `unknown`: a part isn't known; `-o wide` and `-o json` tell the rest, with a `>` before it in the former, because the true time is longer. `never`: it can't come true. |
 | `PATH` | The path of a request through the gateway, in its order: after how long each part of it is over. What answers should come before what refuses. `-o wide` has more parts, and says what happens then. |
 | `READY-SEAT`, `NEW-SEAT` | When a resident answers that stands ready, paused; when one answers whose seat has to be made. |
 | `OBJECTIVE`, `QUEUE`, `FIRST-TOKEN` | `objectives.ttft`; how long the gateway lets a request wait for a slot, and for its first token in all, before it answers 503. |

@@ -26,6 +26,7 @@ from scaler.policy.base import (
 )
 from scaler.policy.document import Document, Path, dotted, show
 from scaler.policy.source import parse_documents, validate
+from scaler.policy.visible import UNSEEN, escaped
 
 RESIDENTS_ANNOTATION: Final = "emberpool.dev/residents"
 """Annotation of the pod template that holds the list."""
@@ -191,11 +192,12 @@ def residents_at(document: Document, path: Path) -> tuple[SeatResident, ...]:
 
 def dump_residents(residents: Sequence[SeatResident]) -> str:
     """Write the annotation: compact, keys in the order of the format, nothing that isn't known."""
-    return json.dumps(
+    written = json.dumps(
         [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in residents],
         separators=(",", ":"),
         ensure_ascii=False,
     )
+    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], written)
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -210,9 +212,10 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _validated(listed: list[Any]) -> tuple[SeatResident, ...]:
     """Check the list with the machinery of the file formats, whose YAML reads JSON."""
     written = json.dumps({_LIST: listed}, ensure_ascii=False)
-    escaped = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    allowed = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    seen = UNSEEN.sub(lambda found: escaped(found[0]), allowed)
     try:
-        (document,) = parse_documents(escaped, RESIDENTS_ANNOTATION)
+        (document,) = parse_documents(seen, RESIDENTS_ANNOTATION)
         return validate(_Annotation, document).residents
     except PolicyError as error:
         faults = tuple(

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
@@ -41,14 +41,16 @@ from scaler.policy.fields import (
     Wrong,
     check_fields,
     is_ambiguous,
+    places_of,
 )
-from scaler.policy.files import in_file_order
+from scaler.policy.files import cut_off, in_file_order
 from scaler.policy.wording import (
     FOREIGN,
     closest,
     described,
     did_you_mean,
     expectation,
+    keys_of,
     mend,
     schema_at,
     schema_of,
@@ -70,6 +72,12 @@ __all__ = [
 
 Model = TypeVar("Model", bound=PolicyModel)
 
+Kinds: TypeAlias = Mapping[str, type[PolicyModel]]
+"""Kinds of documents that may stand beside each other."""
+NO_OTHERS: Final[Kinds] = MappingProxyType({})
+_MOST_HOMES: Final = 3
+"""Places that a hint names: a key that more mappings take, as `name`, belongs nowhere in particular."""
+_INDEX: Final = re.compile(r"\[[0-9]+\]")
 _OLD_OCTAL: Final = re.compile(r"[-+]?0[0-7]+")
 """An octal number in YAML 1.1, and a decimal one in YAML 1.2."""
 _ELSEWHERE: Final = MappingProxyType(
@@ -113,20 +121,32 @@ def examine(kinds: Mapping[str, type[Model]], document: Document) -> Examined[Mo
     is, so that the rest of the document is looked at. What is of another project or is checked by another command is not
     looked at any further.
     """
-    told = _faults_of_kind(kinds, document)
     kind, version = document.data.get("kind"), document.data.get("apiVersion")
-    if (_is_foreign(version) and not document.doubtful("apiVersion")) or (
-        str(kind) not in kinds and str(kind) in _ELSEWHERE
-    ):
+    told = tuple(
+        each for each in _faults_of_kind(kinds, document) if each.path not in _stood_in_for(document)
+    )
+    if _is_foreign(version) and not document.doubtful(
+        "apiVersion"
+    ):  # what its kind should be says nothing more
+        return Examined(None, tuple(fault for fault in told if fault.path == document.where(("apiVersion",))))
+    if str(kind) not in kinds and str(kind) in _ELSEWHERE:
         return Examined(None, told)
     if name := _kind_meant(kinds, kind):
-        model, faults = _examined(kinds[name], document)
+        model, faults = _examined(kinds[name], document, kinds)
         return Examined(model, _merged(document, told, faults))
     unrecognized, faults = _examined(Unrecognized, document)
     ours = {document.where(("metadata", key)) for model in kinds.values() for key in _own_metadata(model)}
     return Examined(
         unrecognized, _merged(document, told, tuple(fault for fault in faults if fault.path not in ours))
     )
+
+
+def _stood_in_for(document: Document) -> frozenset[str]:
+    """Return the places of those keys that every document has and that are only misspelt in this one."""
+    known = tuple(info.alias or name for name, info in Unrecognized.model_fields.items())
+    unknown = [key for key in document.data if key not in known]
+    meant = {closest(key, known) for key in unknown if key not in FOREIGN}
+    return frozenset(document.where((key,)) for key in meant if key and key not in document.data)
 
 
 def _kind_meant(kinds: Mapping[str, type[Model]], written: object) -> str:
@@ -159,17 +179,21 @@ def validate(model: type[Model], document: Document) -> Model:
     return checked
 
 
-def _examined(model: type[Model], document: Document) -> tuple[Model, tuple[PolicyFault, ...]]:
+def _examined(
+    model: type[Model], document: Document, kinds: Kinds = NO_OTHERS
+) -> tuple[Model, tuple[PolicyFault, ...]]:
     checked, wrong = _checked(model, document)
-    faults = [_fault(model, document, each) for each in wrong]
-    faults += islice(_ambiguous(document, {fault.path for fault in faults}), MAX_FAULTS)
+    faults = [_fault(model, document, each, kinds) for each in wrong]
+    ambiguous = list(islice(_ambiguous(document, {fault.path for fault in faults}), MAX_FAULTS))
+    faults += ambiguous
     if faults and not wrong:
         checked, _ = check_fields(model, document.root)
     broken = list(islice(_broken_rules(checked, ()), MAX_FAULTS))
     faults += (document.fault(path + rule.path, rule.message, rule.hint) for path, rule in broken)
     for path, rule in broken:  # whatever else such a value doesn't fit to may follow from it
         checked = checked.without(path + rule.path)
-    return checked, in_file_order(faults, [document.file])[:MAX_FAULTS]
+    counted = MAX_FAULTS not in {len(ambiguous), len(broken)}
+    return checked, cut_off(in_file_order(faults, [document.file]), counted=counted)
 
 
 def _checked(model: type[Model], document: Document) -> tuple[Model, list[Wrong]]:
@@ -289,11 +313,11 @@ def _broken_rules(value: object, path: Path) -> Iterator[tuple[Path, Broken]]:
 # ------------------------------------------------------------------ wording
 
 
-def _fault(model: type[PolicyModel], document: Document, wrong: Wrong) -> PolicyFault:
+def _fault(model: type[PolicyModel], document: Document, wrong: Wrong, kinds: Kinds) -> PolicyFault:
     """Say what is wrong at one place."""
     path, value = wrong.path, wrong.value
     if wrong.type == UNKNOWN:
-        return _unknown_key(model, document, path)
+        return _unknown_key(model, document, path, kinds)
     if wrong.type == TAG:
         return _unknown_tag(document, wrong)
     schema = schema_at(schema_of(model), path, document.data)
@@ -309,11 +333,33 @@ def _fault(model: type[PolicyModel], document: Document, wrong: Wrong) -> Policy
     return document.fault(path, message, mend(schema, value))
 
 
-def _unknown_key(model: type[PolicyModel], document: Document, path: Path) -> PolicyFault:
-    known = schema_at(schema_of(model), path[:-1], document.data).get("properties", {})
-    foreign = FOREIGN.get(str(path[-1]))
-    guess = f"here that is {foreign}" if foreign else did_you_mean(path[-1], known)
-    return document.key_fault(path, "is not a known key", guess or f"known here: {', '.join(known)}")
+def _unknown_key(model: type[PolicyModel], document: Document, path: Path, kinds: Kinds) -> PolicyFault:
+    known = keys_of(schema_at(schema_of(model), path[:-1], document.data))
+    key = str(path[-1])
+    foreign = FOREIGN.get(key)
+    guess = f"here that is {foreign}" if foreign else did_you_mean(key, known)
+    hint = guess or _belongs(model, kinds, path) or f"known here: {', '.join(known)}"
+    return document.key_fault(path, "is not a known key", hint)
+
+
+def _belongs(model: type[PolicyModel], kinds: Kinds, path: Path) -> str:
+    """Say where else a key is known: in the same kind of document, or in another one; empty for nowhere, and for too many places."""
+    key, here = str(path[-1]), _INDEX.sub("[]", dotted(path[:-1]))
+    own = _homes(model, key)
+    if here in own:  # another form of what stands here takes it
+        return ""
+    named = [f"{place}.{key}" for place in own] or [
+        f"{place}.{key} of a {kind}"
+        for kind, other in kinds.items()
+        if other is not model
+        for place in _homes(other, key)
+    ]
+    return f"it belongs elsewhere: {' or '.join(named)}" if 0 < len(named) <= _MOST_HOMES else ""
+
+
+def _homes(model: type[PolicyModel], key: str) -> list[str]:
+    """List the mappings below the root of a document that take a key."""
+    return list(dict.fromkeys(place for name, place in places_of(model) if name == key and place))
 
 
 def _as_read(written: str, value: object) -> str:

@@ -130,12 +130,12 @@ def template(fleet: Fleet, policies: Sequence[Written], workload: Workload, star
     before = _listed(workload)
     finder = _Finder(workload, starts, before, gpus=fleet.spec.seat.gpus, alone=len(policies) == 1)
     residents, faults, assumed = _residents(finder, _in_order(policies, before))
-    engines = finder.engines(residents)
+    engines = finder.engines(residents, all_known=not faults)
     faults += [
         *_selector_faults(fleet, workload),
         *_gpu_faults(fleet, engines),
         *probe_faults(engines),
-        *_port_faults(policies, residents),
+        *_port_faults(_in_order(policies, before), before),
         *(list(_form_faults(residents, workload)) or _engine_port_faults(residents, workload)),
     ]
     if faults:
@@ -214,12 +214,14 @@ class _Finder:
             ResidentsInvalid: its command is none.
         """
         engine, before = written.policy.spec.engine, self.before.get(written.name)
-        container, command = self._start(written.name)
-        port = engine.port or (before.port if before else None)
+        port = _port(written, before)
+        missing = () if port is not None else (_no_port(written),)
+        try:
+            container, command = self._start(written.name)
+        except PolicyError as error:
+            raise PolicyError((*error.faults, *missing)) from error
         if port is None:
-            message = "is missing: the residents of a seat are told apart by their ports"
-            hint = "choose one that no other policy of its fleets has, such as 8001"
-            raise PolicyError((written.document.fault(_ENGINE_PORT, message, hint),))
+            raise PolicyError(missing)
         line = " ".join(command) if command else container.line if container else ""
         listens = _listens(line, engine.type, before)
         assumption = "" if before else _assumption(written, line, listens or port)
@@ -273,11 +275,30 @@ class _Finder:
         with_gpus = [each for each in containers if each.claims or each.gpus] if self.gpus else []
         return with_gpus or containers
 
-    def engines(self, residents: Sequence[SeatResident]) -> list[Container]:
-        """List the containers that hold engines."""
+    def engines(self, residents: Sequence[SeatResident], *, all_known: bool) -> list[Container]:
+        """List the containers that hold engines.
+
+        Args:
+            residents: those of which it is known how they start.
+            all_known: these are all; if not, the others are in the containers with GPUs, or in the only one.
+        """
         own = {each.container for each in residents}
         shared = self.holders() if any(each.command for each in residents) else ()
+        if not shared and not all_known:
+            likely = [each for each in self.holders() if each.claims or each.gpus]
+            shared = likely or (self.workload.containers if len(self.workload.containers) == 1 else ())
         return [each for each in self.workload.containers if each.name in own or each in shared]
+
+
+def _port(written: Written, before: SeatResident | None) -> int | None:
+    """Return the port of a policy's residents: its own, or what the annotation says; None where neither does."""
+    return written.policy.spec.engine.port or (before.port if before else None)
+
+
+def _no_port(written: Written) -> PolicyFault:
+    message = "is missing: the residents of a seat are told apart by their ports"
+    hint = "choose one that no other policy of its fleets has, such as 8001"
+    return written.document.fault(_ENGINE_PORT, message, hint)
 
 
 def _listens(line: str, engine: EngineType, before: SeatResident | None) -> int | None:
@@ -364,18 +385,16 @@ def _gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs" if count else "no GPU"
 
 
-def _port_faults(policies: Sequence[Written], residents: Sequence[SeatResident]) -> Iterator[PolicyFault]:
-    """Yield the ports of policies that two residents of a seat would have."""
-    documents = {each.name: each.document for each in policies}
+def _port_faults(policies: Sequence[Written], before: Mapping[str, SeatResident]) -> Iterator[PolicyFault]:
+    """Yield the ports of policies that two residents of a seat would have, however these start."""
     taken: dict[int, str] = {}
-    for each in residents:
-        other = taken.setdefault(each.port, each.policy)
-        if other != each.policy:
-            message = (
-                f"port {each.port} is taken by the resident of {other}, and both listen on the same pods"
-            )
+    for each in policies:
+        port = _port(each, before.get(each.name))
+        other = each.name if port is None else taken.setdefault(port, each.name)
+        if other != each.name:
+            message = f"port {port} is taken by the resident of {other}, and both listen on the same pods"
             hint = "give each policy of a fleet a port of its own"
-            yield documents[each.policy].fault(_ENGINE_PORT, message, hint)
+            yield each.document.fault(_ENGINE_PORT, message, hint)
 
 
 def _engine_port_faults(residents: Sequence[SeatResident], workload: Workload) -> Iterator[PolicyFault]:

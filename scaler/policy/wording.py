@@ -96,6 +96,11 @@ def _branches(schema: Schema) -> list[Schema]:
     return [branch for branch in schema.get("anyOf", [schema]) if branch.get("type") != "null"]
 
 
+def keys_of(schema: Schema) -> list[str]:
+    """List the keys that a mapping takes, in each form that it may have."""
+    return list(dict.fromkeys(key for branch in _branches(schema) for key in branch.get("properties", ())))
+
+
 def expectation(schema: Schema) -> str:
     """Say in words what a value must be."""
     if EXPECTS in schema:
@@ -159,8 +164,11 @@ def mend(schema: Schema, value: object) -> str:
 
 def _instead_of_text(schema: Schema, kinds: Collection[object], value: str) -> str:
     """Say what to write instead of a text; empty where nothing can be told from it."""
-    if "enum" in schema and (guess := did_you_mean(value, schema["enum"])):
-        return guess
+    if "enum" in schema:
+        if (ours := FOREIGN_VALUES.get(value)) in schema["enum"]:
+            return f"here that is {ours}"
+        if guess := did_you_mean(value, schema["enum"]):
+            return guess
     if "array" in kinds and _takes(_entry_of(schema), value):
         return f"write [{json.dumps(value, ensure_ascii=False)}]"
     if "boolean" in kinds and value.lower() in _WORDS_FOR_TRUTH:
@@ -288,6 +296,9 @@ FOREIGN: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Words of HorizontalPodAutoscaler and KEDA, and what says the same here."""
+
+FOREIGN_VALUES: Final[Mapping[str, str]] = MappingProxyType({"Pods": "Seats"})
+"""Values of HorizontalPodAutoscaler's `type` of a policy, and what says the same here."""
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

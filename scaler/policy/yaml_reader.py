@@ -29,7 +29,8 @@ from ruamel.yaml.events import (
 )
 
 from scaler.errors import PolicyFault
-from scaler.policy.files import file_fault
+from scaler.policy.files import MAX_FAULTS, MoreFaults, file_fault
+from scaler.policy.visible import UNSEEN, escaped, may_stand, said_of
 
 MAX_NODES: Final = 100_000
 """Values in one file, with aliases counted as often as they are used: more than the largest file holds as people write
@@ -37,8 +38,6 @@ policies, which is about 90,000, and far below a bomb."""
 MAX_LINE: Final = 1 << 17
 """Characters in one line: more than any policy written as JSON in one line has; the parser's time for some of what can
 stand in a line grows with the square of its length."""
-MAX_FAULTS: Final = 100
-"""Faults of one file or document that are told; whoever has more has one fault of another kind."""
 MAX_DEPTH: Final = 50
 """Levels of nesting; the deepest format here needs eight."""
 
@@ -64,8 +63,8 @@ _BEFORE_VALUE = re.compile(r"(?:[:\-]\s+|[\[,]\s*)\Z")
 _HEAD = frozenset({"apiVersion", "kind"})
 """What every document begins with, so that one that repeats it is two."""
 _RENDER_FIRST = "is this a template? Render it first, as `helm template` does"
-_UNSEEN = re.compile("[\x85\u2028\u2029\ufeff]")
-"""YAML 1.2 takes them for letters, many parsers for line breaks or for nothing, and nobody sees them."""
+_BYTE_ORDER_MARK = "\ufeff"
+"""What it is as the first character."""
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What YAML 1.2.2 doesn't allow anywhere (section 5.1)."""
 
@@ -252,9 +251,11 @@ class _Builder:
         for line in self._lines.too_long():
             hint = "is this the right file? If it is JSON, write it in several lines"
             self._fault((line, 1), f"the line is longer than {MAX_LINE:,} characters", hint)
-        for unseen in _UNSEEN.finditer(self._text, 1):  # as the first character it is a byte order mark
-            hint = "remove it; if it is meant, write it as an escape between double quotes"
-            self._fault(unseen.start(), f"holds the invisible character U+{ord(unseen[0]):04X}", hint)
+        for unseen in UNSEEN.finditer(self._text):
+            line, column = self._lines.place(unseen.start())
+            head = self._lines.text(line)[: column - 1]
+            if not may_stand(unseen[0], head) and (unseen.start() or unseen[0] != _BYTE_ORDER_MARK):
+                self._fault((line, column), *said_of(unseen[0], head))
         for found in _NOT_ALLOWED.finditer(self._text):
             hint = "" if ord(found[0]) else "is the file UTF-16? Save it with the encoding UTF-8"
             self._fault(found.start(), f"the character U+{ord(found[0]):04X} is not allowed in YAML", hint)
@@ -555,10 +556,11 @@ class _Builder:
         return _Unreadable(index)
 
     def _fault(self, where: Event | int | tuple[int, int], message: str, hint: str = "") -> None:
+        if len(self.faults) >= MAX_FAULTS:
+            self.faults.append(MoreFaults(self.faults[-1], 1, counted=False))
+            raise _GiveUp
         line, column = where if isinstance(where, tuple) else self._place(where)
         self.faults.append(file_fault(self._file, message, hint, line=line, column=column))
-        if len(self.faults) >= MAX_FAULTS:
-            raise _GiveUp
 
     def _index(self, event: Event) -> int:
         index: int = event.start_mark.index
@@ -627,7 +629,7 @@ def show(value: object) -> str:
             return "true" if value else "false"
         case str():
             short = value if len(value) <= 60 else value[:57] + "…"  # noqa: PLR2004 - what fits a line
-            return '"' + short.replace("\n", "\\n") + '"'
+            return f'"{escaped(short)}"'
         case dict() | list():
             kind = "mapping" if isinstance(value, dict) else "list"
             return f"a {kind}" if value else f"an empty {kind}"

@@ -23,8 +23,10 @@ from scaler.policy.lint.findings import SECONDS, Figure, Term
 from scaler.policy.lint.lending import lendable
 from scaler.policy.lint.resizing import Resizing, growing, shrinking
 from scaler.policy.lint.subject import Subject, most_serving
-from scaler.policy.scaling_policy import ScalingPolicy
+from scaler.policy.scaling_policy import EngineType, ScalingPolicy
 
+ON_THE_REFERENCE_ENGINE: Final = "measured on the reference engine"
+"""What the origin of a promotion's time says where the engine is another one."""
 _MIB_PER_GIB: Final = 1024
 _BLIND: Final = "no signal sees its requests"
 _BORROWS: Final = "beyond serving.min preemptible work only borrows seats"
@@ -63,6 +65,8 @@ def promotion(
     rounds = math.ceil(residents / MOST_PROMOTIONS)
     seconds = subject.assumptions.promotion_milliseconds / 1000 * rounds
     origin = "assumption promotionMilliseconds"
+    if policy.spec.engine.type is not EngineType.REFERENCE and measured_elsewhere(subject):
+        origin += f", {ON_THE_REFERENCE_ENGINE}"
     if rounds > 1:
         origin += f" × {rounds}, {MOST_PROMOTIONS} at once"
     terms = [
@@ -78,6 +82,11 @@ def promotion(
             Term(name="KV memory", value=kv / _MIB_PER_GIB * KV_SECONDS_PER_GIB, unit=SECONDS, origin=origin)
         )
     return terms
+
+
+def measured_elsewhere(subject: Subject) -> bool:
+    """Whether the time of a promotion is the default: what was measured, on the reference engine and no other."""
+    return "promotion_milliseconds" not in subject.assumptions.model_fields_set
 
 
 def ready_seat(subject: Subject, policy: ScalingPolicy) -> Figure:

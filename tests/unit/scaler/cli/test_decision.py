@@ -305,6 +305,27 @@ def test_a_record_of_another_version_is_said(capsys: pytest.CaptureFixture[str],
     assert err.startswith("error: the decision can't be read: decision: Field required")
 
 
+@pytest.mark.parametrize("command", ["list", "explain"])
+def test_a_file_that_is_no_ledger_ends_with_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "hostname").write_text("somewhere\n", encoding="utf-8")
+    code, out, err = run(capsys, "decision", command, "--file", str(tmp_path / "hostname"))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {tmp_path}/hostname is no ledger: line 1 is no JSON\n")
+
+
+def test_a_directory_that_is_named_as_the_ledger_is_told_its_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, _, err = run(capsys, "decision", "list", "--file", str(tmp_path))
+    assert code == 2
+    assert err == (
+        f"error: {tmp_path} is a directory\n\n"
+        f"hint: a state directory is given with its option: --state-dir {tmp_path}\n\n"
+    )
+
+
 def test_a_file_that_is_no_text_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "decisions.jsonl").write_bytes(b"\xff\xfe\n")
     code, _, err = run(capsys, "decision", "list", "--state-dir", str(tmp_path))

@@ -114,6 +114,55 @@ def test_the_first_difference_is_named_and_ends_with_1(
     assert out.endswith(" ticks before it were replayed, and 31 decisions compared\n")
 
 
+def test_a_difference_in_what_was_remembered_is_told_by_its_field(
+    capsys: pytest.CaptureFixture[str], state: Path
+) -> None:
+    written = lines(150)
+    victim = [line for line in written if "start" in line][1]
+    victim["start"]["memory"]["policies"]["chat"]["fedSince"] = 7.5
+    write(written)
+    code, out, _ = run(capsys, ".")
+    assert code == 1
+    assert ") differs: policy chat, memory.fedSince: the ledger says 7.5, the replay 10.5\n" in out
+
+
+@pytest.mark.parametrize(
+    ("index", "line", "code", "said"),
+    [
+        pytest.param(
+            9,
+            "{",
+            1,
+            "decisions.jsonl:10: the line is torn, and is passed over\n1 tick is missing",
+            id="torn",
+        ),
+        pytest.param(
+            9,
+            "x",
+            1,
+            "decisions.jsonl:10: the line is no JSON, and is passed over\n1 tick is missing",
+            id="no-json",
+        ),
+        pytest.param(
+            9, "3", 1, "decisions.jsonl:10: the line is no JSON object, and is passed over\n", id="no-object"
+        ),
+        pytest.param(
+            119, '{"a', 0, "decisions.jsonl:120: the last line is torn, and is passed over\n", id="the-last"
+        ),
+        pytest.param(0, "x", 2, "error: decisions.jsonl is no ledger: line 1 is no JSON\n", id="the-first"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(
+    capsys: pytest.CaptureFixture[str], state: Path, index: int, line: str, code: int, said: str
+) -> None:
+    written = [json.dumps(each) for each in lines()]
+    written[index] = line
+    Path("decisions.jsonl").write_text("\n".join(written), "utf-8")
+    found, _, err = run(capsys, "decisions.jsonl")
+    assert found == code
+    assert err.startswith(said)
+
+
 def test_json_holds_the_difference(capsys: pytest.CaptureFixture[str], state: Path) -> None:
     written = lines()
     written[0]["decision"]["fleets"]["spares"]["total"] = 9

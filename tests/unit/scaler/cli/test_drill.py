@@ -1,5 +1,6 @@
 """What `emberpool drill` says of its options, before anything runs."""
 
+import io
 import json
 from pathlib import Path
 
@@ -88,6 +89,19 @@ def test_a_drill_that_can_be_run_is_told_as_data(capsys: pytest.CaptureFixture[s
         ["baseline", "burst", "decay", "after"],
         12,
     )
+
+
+def test_a_drill_is_read_from_stdin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(SMOKE).read_bytes())))
+    code, out, err = run(capsys, "validate", "-")
+    assert (code, err) == (0, "")
+    assert out.startswith("ok: 1 model, 4 stages, 12 s of load")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"kind: Fleet")))
+    code, _, err = run(capsys, "validate", "-")
+    assert code == 2
+    assert err.startswith("error: stdin:1:")
 
 
 def test_all_faults_of_a_drill_are_told_as_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

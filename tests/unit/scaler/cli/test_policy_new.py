@@ -372,6 +372,37 @@ def test_a_name_that_is_taken_is_found_beside(capsys: pytest.CaptureFixture[str]
     assert "the ScalingPolicy chat is already defined in chat.yaml:" in err
 
 
+def test_more_spares_than_seats_are_told_of_the_spares(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "chat", *NUMBERS, "--spare", "7")
+    assert code == 2
+    assert err.startswith("error: --spare 7 is more than --max-seats 6\n")
+
+
+def test_a_failed_dry_run_is_not_told_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = ["--max-seats", "2", "--spare", "2", "--serving-min", "1", "--target-in-flight", "8"]
+    code, _, err = run(capsys, "chat", *numbers, "--dry-run")
+    assert code == 2
+    assert err.endswith("\nnothing was written\n")
+
+
+@pytest.mark.parametrize("engine", ["SGLang", "Generic"])
+def test_an_engine_that_is_not_acted_on_is_said(capsys: pytest.CaptureFixture[str], engine: str) -> None:
+    _, _, err = run(capsys, "chat", *NUMBERS, "--engine", engine)
+    assert err.startswith(
+        f"warning: --engine {engine} is not acted on yet: agents can't drive such an engine\n"
+    )
+
+
+def test_the_first_token_of_work_that_can_wait_can_be_measured_and_missed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(capsys, "chat", *NUMBERS, "--preemptible")
+    main(["policy", "lint", "chat.yaml"])
+    out = capsys.readouterr().out
+    assert "[NothingToLend]" in out
+    assert out.count("warning: ") == 1
+
+
 def test_help_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0

@@ -29,6 +29,16 @@ def test_a_usable_set_is_told_with_its_hash_and_names(
     assert body == {"valid": True, "faults": [], "warnings": [], "fleets": ["spares"], "policies": ["chat"]}
 
 
+def test_faults_beyond_a_hundred_are_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(fleet() + "\n".join(f"key{number}: 1" for number in range(150)), "utf-8")
+    code, out = validated(capsys, file, "json")
+    body = json.loads(out)
+    assert (code, len(body["faults"]), body["moreFaults"]) == (2, 100, 50)
+    assert main(["policy", "validate", str(file)]) == 2
+    assert capsys.readouterr().err.endswith(": and 50 more, which are told once these are mended\n\n")
+
+
 def test_faults_are_told_with_their_places(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(fleet(maxSeats="1:30"), "utf-8")
@@ -46,6 +56,7 @@ def test_faults_are_told_with_their_places(capsys: pytest.CaptureFixture[str], t
                 "hint": "YAML 1.2 reads 1:30 as text: write 90 if that is meant",
             }
         ],
+        "moreFaults": 0,
         "warnings": [],
     }
     again, yaml = validated(capsys, file, "yaml")

@@ -35,6 +35,7 @@ def applicant(name: str, *places: Place, **more: object) -> Applicant:
         "starving_since": math.inf,
         "sheltered": False,
         "owed": 0,
+        "present": 0.0,
     }
     return Applicant(name=PolicyName(name), places=places, **(options | more))  # type: ignore[arg-type]
 

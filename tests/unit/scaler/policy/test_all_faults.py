@@ -217,7 +217,7 @@ def told(files: dict[str, str]) -> list[str]:
                 "a.yaml": OWN.replace("emberpool.dev/v1alpha1", "apps/v1").replace("Fleet", "Deployment"),
                 "b.yaml": policy("chat", ""),
             },
-            ["a.yaml:1:13: apiVersion", "a.yaml:2:7: kind", "b.yaml:5:19: spec.fleets[0].name"],
+            ["a.yaml:1:13: apiVersion", "b.yaml:5:19: spec.fleets[0].name"],
             id="another project",
         ),
         pytest.param(
@@ -396,6 +396,16 @@ def told(files: dict[str, str]) -> list[str]:
             id="ambiguous",
         ),
         pytest.param(
+            {"a.yaml": fleet("own", "{maxSeat: 4, target: {nam: a}}")},
+            ["a.yaml:4:8: spec.maxSeat", "a.yaml:4:29: spec.target.nam"],
+            id="misspelt required keys aren't missed",
+        ),
+        pytest.param(
+            {"a.yaml": OWN.replace("kind", "kid").replace("apiVersion", "apiversion")},
+            ["a.yaml:1:1: apiversion", "a.yaml:2:1: kid"],
+            id="misspelt keys of every document aren't missed",
+        ),
+        pytest.param(
             {"a.yaml": "a: \u2028\n\ufeffb: 1\n", "b.yaml": OWN.replace("4", "four")},
             [
                 "a.yaml:1:4: holds the invisible character U+2028",
@@ -408,3 +418,37 @@ def told(files: dict[str, str]) -> list[str]:
 )
 def test_all_faults_are_told_in_the_order_of_the_files(files: dict[str, str], expected: list[str]) -> None:
     assert told(files) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (fleet("own", "{maxSeats: 4, target: {name: a, foo: 1}}"), "known here: apiVersion, kind, name"),
+        (fleet("own", "{maxSeats: 4, target: {name: a, nam: 1}}"), "did you mean name?"),
+        (fleet("own", "{maxSeats: 4, costPerGpuHour: {cents: 1, foo: 1}}"), "known here: cents, currency"),
+        (
+            fleet("own", "{maxSeats: 4, serving: {min: 1}}"),
+            "it belongs elsewhere: spec.serving of a ScalingPolicy",
+        ),
+        (OWN + "---\n" + policy("p", "  maxSeats: 3\n"), "it belongs elsewhere: spec.maxSeats of a Fleet"),
+        (
+            OWN + "---\n" + policy("p", "  targetInFlight: 3\n"),
+            "it belongs elsewhere: spec.fleets[].targetInFlight",
+        ),
+        (OWN + "---\n" + policy("p", "  min: 3\n"), "it belongs elsewhere: spec.serving.min"),
+        (
+            OWN
+            + "---\n"
+            + policy("p", "  signals: [{name: a, type: RedisList, key: x, authorization: {}}]\n"),
+            "known here: name, key, server, intervalMilliseconds, timeoutMilliseconds, type",
+        ),
+        (
+            fleet("own", "{maxSeats: 4, scaleUp: {policies: [{type: Pods, value: 1, periodSeconds: 60}]}}"),
+            "here that is Seats",
+        ),
+    ],
+)
+def test_a_word_that_is_unknown_where_it_stands_comes_with_its_mend(text: str, hint: str) -> None:
+    with pytest.raises(PolicyError) as raised:
+        compile_contents([parse(text, "a.yaml")])
+    assert [fault.hint for fault in raised.value.faults] == [hint]

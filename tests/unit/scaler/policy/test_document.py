@@ -91,6 +91,18 @@ def test_scalars_follow_the_core_schema(text: str, expected: object) -> None:
             'a: 1\n"a": 2', ['2:1: the key "a" appears twice, first in line 1'], id="duplicate-in-quotes"
         ),
         pytest.param("a: b\u2028c: d", ["1:5: holds the invisible character U+2028"], id="line-separator"),
+        pytest.param("a: 1\u200b", ["1:5: holds the invisible character U+200B"], id="zero-width-space"),
+        pytest.param("a\u00ad: 1", ["1:2: holds the invisible character U+00AD"], id="soft-hyphen-in-a-key"),
+        pytest.param(
+            "a: 1 # \u202e", ["1:8: holds the invisible character U+202E"], id="turns-a-comment-round"
+        ),
+        pytest.param("a: '\u2066x'", ["1:5: holds the invisible character U+2066"], id="isolate"),
+        pytest.param(
+            "a:\n \u00a0b: 1", ["2:2: the indentation holds the no-break space U+00A0"], id="indentation"
+        ),
+        pytest.param("a:\u00a01", ["1:3: holds the no-break space U+00A0"], id="no-break-space"),
+        pytest.param("a: 1\u3000", ["1:5: holds the space U+3000, which is no plain one"], id="wide-space"),
+        pytest.param("a: '# \u00a0'", ["1:7: holds the no-break space U+00A0"], id="no-comment-in-quotes"),
         pytest.param("a: \ufeffb", ["1:4: holds the invisible character U+FEFF"], id="mark-inside"),
         pytest.param(
             "a: *",
@@ -312,7 +324,9 @@ def test_what_grows_out_of_hand_is_refused_within_a_second(text: str, expected: 
 
 
 def test_faults_without_end_are_cut_off() -> None:
-    assert len(faults("a: 1\n" * 1000)) == MAX_FAULTS
+    found = faults("a: 1\n" * 1000)
+    assert len(found) == MAX_FAULTS + 1
+    assert found[-1] == "101:1: and at least 1 more, which are told once these are mended"
 
 
 @pytest.mark.parametrize(

@@ -635,6 +635,17 @@ def test_what_keeps_pods_from_being_seats_is_said_with_its_place_and_mend(
     assert faults(policies, manifest, Starts(**starts)) == expected
 
 
+def test_gpus_and_ports_are_looked_at_where_nothing_says_how_residents_start() -> None:
+    manifest = MANIFEST.replace("gpu: 1", "gpu: 2").replace("name: chat", "name: engines")
+    found = faults(TWO.replace(", port: 8002", ""), manifest)
+    assert [fault.split(": ")[1] for fault in found] == [
+        "spec.template.spec.containers",
+        "spec.template.spec.containers",
+        "spec.engine.port",
+        "spec.template.spec.containers[0].resources.limits.nvidia.com/gpu",
+    ]
+
+
 def test_all_faults_come_at_once() -> None:
     manifest = MANIFEST.replace("gpu: 1", "gpu: 2").replace(
         "          args", "          livenessProbe: {}\n          args"
@@ -652,9 +663,9 @@ def test_all_faults_come_at_once() -> None:
 
 
 def test_an_annotation_that_cant_be_read_is_a_fault_at_its_place() -> None:
-    (fault,) = faults(ONE, annotated('[{"policy":"chat","ports":8001}]'))[:1]
+    fault = faults(ONE, annotated('[{"policy":"chat","ports":8001}]'))[-1]
     assert fault.startswith(
-        "m.yaml:9:34: spec.template.metadata.annotations.emberpool.dev/residents[0].port: is missing"
+        "m.yaml:9:34: spec.template.metadata.annotations.emberpool.dev/residents[0].ports: is not a known key"
     )
 
 
