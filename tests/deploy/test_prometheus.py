@@ -53,6 +53,7 @@ SCENARIO = "policies/drills/smoke.yaml"
 DRILL_JOB = "emberpool-drill"
 LONGEST_SECONDS = 75.0
 """The whole proof; it takes about half of that on two quiet cores."""
+_STEP_SECONDS = 1
 TOKEN = "EMBERPOOL_AGENT_TOKEN"  # a variable's name
 T = TypeVar("T")
 
@@ -122,8 +123,18 @@ class Prometheus:
         return [target["health"] for target in targets] == ["up"] * pages
 
     def values(self, expr: str, end: float) -> list[float]:
-        """All numbers that a query gives at any second from the start until `end`."""
-        found = self.api("query_range", query=expr, start=f"{self.started:.3f}", end=f"{end:.3f}", step="1s")
+        """All numbers that a query gives at any second from the start until `end` has passed.
+
+        The verdict may be scraped less than a second before the drill ends, and no step of the query may fall between.
+        """
+        last = end + _STEP_SECONDS
+        found = self.api(
+            "query_range",
+            query=expr,
+            start=f"{self.started:.3f}",
+            end=f"{last:.3f}",
+            step=f"{_STEP_SECONDS}s",
+        )
         numbers = [float(value) for series in found["result"] for _, value in series["values"]]
         return [number for number in numbers if not math.isnan(number)]
 
