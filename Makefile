@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast test-vllm lint format types contracts generate bench-core bench-exposition bench-guard bench-law bench-policy clean
+.PHONY: help install drill local test test-fast test-vllm lint format types contracts generate bench-core bench-exposition bench-guard bench-law bench-policy bench-signals clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,10 @@ bench-law: $(VENV)/.installed ## compare the law with HPA's and KPA's rules on r
 bench-policy: $(VENV)/.installed ## time reading 500 policies, and what a reload of them delays
 	$(BIN)/python -m scaler.policy.bench.reading
 	$(BIN)/python -m scaler.runtime.bench.reload
+
+bench-signals: $(VENV)/.installed ## what reading 200 engines' pages each 250 ms costs, and 1,000 each second
+	$(BIN)/python -m scaler.signals.bench.scrape --engines 200 --interval 250
+	$(BIN)/python -m scaler.signals.bench.scrape --engines 1000 --interval 1000
 
 clean: ## remove what `make` made
 	rm -rf $(VENV) .emberpool .mypy_cache .ruff_cache .pytest_cache .hypothesis drill-report bench-report
