@@ -4,9 +4,10 @@ Seats are handed out in rounds, each in order of priority:
 
 1. what policies in Hold have: nothing is taken from them
 2. every policy's floor: nobody goes below it for another's burst
-3. per priority class: first what a fallback promises to a policy in Hold, then what requests that are here take (nobody's
-   memory of demand keeps a seat from somebody else's request), then what demand calls for now (`need`), then what is only kept for a while longer (`keep`: a
-   burst's answer, the demote window), then seats that replace lost ones of an answer that may not fall (`answer`)
+3. per priority class: first what a fallback promises to a policy in Hold, then what requests that are here take
+   (`present`: nobody's memory of demand keeps a seat from somebody else's request), then what demand calls for now
+   (`need`), then what is only kept for a while longer (`keep`: a burst's answer, the demote window), then seats that
+   replace lost ones of an answer that may not fall (`answer`)
 4. what the short window would like outside burst (`overflow`), from seats that nobody has any use for: with a spare
    seat idle nobody waits for the mean to rise
 5. what those who borrow want beyond their floor, from what is left above the spares that people asked for; rounds 1, 3

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from scaler.core.allocate import Applicant, allocate
 from scaler.core.assess import Assessment, Sight, applicant, assess, wakeups
+from scaler.core.islands import first_of_each_name
 from scaler.core.memory import FleetMemory, Memory, Order, PolicyMemory
 from scaler.core.model import (
     NO_FLOOR,
@@ -73,12 +74,12 @@ def decide(
         the decision, and the memory for the next call.
     """
     at = now if math.isfinite(now) and now > memory.at else memory.at
-    specs = {fleet.name: fleet for fleet in reversed(fleets)}
+    specs = {fleet.name: fleet for fleet in first_of_each_name(fleets)}
     views = {name: view for name in specs if (view := _view(name, snapshot, memory)) is not None}
     pools: dict[FleetName, Pool] = {}
     assessments = [
         _assess(spec, snapshot, memory, _offers(spec, specs, views, pools), at)
-        for spec in _first_of_each_name(policies)
+        for spec in first_of_each_name(policies)
     ]
     applicants = [applicant(assessment, at) for assessment in assessments]
     allocate(applicants)
@@ -100,13 +101,6 @@ def decide(
         fleets=MappingProxyType(remembered),
         learned=MappingProxyType({n: rises for n, rises in memory.learned.items() if n not in remembered}),
     )
-
-
-def _first_of_each_name(policies: Iterable[PolicySpec]) -> list[PolicySpec]:
-    unique: dict[str, PolicySpec] = {}
-    for policy in policies:
-        unique.setdefault(policy.name, policy)
-    return list(unique.values())
 
 
 def _view(name: FleetName, snapshot: Snapshot, memory: Memory) -> FleetView | None:

@@ -43,8 +43,8 @@ def islands(policies: Sequence[PolicySpec], fleets: Sequence[FleetSpec]) -> tupl
     Of two policies, or two fleets, of one name the first counts, as in `decide`. A fleet that no policy names is an
     island by itself, and so are the policies of a fleet that isn't there.
     """
-    named = _first_of_each_name(policies)
-    there = _first_of_each_name(fleets)
+    named = first_of_each_name(policies)
+    there = first_of_each_name(fleets)
     coasts = _Coasts()
     for fleet in there:
         coasts.of(fleet.name)
@@ -62,7 +62,8 @@ def islands(policies: Sequence[PolicySpec], fleets: Sequence[FleetSpec]) -> tupl
 _Named = TypeVar("_Named", PolicySpec, FleetSpec)
 
 
-def _first_of_each_name(specs: Iterable[_Named]) -> list[_Named]:
+def first_of_each_name(specs: Iterable[_Named]) -> list[_Named]:
+    """Return the specs without those whose name another before them has."""
     unique: dict[str, _Named] = {}
     for spec in specs:
         unique.setdefault(spec.name, spec)

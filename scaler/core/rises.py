@@ -1,8 +1,9 @@
 """How fast demand rises: the history from which a fleet with automatic spares learns how many it needs.
 
 A spare seat is there for what rises before a new seat has started. So the law watches, per fleet, the demand of all its
-policies together, what was refused for lack of room included, in its seats, and notes for every stretch of one replenish time by how much it rose within so long.
-The spare target is a quantile of these notes over the look-back: enough spares for that share of the stretches.
+policies together, what was refused for lack of room included, in its seats, and notes for every stretch of one replenish
+time by how much it rose within so long. The spare target is a quantile of these notes over the look-back: enough spares
+for that share of the stretches.
 
 The history is bounded: one histogram a day, whose bins are exact up to 64 seats and at most an eighth too wide above.
 """

@@ -5,15 +5,15 @@ can be verified beyond what the guard in front of it says.
 """
 
 from types import MappingProxyType
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 from warmpool.engines.capabilities import Capabilities, Capability, Change, Finding, Ground, Verification
-from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.evidence import Evidence
+from warmpool.engines.guarded import GuardedEngine
 from warmpool.engines.guards import Guard, require_empty
 from warmpool.engines.pages import SGLANG, VLLM, parse_load
-from warmpool.engines.port import EngineLoad, GuardState, KvWhenPaused, Startup
+from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.transport import Transport
 from warmpool.engines.trials import PROMPT, refused, token_ids_refused_by, tried
 from warmpool.errors import EngineError, EngineLost, EngineUnfit
@@ -22,7 +22,7 @@ _NOT_YET: Final = 503
 _NO_PAUSE: Final = "a Generic engine has no route for it; it can only be kept out of rotation"
 
 
-class GenericEngine:
+class GenericEngine(GuardedEngine):
     """One OpenAI-compatible server. Belongs to the event loop in which it was made.
 
     Args:
@@ -34,22 +34,7 @@ class GenericEngine:
     kind: ClassVar[str] = "Generic"
 
     def __init__(self, control: str, *, model: str, guard: Guard) -> None:
-        self._transport = Transport(control)
-        self._completions = Completions(self._transport, model)
-        self._guard = guard
-
-    async def __aenter__(self) -> Self:
-        """Return the engine itself."""
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Close the connections."""
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections to it. The engine itself goes on."""
-        await self._guard.disconnect()
-        await self._transport.close()
+        super().__init__(Transport(control), model=model, guard=guard)
 
     async def startup(self, *, deadline: Deadline) -> Startup:
         """Ask `/health`, and `/v1/models` where there is none; 503 means not yet."""
@@ -60,10 +45,6 @@ class GenericEngine:
             return Startup(ready=False, phase="loading")
         answer.checked()
         return Startup(ready=True)
-
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
-        """Generate `tokens` tokens greedily, past the guard. A server that tells no token ids can't be proven."""
-        return await self._completions.tokens(prompt, tokens, deadline)
 
     def assume(self, *, kv_released: bool) -> None:
         """Do nothing: its KV memory never leaves."""
@@ -116,22 +97,6 @@ class GenericEngine:
         evidence.told("GET /v1/models: answered")
         evidence.untold("whether it computes can't be asked; the canary shows it")
         return evidence.verification()
-
-    async def guard(self, *, deadline: Deadline) -> GuardState:
-        """Ask the guard for its state."""
-        return await self._guard.state(deadline=deadline)
-
-    async def open_guard(self, *, deadline: Deadline) -> None:
-        """Let requests through from now on. Idempotent."""
-        await self._guard.open(deadline=deadline)
-
-    async def close_guard(self, *, deadline: Deadline) -> GuardState:
-        """Refuse new requests from now on. Idempotent. Returns what is still in flight."""
-        return await self._guard.close(deadline=deadline)
-
-    async def abort(self, *, deadline: Deadline) -> None:
-        """End all requests in flight early; each gets a well-formed error."""
-        await self._guard.abort(deadline=deadline)
 
     async def load(self, *, deadline: Deadline) -> EngineLoad:
         """Read running and waiting requests from `/metrics`, if it uses vLLM's or SGLang's names.

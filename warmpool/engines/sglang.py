@@ -7,16 +7,16 @@ and frees nothing without `--enable-memory-saver`, and ends the server when anyt
 after each order, and never takes memory of which it doesn't know that it is away.
 """
 
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from warmpool.engines.capabilities import Capabilities, Change, Verification
-from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.drain import until_idle
 from warmpool.engines.evidence import Evidence
+from warmpool.engines.guarded import GuardedEngine
 from warmpool.engines.guards import Guard, require_empty
 from warmpool.engines.kv_memory import Kv
-from warmpool.engines.port import EngineLoad, GuardState, KvWhenPaused, Startup
+from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.sglang_controls import SglangControls
 from warmpool.engines.sglang_probe import SglangProbe
 from warmpool.engines.transport import Transport
@@ -27,7 +27,7 @@ _MOST_GIB: Final = 2**20
 _GIB: Final = 2**30  # SGLang's memory figures are in these, rounded to a thousandth
 
 
-class SglangEngine:
+class SglangEngine(GuardedEngine):
     """One SGLang over HTTP. Belongs to the event loop in which it was made.
 
     Args:
@@ -39,23 +39,8 @@ class SglangEngine:
     kind: ClassVar[str] = "SGLang"
 
     def __init__(self, control: str, *, model: str, guard: Guard) -> None:
-        self._transport = Transport(control)
+        super().__init__(Transport(control), model=model, guard=guard)
         self._controls = SglangControls(self._transport)
-        self._completions = Completions(self._transport, model)
-        self._guard = guard
-
-    async def __aenter__(self) -> Self:
-        """Return the engine itself."""
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Close the connections."""
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections to it. The engine itself goes on."""
-        await self._guard.disconnect()
-        await self._transport.close()
 
     async def startup(self, *, deadline: Deadline) -> Startup:
         """Ask `/ready`, and `/health` where there is none; only before it has ever been paused, for both mean that too."""
@@ -69,10 +54,6 @@ class SglangEngine:
         return Startup(
             ready=True, kv_bytes=_bytes(usage.get("kvcache")), weights_bytes=_bytes(usage.get("weight"))
         )
-
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
-        """Generate `tokens` tokens greedily, past the guard."""
-        return await self._completions.tokens(prompt, tokens, deadline)
 
     def assume(self, *, kv_released: bool) -> None:
         """Tell the adapter where the KV memory of an engine is that somebody else has driven before."""
@@ -143,22 +124,6 @@ class SglangEngine:
         else:
             evidence.told("GET /ready: 200")
         return evidence.verification()
-
-    async def guard(self, *, deadline: Deadline) -> GuardState:
-        """Ask the guard for its state."""
-        return await self._guard.state(deadline=deadline)
-
-    async def open_guard(self, *, deadline: Deadline) -> None:
-        """Let requests through from now on. Idempotent."""
-        await self._guard.open(deadline=deadline)
-
-    async def close_guard(self, *, deadline: Deadline) -> GuardState:
-        """Refuse new requests from now on. Idempotent. Returns what is still in flight."""
-        return await self._guard.close(deadline=deadline)
-
-    async def abort(self, *, deadline: Deadline) -> None:
-        """End all requests in flight early; each gets a well-formed error."""
-        await self._guard.abort(deadline=deadline)
 
     async def load(self, *, deadline: Deadline) -> EngineLoad:
         """Ask its scheduler for running and waiting requests."""

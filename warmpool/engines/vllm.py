@@ -6,17 +6,17 @@ Facts about the routes are in `warmpool.engines.vllm_controls`. `/health` is 200
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from warmpool.engines.capabilities import Capabilities, Capability, Change, Ground, Verification
-from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.drain import until_idle
 from warmpool.engines.evidence import Evidence
+from warmpool.engines.guarded import GuardedEngine
 from warmpool.engines.guards import Guard, OwnGuard, require_empty
 from warmpool.engines.kv_memory import Kv
 from warmpool.engines.pages import kv_memory_bytes, parse_load, weights_away
-from warmpool.engines.port import EngineLoad, GuardState, KvWhenPaused, Startup
+from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.transport import Transport
 from warmpool.engines.vllm_controls import VllmControls
 from warmpool.engines.vllm_probe import VllmProbe
@@ -28,7 +28,7 @@ _SETTLE_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 0.01
 
 
-class VllmEngine:
+class VllmEngine(GuardedEngine):
     """One vLLM over HTTP. Belongs to the event loop in which it was made.
 
     Args:
@@ -42,24 +42,10 @@ class VllmEngine:
     """Whether `/is_sleeping` tells released KV memory from a mere pause."""
 
     def __init__(self, control: str, *, model: str, guard: Guard | None = None) -> None:
-        self._transport = Transport(control)
-        self._controls = VllmControls(self._transport)
-        self._completions = Completions(self._transport, model)
-        self._guard: Guard = OwnGuard(self._transport) if guard is None else guard
+        transport = Transport(control)
+        super().__init__(transport, model=model, guard=OwnGuard(transport) if guard is None else guard)
+        self._controls = VllmControls(transport)
         self._waits = True  # for what runs, when told to; until a probe has seen that it doesn't
-
-    async def __aenter__(self) -> Self:
-        """Return the engine itself."""
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Close the connections."""
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections to it. The engine itself goes on."""
-        await self._guard.disconnect()
-        await self._transport.close()
 
     async def startup(self, *, deadline: Deadline) -> Startup:
         """Ask how far it has come: `/health`, and once that is 200 what it tells of itself."""
@@ -71,10 +57,6 @@ class VllmEngine:
         if told.missing:
             return Startup(ready=True, kv_bytes=await self._kv_bytes(deadline))
         return _startup(told.checked().json())
-
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
-        """Generate `tokens` tokens greedily, past the guard."""
-        return await self._completions.tokens(prompt, tokens, deadline)
 
     def assume(self, *, kv_released: bool) -> None:
         """Tell the adapter where the KV memory of an engine is that somebody else has driven before."""
@@ -121,22 +103,6 @@ class VllmEngine:
         if sleeping is False:
             evidence.told("GET /is_sleeping: false")
         return evidence.verification()
-
-    async def guard(self, *, deadline: Deadline) -> GuardState:
-        """Ask the guard for its state."""
-        return await self._guard.state(deadline=deadline)
-
-    async def open_guard(self, *, deadline: Deadline) -> None:
-        """Let requests through from now on, and verify it. Idempotent."""
-        await self._guard.open(deadline=deadline)
-
-    async def close_guard(self, *, deadline: Deadline) -> GuardState:
-        """Refuse new requests from now on, and verify it. Idempotent. Returns what is still in flight."""
-        return await self._guard.close(deadline=deadline)
-
-    async def abort(self, *, deadline: Deadline) -> None:
-        """End all requests in flight early; each gets a well-formed error."""
-        await self._guard.abort(deadline=deadline)
 
     async def load(self, *, deadline: Deadline) -> EngineLoad:
         """Read running and waiting requests from `/metrics`."""

@@ -1,0 +1,57 @@
+"""What all adapters have in common: connections to one engine, its completions past the guard, and the guard's orders."""
+
+from typing import Self
+
+from warmpool.engines.completions import Completions
+from warmpool.engines.deadline import Deadline
+from warmpool.engines.guards import Guard
+from warmpool.engines.port import GuardState
+from warmpool.engines.transport import Transport
+
+
+class GuardedEngine:
+    """One engine behind a guard. Belongs to the event loop in which it was made.
+
+    Args:
+        transport: its control listener, which never leaves the seat.
+        model: the name that its completions route knows it by.
+        guard: what stands in front of it.
+    """
+
+    def __init__(self, transport: Transport, *, model: str, guard: Guard) -> None:
+        self._transport = transport
+        self._completions = Completions(transport, model)
+        self._guard = guard
+
+    async def __aenter__(self) -> Self:
+        """Return the engine itself."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections to it. The engine itself goes on."""
+        await self._guard.disconnect()
+        await self._transport.close()
+
+    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
+        """Generate `tokens` tokens greedily, past the guard. A server that tells no token ids can't be proven."""
+        return await self._completions.tokens(prompt, tokens, deadline)
+
+    async def guard(self, *, deadline: Deadline) -> GuardState:
+        """Ask the guard for its state."""
+        return await self._guard.state(deadline=deadline)
+
+    async def open_guard(self, *, deadline: Deadline) -> None:
+        """Let requests through from now on. Idempotent."""
+        await self._guard.open(deadline=deadline)
+
+    async def close_guard(self, *, deadline: Deadline) -> GuardState:
+        """Refuse new requests from now on. Idempotent. Returns what is still in flight."""
+        return await self._guard.close(deadline=deadline)
+
+    async def abort(self, *, deadline: Deadline) -> None:
+        """End all requests in flight early; each gets a well-formed error."""
+        await self._guard.abort(deadline=deadline)
