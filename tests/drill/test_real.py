@@ -115,7 +115,7 @@ def test_a_whole_drill_fails_no_request_and_shows_its_pages_while_it_runs(tmp_pa
 
 
 def test_killing_a_serving_engine_in_mid_burst_loses_only_what_had_begun(tmp_path: Path) -> None:
-    arguments = ("policies/drills/kill-engine.yaml", "--arm", "warm", "--out", str(tmp_path / "out"))
+    arguments = ("tests/drill/kill.yaml", "--arm", "warm", "--out", str(tmp_path / "out"))
     done = emberpool("drill", "run", *arguments)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in (tmp_path / "out" / "events-warm.jsonl").read_text().splitlines()]

@@ -132,7 +132,8 @@ async def test_an_abort_ends_the_generation_too(
         await engine.abort(deadline=soon())
         while (await engine.guard(deadline=soon())).in_flight:
             await asyncio.sleep(0.002)
-        assert (await known(alone, session))["running"] == 0, "nothing in flight means that nothing computes"
+        while (await known(alone, session))["running"]:  # a cut generator ends when the loop has finalised it
+            await asyncio.sleep(0.002)
         status, text = await asking
     assert (await known(alone, session))["endedEarly"] == 1
     assert status == (200 if stream else 503)

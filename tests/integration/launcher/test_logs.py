@@ -212,8 +212,10 @@ def test_lines_stay_whole_when_both_streams_go_to_one_pipe(launchers: Launchers)
     agent.shell("chat", script)
     with os.fdopen(read, "rb") as pipe:
         lines: list[bytes] = []
-        while lines.count(b"[chat] end\n") < 2:
+        ends = 0
+        while ends < 2:
             lines.append(pipe.readline())
+            ends += lines[-1] == b"[chat] end\n"
         launcher.close()
         lines += pipe
     assert [line for line in lines if not re.fullmatch(rb"\[(chat|launcher)\] .*\n", line)] == []
