@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from loader.errors import (
@@ -39,8 +40,23 @@ _CONVERT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Bytes of a part of a tensor that lie apart: runs of equal length at equal distance.
+
+    Attributes:
+        nbytes: length of each run.
+        pitch: distance from the start of one to the start of the next, in bytes; more than nbytes.
+        count: how many; at least two.
+    """
+
+    nbytes: int
+    pitch: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
-    """Where one tensor lies.
+    """Where one tensor lies, or a part of one.
 
     Attributes:
         name: its name in the checkpoint.
@@ -49,6 +65,7 @@ class TensorEntry:
         file: name of the shard, relative to the checkpoint's root.
         begin: first byte, from the start of the file.
         end: byte after the last.
+        runs: which bytes between the two belong to it; None for all.
     """
 
     name: str
@@ -57,11 +74,12 @@ class TensorEntry:
     file: str
     begin: int
     end: int
+    runs: Runs | None = None
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
-        return self.end - self.begin
+        """Size in bytes, without what lies between its runs."""
+        return self.runs.nbytes * self.runs.count if self.runs else self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +107,13 @@ class Shard:
         file: its name, relative to the checkpoint's root.
         header: its parsed header.
         identity: the file as it was when the header was read.
+        header_digest: BLAKE2b of the file's first bytes up to the payload, 16 bytes in hexadecimal.
     """
 
     file: str
     header: Header
     identity: FileIdentity
+    header_digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +135,7 @@ class Checkpoint:
 
     Attributes:
         root: absolute path of the directory that holds the shards.
+        path: absolute path that was opened: the root, or one file in it.
         shards: by file name, in order of name.
         tensors: by name, in the order of their bytes, shard after shard.
         config: the parsed config.json; empty where there is none.
@@ -123,6 +144,7 @@ class Checkpoint:
     """
 
     root: str
+    path: str
     shards: Mapping[str, Shard]
     tensors: Mapping[str, TensorEntry]
     config: Mapping[str, object]
@@ -133,6 +155,24 @@ class Checkpoint:
     def total_bytes(self) -> int:
         """Payload of all tensors, in bytes."""
         return sum(entry.nbytes for entry in self.tensors.values())
+
+    def matching(self, patterns: Collection[str]) -> "Checkpoint":
+        """The same checkpoint with only the tensors whose names match a shell pattern such as ``model.layers.3.*``.
+
+        Raises:
+            TensorMissing: a pattern matches nothing.
+        """
+        names: set[str] = set()
+        for pattern in patterns:
+            matched = [name for name in self.tensors if fnmatchcase(name, pattern)]
+            if not matched:
+                raise TensorMissing(
+                    f"no tensor's name matches {shown(pattern)}",
+                    file=self.root,
+                    hint="`python -m loader inspect` lists the names",
+                )
+            names.update(matched)
+        return self.only(names)
 
     def only(self, names: Collection[str]) -> "Checkpoint":
         """The same checkpoint with only these tensors; a load then reads nothing else.
@@ -232,10 +272,18 @@ def assemble(
     shards: Iterable[Shard],
     *,
     root: str,
+    path: str | None = None,
     index: Index | None = None,
     config: Mapping[str, object] | None = None,
 ) -> Checkpoint:
     """Put shards together and check them against each other and the index.
+
+    Args:
+        shards: all of them.
+        root: the directory.
+        path: what was opened, if not the directory.
+        index: the parsed index, or None.
+        config: the parsed config.json, or None.
 
     Raises:
         TensorDuplicated: two shards hold the same name.
@@ -258,6 +306,7 @@ def assemble(
         _check_index(tensors, index, root)
     return Checkpoint(
         root=root,
+        path=path or root,
         shards=MappingProxyType(by_file),
         tensors=MappingProxyType(tensors),
         config=config if config is not None else MappingProxyType({}),

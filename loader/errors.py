@@ -7,6 +7,8 @@
 Text of an error: ``file: what is wrong``, an empty line, ``hint: what to do``.
 """
 
+from enum import StrEnum
+
 NAMES_SHOWN = 5
 _NAME_CHARACTERS = 120
 
@@ -21,6 +23,35 @@ def some(names: list[str]) -> str:
     listed = ", ".join(shown(name) for name in names[:NAMES_SHOWN])
     rest = len(names) - NAMES_SHOWN
     return f"{listed} and {rest} more" if rest > 0 else listed
+
+
+class Fault(StrEnum):
+    """What exactly is wrong with a safetensors header: one code for each rule that it can break."""
+
+    NOT_SAFETENSORS = "NotSafetensors"
+    """Shorter than the 8 bytes of the header's length, or something else altogether."""
+    HEADER_TOO_LONG = "HeaderTooLong"
+    NOT_UTF8 = "NotUtf8"
+    NOT_JSON = "NotJson"
+    NOT_AN_OBJECT = "NotAnObject"
+    NESTED_TOO_DEEPLY = "NestedTooDeeply"
+    TOO_MANY_TENSORS = "TooManyTensors"
+    DUPLICATE_KEY = "DuplicateKey"
+    NUMBER_INVALID = "NumberInvalid"
+    METADATA_INVALID = "MetadataInvalid"
+    NAME_INVALID = "NameInvalid"
+    ENTRY_INVALID = "EntryInvalid"
+    FIELD_MISSING = "FieldMissing"
+    FIELD_UNKNOWN = "FieldUnknown"
+    DTYPE_UNKNOWN = "DtypeUnknown"
+    SHAPE_INVALID = "ShapeInvalid"
+    OFFSETS_INVALID = "OffsetsInvalid"
+    SHAPE_OVERFLOW = "ShapeOverflow"
+    PARTIAL_BYTE = "PartialByte"
+    SIZE_MISMATCH = "SizeMismatch"
+    HOLE = "Hole"
+    OVERLAP = "Overlap"
+    TRAILING_BYTES = "TrailingBytes"
 
 
 class LoaderError(Exception):
@@ -69,11 +100,32 @@ class FormatUnsupported(CheckpointError):
     """The weights are in a format that this loader refuses, such as pickle."""
 
 
-class HeaderInvalid(CheckpointError):
+class _RuleBroken(CheckpointError):
+    """A header breaks a rule of the format.
+
+    Attributes:
+        fault: which one.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        fault: Fault,
+        *,
+        file: str = "",
+        tensor: str | None = None,
+        offset: int | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(what, file=file, tensor=tensor, offset=offset, hint=hint)
+        self.fault = fault
+
+
+class HeaderInvalid(_RuleBroken):
     """A file's header breaks the rules of the safetensors format."""
 
 
-class LayoutInvalid(CheckpointError):
+class LayoutInvalid(_RuleBroken):
     """A header's byte ranges don't tile the payload exactly."""
 
 
@@ -113,6 +165,30 @@ class TensorMissing(CheckpointError):
     """A tensor that should be in the checkpoint is not."""
 
 
+class SliceInvalid(CheckpointError):
+    """A part of a tensor was asked for that it doesn't have, or that begins inside a byte."""
+
+
+class ShardOutside(CheckpointError):
+    """A file of the checkpoint is a link that leads out of it."""
+
+
+class ManifestInvalid(CheckpointError):
+    """A manifest is malformed, or is not of this checkpoint."""
+
+
+class DigestMismatch(CheckpointError):
+    """Bytes are not those that the manifest was written for.
+
+    Attributes:
+        tensors: names of all tensors that differ.
+    """
+
+    def __init__(self, what: str, *, file: str, tensors: tuple[str, ...], hint: str) -> None:
+        super().__init__(what, file=file, tensor=tensors[0] if tensors else None, hint=hint)
+        self.tensors = tensors
+
+
 class TensorUnlisted(CheckpointError):
     """A shard holds a tensor that the index doesn't place there."""
 
@@ -139,6 +215,34 @@ class FileChanged(LoadError):
 
 class DeviceUnavailable(LoadError):
     """The device asked for can't be used in this process."""
+
+
+class LoadCancelled(LoadError):
+    """Somebody called the load off."""
+
+
+class OutOfMemory(LoadError):
+    """The host or the device has no memory for the tensors; what the load had taken was given back."""
+
+
+class LoadRefused(LoadError):
+    """The machine can't carry this load, which was found out before the first byte was read.
+
+    Attributes:
+        reasons: codes of `loader.admission.Reason`, the least memory first.
+    """
+
+    def __init__(self, what: str, *, file: str, reasons: tuple[str, ...], hint: str) -> None:
+        super().__init__(what, file=file, hint=hint)
+        self.reasons = reasons
+
+
+class StageFull(LoadError):
+    """The stage daemon's budget has no room for a checkpoint: it is too large, or the rest is in use."""
+
+
+class StageUnreachable(LoadError):
+    """There is no stage daemon at the socket, it refuses this user, or the connection broke."""
 
 
 class DestinationMismatch(LoaderError):

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from loader.errors import HeaderInvalid, LayoutInvalid, ShardTruncated, shown
+from loader.errors import Fault, HeaderInvalid, LayoutInvalid, ShardTruncated, shown
 
 PREFIX_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """The reference implementation's cap on N (decimal, not 100 MiB)."""
 MAX_TENSORS = 1_000_000
 """Bounds the memory that a hostile header can make us use; the largest public checkpoints hold about 100,000."""
-MAX_RANK = 64
-"""What torch and numpy can index."""
+MAX_RANK = 16
+"""A bound that no weight comes near, far below the 64 that torch and numpy can index."""
 MAX_INTEGER = 2**63 - 1
 """Sizes and offsets must fit a signed 64-bit integer, which is what file systems and torch count in."""
 
@@ -133,12 +133,14 @@ def header_length(prefix: bytes, *, file_bytes: int, file: str) -> int:
     if len(prefix) < PREFIX_BYTES:
         raise HeaderInvalid(
             f"no safetensors file: {file_bytes} bytes, and the header's length alone takes {PREFIX_BYTES}",
+            Fault.NOT_SAFETENSORS,
             file=file,
             hint="the file is empty or cut short: fetch it again",
         )
     if prefix[:PREFIX_BYTES] == _LFS_POINTER:
         raise HeaderInvalid(
             "a Git LFS pointer, not the weights themselves",
+            Fault.NOT_SAFETENSORS,
             file=file,
             hint="run `git lfs pull` in the checkpoint",
         )
@@ -146,6 +148,7 @@ def header_length(prefix: bytes, *, file_bytes: int, file: str) -> int:
     if length > MAX_HEADER_BYTES:
         raise HeaderInvalid(
             f"header length {length} is over the cap of {MAX_HEADER_BYTES} bytes",
+            Fault.HEADER_TOO_LONG,
             file=file,
             offset=0,
             hint="this is probably no safetensors file",
@@ -176,8 +179,14 @@ def parse_header(raw: bytes, *, file_bytes: int, file: str) -> Header:
     table = _decode(raw, file)
     metadata = _metadata(table.pop(_METADATA_KEY, {}), file)
     if len(table) > MAX_TENSORS:
-        raise HeaderInvalid(f"{len(table)} tensors are more than the {MAX_TENSORS} allowed", file=file)
-    tensors = [_spec(name, fields, file) for name, fields in table.items()]
+        raise HeaderInvalid(
+            f"{len(table)} tensors are more than the {MAX_TENSORS} allowed", Fault.TOO_MANY_TENSORS, file=file
+        )
+    try:
+        tensors = [_spec(name, fields, file) for name, fields in table.items()]
+    except (HeaderInvalid, LayoutInvalid) as error:
+        error.offset = _place(error.tensor, raw)
+        raise
     tensors.sort(key=lambda spec: (spec.begin, spec.end))
     payload_begin = PREFIX_BYTES + len(raw)
     _check_tiling(tensors, payload_begin, file_bytes, file)
@@ -207,33 +216,59 @@ def _decode(raw: bytes, file: str) -> dict[str, object]:
     # from growing to twenty times its size in memory.
     if raw.count(b"[") + raw.count(b"{") > 4 * MAX_TENSORS:
         raise HeaderInvalid(
-            f"more lists and objects than {MAX_TENSORS} tensors need", file=file, hint=_DAMAGED
+            f"more lists and objects than {MAX_TENSORS} tensors need",
+            Fault.TOO_MANY_TENSORS,
+            file=file,
+            hint=_DAMAGED,
         )
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise HeaderInvalid(
-            "the header is not UTF-8", file=file, offset=PREFIX_BYTES + error.start, hint=_DAMAGED
+            "the header is not UTF-8",
+            Fault.NOT_UTF8,
+            file=file,
+            offset=PREFIX_BYTES + error.start,
+            hint=_DAMAGED,
         ) from None
     try:
         table = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
     except json.JSONDecodeError as error:
         offset = PREFIX_BYTES + len(text[: error.pos].encode())
         raise HeaderInvalid(
-            f"the header is not JSON: {error.msg}", file=file, offset=offset, hint=_DAMAGED
+            f"the header is not JSON: {error.msg}", Fault.NOT_JSON, file=file, offset=offset, hint=_DAMAGED
         ) from None
     except RecursionError:
-        raise HeaderInvalid("the header is nested too deeply", file=file, hint=_DAMAGED) from None
+        raise HeaderInvalid(
+            "the header is nested too deeply", Fault.NESTED_TOO_DEEPLY, file=file, hint=_DAMAGED
+        ) from None
     except _DuplicateKey as error:
         hint = "readers would disagree on what this file holds: write it again from its source"
-        raise HeaderInvalid(f"the header is ambiguous: {error}", file=file, hint=hint) from None
+        raise HeaderInvalid(
+            f"the header is ambiguous: {error}", Fault.DUPLICATE_KEY, file=file, hint=hint
+        ) from None
     except ValueError as error:
-        raise HeaderInvalid(f"the header is wrong: {error}", file=file, hint=_DAMAGED) from None
+        raise HeaderInvalid(
+            f"the header is wrong: {error}", Fault.NUMBER_INVALID, file=file, hint=_DAMAGED
+        ) from None
     if type(table) is not dict:
         raise HeaderInvalid(
-            f"the header is a JSON {type(table).__name__}, not an object", file=file, hint=_DAMAGED
+            f"the header is a JSON {type(table).__name__}, not an object",
+            Fault.NOT_AN_OBJECT,
+            file=file,
+            hint=_DAMAGED,
         )
     return table
+
+
+def _place(name: str | None, raw: bytes) -> int | None:
+    """Where in the file a tensor's entry begins; None where its name is spelled in an unusual way."""
+    for ascii_only in (False, True):
+        key = json.dumps(name, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        position = raw.find(key)
+        if position >= 0:
+            return PREFIX_BYTES + position
+    return None
 
 
 def _is_text(value: object) -> bool:
@@ -249,42 +284,50 @@ def _is_text(value: object) -> bool:
 
 def _metadata(value: object, file: str) -> dict[str, str]:
     if type(value) is not dict:
-        raise HeaderInvalid(f"{_METADATA_KEY} is no object", file=file, hint=_DAMAGED)
+        raise HeaderInvalid(f"{_METADATA_KEY} is no object", Fault.METADATA_INVALID, file=file, hint=_DAMAGED)
     for key, text in value.items():
         if not _is_text(key) or not _is_text(text):
-            raise HeaderInvalid(f"{_METADATA_KEY} {shown(key)} is no string", file=file, hint=_DAMAGED)
+            raise HeaderInvalid(
+                f"{_METADATA_KEY} {shown(key)} is no string",
+                Fault.METADATA_INVALID,
+                file=file,
+                hint=_DAMAGED,
+            )
     return value
 
 
 def _spec(name: str, fields: object, file: str) -> TensorSpec:
-    def wrong(what: str) -> HeaderInvalid:
-        return HeaderInvalid(f"tensor {shown(name)}: {what}", file=file, tensor=name, hint=_DAMAGED)
+    def wrong(fault: Fault, what: str) -> HeaderInvalid:
+        return HeaderInvalid(f"tensor {shown(name)}: {what}", fault, file=file, tensor=name, hint=_DAMAGED)
 
     if not _is_text(name):
-        raise wrong("its name is not valid Unicode")
+        raise wrong(Fault.NAME_INVALID, "its name is not valid Unicode")
     if type(fields) is not dict:
-        raise wrong("its entry is no object")
+        raise wrong(Fault.ENTRY_INVALID, "its entry is no object")
     if fields.keys() != _ENTRY_FIELDS:
-        raise wrong(_fields_fault(fields))
+        raise wrong(*_fields_fault(fields))
     if type(fields["dtype"]) is not str or (dtype := _DTYPES.get(fields["dtype"])) is None:
-        raise wrong(f"unknown dtype {shown(str(fields['dtype']))}")
+        raise wrong(Fault.DTYPE_UNKNOWN, f"unknown dtype {shown(str(fields['dtype']))}")
     shape = _natural_numbers(fields["shape"])
     if shape is None or len(shape) > MAX_RANK:
-        raise wrong(f"its shape is no list of at most {MAX_RANK} whole numbers from 0 to 2^63-1")
+        raise wrong(
+            Fault.SHAPE_INVALID,
+            f"its shape is no list of at most {MAX_RANK} whole numbers from 0 to 2^63-1",
+        )
     offsets = _natural_numbers(fields["data_offsets"])
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:  # noqa: PLR2004 - begin and end
-        raise wrong("its data_offsets are no two whole numbers, begin then end")
+        raise wrong(Fault.OFFSETS_INVALID, "its data_offsets are no two whole numbers, begin then end")
     spec = TensorSpec(name=name, dtype=dtype, shape=shape, begin=offsets[0], end=offsets[1])
     _check_size(spec, file)
     return spec
 
 
-def _fields_fault(fields: Mapping[str, object]) -> str:
+def _fields_fault(fields: Mapping[str, object]) -> tuple[Fault, str]:
     missing = sorted(_ENTRY_FIELDS - fields.keys())
     if missing:
-        return f"its entry lacks {', '.join(missing)}"
+        return Fault.FIELD_MISSING, f"its entry lacks {', '.join(missing)}"
     unknown = next(key for key in fields if key not in _ENTRY_FIELDS)
-    return f"its entry has an unknown field {shown(unknown)}"
+    return Fault.FIELD_UNKNOWN, f"its entry has an unknown field {shown(unknown)}"
 
 
 def _natural_numbers(value: object) -> tuple[int, ...] | None:
@@ -304,6 +347,7 @@ def _check_size(spec: TensorSpec, file: str) -> None:
         if elements > MAX_INTEGER:
             raise LayoutInvalid(
                 f"tensor {shown(spec.name)}: the number of elements of its shape overflows 63 bits",
+                Fault.SHAPE_OVERFLOW,
                 file=file,
                 tensor=spec.name,
                 hint=_DAMAGED,
@@ -314,6 +358,7 @@ def _check_size(spec: TensorSpec, file: str) -> None:
         raise LayoutInvalid(
             f"tensor {shown(spec.name)}: {spec.dtype} of shape {list(spec.shape)} takes {need}, "
             f"and its range has {spec.end - spec.begin} bytes",
+            Fault.PARTIAL_BYTE if bits % 8 else Fault.SIZE_MISMATCH,
             file=file,
             tensor=spec.name,
             hint=_DAMAGED,
@@ -331,6 +376,7 @@ def _check_tiling(tensors: list[TensorSpec], payload_begin: int, file_bytes: int
             )
             raise LayoutInvalid(
                 f"{fault} tensor {shown(spec.name)}",
+                Fault.HOLE if spec.begin > cursor else Fault.OVERLAP,
                 file=file,
                 tensor=spec.name,
                 offset=payload_begin + min(cursor, spec.begin),
@@ -348,6 +394,7 @@ def _check_tiling(tensors: list[TensorSpec], payload_begin: int, file_bytes: int
     if expected_bytes < file_bytes:
         raise LayoutInvalid(
             f"{file_bytes - expected_bytes} bytes after the last tensor",
+            Fault.TRAILING_BYTES,
             file=file,
             offset=expected_bytes,
             hint="bytes that no tensor owns can hide another file: write the checkpoint again from its source",

@@ -1,7 +1,8 @@
-"""Which bytes to read, in what pieces: every byte of every tensor once, in file order, in reads of bounded size.
+"""Which bytes to read, in what pieces: every wanted byte once, in file order, in reads of bounded size.
 
 Neighbouring small tensors share one read; a large tensor is cut into several. A cut lies on a page boundary of the
 file where the tensors' alignment allows it, and never inside an element, so that each piece can be converted alone.
+Parts of tensors are runs with gaps between them: short gaps are read and dropped, long ones skipped. Pure.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,10 @@ from loader.checkpoint import TensorEntry
 
 PAGE_BYTES = 4096
 MAX_PIECES = 512
-"""Pieces of one read; the kernel takes at most 1024 (IOV_MAX)."""
+"""Pieces of one read; with a gap before each they are no more buffers than the kernel takes (IOV_MAX, 1024)."""
+MAX_GAP_BYTES = 32 * 1024
+"""Reading over this much of the page cache takes about as long as another system call; a disk reads ahead that far
+anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +27,13 @@ class Piece:
         tensor: name of the tensor.
         offset: where the run starts in the tensor, in bytes.
         nbytes: how long it is.
+        gap: bytes of the file before it, inside the chunk, that nobody wants.
     """
 
     tensor: str
     offset: int
     nbytes: int
+    gap: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +43,7 @@ class Chunk:
     Attributes:
         file: name of the shard.
         begin: first byte, from the start of the file.
-        nbytes: how many bytes; the sum of the pieces'.
+        nbytes: how many bytes are wanted of it; the sum of the pieces'.
         pieces: where the bytes belong, in file order.
     """
 
@@ -45,6 +51,11 @@ class Chunk:
     begin: int
     nbytes: int
     pieces: tuple[Piece, ...]
+
+    @property
+    def end(self) -> int:
+        """The byte after the last, from the start of the file."""
+        return self.begin + self.nbytes + sum(piece.gap for piece in self.pieces)
 
 
 def plan_reads(entries: Iterable[TensorEntry], *, chunk_bytes: int) -> tuple[Chunk, ...]:
@@ -71,28 +82,58 @@ def plan_reads(entries: Iterable[TensorEntry], *, chunk_bytes: int) -> tuple[Chu
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Bytes of a tensor that lie together in the file."""
+
+    entry: TensorEntry
+    begin: int
+    end: int
+    offset: int
+
+    def cut(self, start: int, limit: int) -> int:
+        """How far a read from start may go: to the end, or to the last whole element before the limit."""
+        if self.end <= limit:
+            return self.end
+        return max(start, limit - (limit - self.begin) % self.entry.dtype.element_bytes)
+
+
+def _runs(entries: Iterable[TensorEntry]) -> Iterator[_Run]:
+    for entry in entries:
+        if entry.runs is None:
+            yield _Run(entry, entry.begin, entry.end, 0)
+            continue
+        for number in range(entry.runs.count):
+            begin = entry.begin + number * entry.runs.pitch
+            yield _Run(entry, begin, begin + entry.runs.nbytes, number * entry.runs.nbytes)
+
+
 def _chunks(file: str, entries: Iterable[TensorEntry], chunk_bytes: int) -> Iterator[Chunk]:
     begin = limit = position = 0
     pieces: list[Piece] = []
-    for entry in entries:
-        start = entry.begin
-        while start < entry.end:
-            stop = _cut(entry, start, limit)
-            if start != position or stop <= start or len(pieces) == MAX_PIECES:
+    tensor = ""
+    for run in _runs(entries):
+        start = run.begin
+        while start < run.end:
+            stop = run.cut(start, limit)
+            # A gap is read over inside a tensor only: whoever leaves tensors out reads nothing of them.
+            gap = start - position
+            joins = gap == 0 or (0 < gap <= MAX_GAP_BYTES and tensor == run.entry.name)
+            if not joins or stop <= start or len(pieces) == MAX_PIECES:
                 if pieces:
-                    yield Chunk(file=file, begin=begin, nbytes=position - begin, pieces=tuple(pieces))
+                    yield _chunk(file, begin, pieces)
                 pieces = []
-                begin = start
+                begin, gap = start, 0
                 limit = (begin + chunk_bytes) // PAGE_BYTES * PAGE_BYTES
-                stop = _cut(entry, start, limit)
-            pieces.append(Piece(tensor=entry.name, offset=start - entry.begin, nbytes=stop - start))
+                stop = run.cut(start, limit)
+            tensor = run.entry.name
+            offset = run.offset + start - run.begin
+            pieces.append(Piece(tensor=tensor, offset=offset, nbytes=stop - start, gap=gap))
             start = position = stop
     if pieces:
-        yield Chunk(file=file, begin=begin, nbytes=position - begin, pieces=tuple(pieces))
+        yield _chunk(file, begin, pieces)
 
 
-def _cut(entry: TensorEntry, start: int, limit: int) -> int:
-    """How far a read from start may go in this tensor: to its end, or to the last whole element before the limit."""
-    if entry.end <= limit:
-        return entry.end
-    return max(start, limit - (limit - entry.begin) % entry.dtype.element_bytes)
+def _chunk(file: str, begin: int, pieces: list[Piece]) -> Chunk:
+    nbytes = sum(piece.nbytes for piece in pieces)
+    return Chunk(file=file, begin=begin, nbytes=nbytes, pieces=tuple(pieces))

@@ -1,32 +1,18 @@
 """Which copier fills which device."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
+from loader.admission import Needs
 from loader.copiers import host, pinned
-from loader.copiers.destinations import Destination
+from loader.copiers.job import Job
 from loader.errors import DeviceUnavailable
 from loader.plan import Chunk
-from loader.sources.files import ShardReader
 
-
-class Copy(Protocol):
-    """What `host.copy` and `pinned.copy` have in common."""
-
-    def __call__(
-        self,
-        reader: ShardReader,
-        chunks: Sequence[Chunk],
-        destinations: Mapping[str, Destination],
-        *,
-        threads: int,
-        report: Callable[[Chunk], None],
-    ) -> int:
-        """Fill the destinations; the bytes of buffers that this took besides them."""
-        ...
+Copy = Callable[[Job], int]
+"""Fills the destinations; the bytes of buffers that this took besides them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +30,33 @@ class Copier:
     chunk_bytes: int
     threads: int
     copy: Copy
+
+    def needs(
+        self, chunks: Sequence[Chunk], converted: frozenset[str], threads: int, tensor_bytes: int
+    ) -> Needs:
+        """The memory that a load takes.
+
+        Args:
+            chunks: what is read.
+            converted: names of tensors that are converted.
+            threads: how many read at once.
+            tensor_bytes: size of the tensors that it allocates.
+        """
+        staging = host.needs(chunks, converted, threads)
+        if self.device.type == "cpu":
+            return Needs(host=tensor_bytes + staging)
+        return Needs(
+            pinned=pinned.needs(chunks, self.device, threads),
+            device=tensor_bytes + staging if converted else tensor_bytes,
+        )
+
+    def free_bytes(self) -> int | None:
+        """Free memory of the device, with what torch keeps for itself; None for the CPU."""
+        if self.device.type == "cpu":
+            return None
+        free, _ = torch.cuda.mem_get_info(self.device)
+        kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return free + kept
 
 
 def choose(device: torch.device) -> Copier:

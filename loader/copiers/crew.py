@@ -4,11 +4,11 @@ Progress is reported on the caller's own thread, so a callback needs no locks an
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
-from threading import Event
+from threading import Event, Thread
 
+from loader.control import Control
 from loader.plan import Chunk
 
 CopyChunk = Callable[[Chunk], None]
@@ -17,64 +17,91 @@ OpenWorker = Callable[[], AbstractContextManager[CopyChunk]]
 
 
 def run(
-    chunks: Iterable[Chunk], *, threads: int, open_worker: OpenWorker, report: Callable[[Chunk], None]
+    chunks: Iterable[Chunk],
+    *,
+    threads: int,
+    open_worker: OpenWorker,
+    report: Callable[[Chunk], None],
+    control: Control,
 ) -> None:
     """Copy all chunks, in about the order given; return when all are done and every thread has ended.
 
     Raises:
-        Whatever the first failing worker or `report` raises.
+        LoadCancelled: it was called off.
+        BaseException: whatever the first failing worker or `report` raises.
     """
-    waiting: SimpleQueue[Chunk] = SimpleQueue()
-    expected = 0
-    for chunk in chunks:
-        waiting.put(chunk)
-        expected += 1
-    done: SimpleQueue[Chunk | None] = SimpleQueue()  # None: a worker ended
-    stop = Event()
-    count = min(threads, expected)
-    if count == 0:
-        return
-    with ThreadPoolExecutor(count, thread_name_prefix="loader") as pool:
+    crew = _Crew(chunks, open_worker, control)
+    with control.reading():
+        crew.work(threads, report)
+    crew.raise_first_error()
+
+
+class _Crew:
+    def __init__(self, chunks: Iterable[Chunk], open_worker: OpenWorker, control: Control) -> None:
+        self._waiting: SimpleQueue[Chunk] = SimpleQueue()
+        for chunk in chunks:
+            self._waiting.put(chunk)
+        self._done: SimpleQueue[Chunk | None] = SimpleQueue()  # None: a thread ended
+        self._errors: SimpleQueue[BaseException] = SimpleQueue()
+        self._stop = Event()
+        self._open_worker = open_worker
+        self._control = control
+
+    def work(self, threads: int, report: Callable[[Chunk], None]) -> None:
+        count = min(threads, self._waiting.qsize())
+        started: list[Thread] = []
         try:
-            futures = [pool.submit(_work, waiting, done, stop, open_worker) for _ in range(count)]
-            _follow(done, count, stop, report)
+            for number in range(count):
+                thread = Thread(target=self._work, name=f"loader-{number}")
+                thread.start()
+                started.append(thread)
+            self._follow(count, report)
         finally:
-            stop.set()
-    _raise_first(futures)
+            self._stop.set()
+            self._control.wake()
+            for thread in started:
+                thread.join()
 
-
-def _work(
-    waiting: SimpleQueue[Chunk], done: SimpleQueue[Chunk | None], stop: Event, open_worker: OpenWorker
-) -> None:
-    try:
-        with open_worker() as copy:
-            while not stop.is_set():
-                try:
-                    chunk = waiting.get_nowait()
-                except Empty:
-                    break
-                copy(chunk)
-                done.put(chunk)
-    except BaseException:
-        stop.set()
-        raise
-    finally:
-        done.put(None)
-
-
-def _follow(
-    done: SimpleQueue[Chunk | None], workers: int, stop: Event, report: Callable[[Chunk], None]
-) -> None:
-    while workers:
-        chunk = done.get()
-        if chunk is None:
-            workers -= 1
-        elif not stop.is_set():
-            report(chunk)
-
-
-def _raise_first(futures: Iterable[Future[None]]) -> None:
-    for future in futures:
-        error = future.exception()
-        if error is not None:
+    def raise_first_error(self) -> None:
+        try:
+            error = self._errors.get_nowait()
+        except Empty:
+            return
+        # An error whose traceback leads back to itself would keep the load's tensors until the garbage collector runs.
+        self._errors = SimpleQueue()
+        try:
             raise error
+        finally:
+            del error
+
+    def _follow(self, workers: int, report: Callable[[Chunk], None]) -> None:
+        while workers:
+            chunk = self._done.get()
+            if chunk is None:
+                workers -= 1
+            elif not self._stop.is_set():
+                report(chunk)
+
+    def _work(self) -> None:
+        try:
+            self._control.settle_thread()
+            with self._open_worker() as copy:
+                self._copy_all(copy)
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+            self._errors.put(error)
+            self._stop.set()
+            self._control.wake()
+        finally:
+            self._done.put(None)
+
+    def _copy_all(self, copy: CopyChunk) -> None:
+        while not self._stop.is_set():
+            try:
+                chunk = self._waiting.get_nowait()
+            except Empty:
+                return
+            self._control.admit(chunk.nbytes, self._stop)
+            if self._stop.is_set():
+                return
+            copy(chunk)
+            self._done.put(chunk)

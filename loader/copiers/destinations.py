@@ -1,13 +1,14 @@
 """Tensors to load into: their dtypes, their allocation, and whether the caller's own ones fit."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from loader.checkpoint import Checkpoint, TensorEntry
-from loader.errors import DestinationMismatch, DtypeUnsupported, shown, some
+from loader.errors import DestinationMismatch, DtypeUnsupported, OutOfMemory, shown, some
 from loader.header import Dtype
 
 TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
@@ -87,9 +88,34 @@ def allocate(checkpoint: Checkpoint, device: torch.device) -> dict[str, torch.Te
 
     Raises:
         DtypeUnsupported: torch has no dtype for one of them.
+        OutOfMemory: the device has no room for all of them; what was taken is given back.
     """
     layouts = {name: torch_layout(entry) for name, entry in checkpoint.tensors.items()}
-    return {name: torch.empty(shape, dtype=dtype, device=device) for name, (dtype, shape) in layouts.items()}
+    with memory_errors(checkpoint.root):
+        return {
+            name: torch.empty(shape, dtype=dtype, device=device) for name, (dtype, shape) in layouts.items()
+        }
+
+
+@contextmanager
+def memory_errors(file: str) -> Iterator[None]:
+    """Make what torch raises when memory runs out one typed error.
+
+    Args:
+        file: what is loaded, for messages.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        # On the CPU torch raises a plain RuntimeError, which only its text tells from others.
+        if type(error) is RuntimeError and "allocate memory" not in str(error):
+            raise
+        what = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise OutOfMemory(
+            f"no memory for the tensors: {what}",
+            file=file,
+            hint="free memory, or load a part: checkpoint.only(names)",
+        ) from None
 
 
 def match(

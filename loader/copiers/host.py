@@ -4,7 +4,7 @@ No byte is kept twice. Only tensors that are converted pass through a buffer, on
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,8 +12,8 @@ import torch
 from loader.copiers import crew
 from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import Destination, memory_of
+from loader.copiers.job import Job
 from loader.plan import Chunk, Piece
-from loader.sources.files import ShardReader
 
 CHUNK_BYTES = 4 * 2**20
 """Large enough that a system call's fixed cost vanishes, small enough that a core's last chunk doesn't keep others
@@ -30,61 +30,84 @@ def default_threads() -> int:
     return max(MIN_THREADS, min(MAX_THREADS, len(os.sched_getaffinity(0))))
 
 
-def copy(
-    reader: ShardReader,
-    chunks: Sequence[Chunk],
-    destinations: Mapping[str, Destination],
-    *,
-    threads: int,
-    report: Callable[[Chunk], None],
-) -> int:
+def needs(chunks: Sequence[Chunk], converted: Container[str], threads: int) -> int:
+    """Bytes of buffers that a copy takes besides the destinations: for what is converted, and for gaps.
+
+    Args:
+        chunks: what is read.
+        converted: names of tensors that are converted.
+        threads: how many read at once.
+    """
+    return _worker_bytes(chunks, converted) * min(threads, len(chunks))
+
+
+def copy(job: Job) -> int:
     """Fill the destinations; the bytes of buffers that this took besides them.
 
     Raises:
         LoadError: reading failed; some destinations are filled, some partly.
     """
-    host = _HostCopy(reader, destinations)
-    buffer_bytes = max((host.staging_bytes(chunk) for chunk in chunks), default=0)
-    crew.run(chunks, threads=threads, open_worker=lambda: host.worker(buffer_bytes), report=report)
-    return buffer_bytes * min(threads, len(chunks))
+    converted = {name for name, destination in job.destinations.items() if destination.converts}
+    copying = _HostCopy(job, _worker_bytes(job.chunks, converted))
+    crew.run(
+        job.chunks, threads=job.threads, open_worker=copying.worker, report=job.report, control=job.control
+    )
+    return needs(job.chunks, converted, job.threads)
+
+
+def _worker_bytes(chunks: Sequence[Chunk], converted: Container[str]) -> int:
+    return max((_staged_bytes(chunk, converted) + _longest_gap(chunk) for chunk in chunks), default=0)
+
+
+def _staged_bytes(chunk: Chunk, converted: Container[str]) -> int:
+    return sum(_aligned(piece.nbytes) for piece in chunk.pieces if piece.tensor in converted)
+
+
+def _longest_gap(chunk: Chunk) -> int:
+    return max(piece.gap for piece in chunk.pieces)
 
 
 class _HostCopy:
-    def __init__(self, reader: ShardReader, destinations: Mapping[str, Destination]) -> None:
-        self._reader = reader
-        self._destinations = destinations
+    def __init__(self, job: Job, buffer_bytes: int) -> None:
+        self._reader = job.reader
+        self._destinations = job.destinations
+        self._buffer_bytes = buffer_bytes
         self._memory = {
             name: memory_of(destination.flat)
-            for name, destination in destinations.items()
+            for name, destination in job.destinations.items()
             if not destination.converts
         }
 
-    def staging_bytes(self, chunk: Chunk) -> int:
-        """Buffer space that a chunk's converted pieces need."""
-        return sum(_aligned(piece.nbytes) for piece in chunk.pieces if piece.tensor not in self._memory)
-
     @contextmanager
-    def worker(self, buffer_bytes: int) -> Iterator[CopyChunk]:
-        staging = torch.empty(buffer_bytes, dtype=torch.uint8)
-        staging_memory = memory_of(staging)
+    def worker(self) -> Iterator[CopyChunk]:
+        staging = torch.empty(self._buffer_bytes, dtype=torch.uint8)
 
         def copy_chunk(chunk: Chunk) -> None:
-            buffers: list[memoryview] = []
-            staged: list[tuple[Piece, int]] = []
-            used = 0
-            for piece in chunk.pieces:
-                memory = self._memory.get(piece.tensor)
-                if memory is not None:
-                    buffers.append(memory[piece.offset : piece.offset + piece.nbytes])
-                else:
-                    buffers.append(staging_memory[used : used + piece.nbytes])
-                    staged.append((piece, used))
-                    used += _aligned(piece.nbytes)
+            buffers, staged = self._buffers(chunk, memory_of(staging))
             self._reader.read(chunk.file, chunk.begin, buffers)
             for piece, start in staged:
                 _convert(self._destinations[piece.tensor], piece, staging[start : start + piece.nbytes])
 
         yield copy_chunk
+
+    def _buffers(self, chunk: Chunk, staging: memoryview) -> tuple[list[memoryview], list[tuple[Piece, int]]]:
+        """Where a chunk's bytes go, and which of them are converted from where in the staging buffer."""
+        buffers: list[memoryview] = []
+        staged: list[tuple[Piece, int]] = []
+        used = 0
+        # All gaps land in the same bytes behind what is staged; nobody looks at them.
+        dropped = len(staging) - _longest_gap(chunk)
+        for piece in chunk.pieces:
+            if piece.gap:
+                buffers.append(staging[dropped : dropped + piece.gap])
+            memory = self._memory.get(piece.tensor)
+            if memory is not None:
+                buffers.append(memory[piece.offset : piece.offset + piece.nbytes])
+            else:
+                buffers.append(staging[used : used + piece.nbytes])
+                staged.append((piece, used))
+                used += _aligned(piece.nbytes)
+        return buffers, staged
 
 
 def _convert(destination: Destination, piece: Piece, staged: torch.Tensor) -> None:

@@ -9,12 +9,13 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 
 from loader.checkpoint import Checkpoint, TensorEntry
+from loader.control import Control
 from loader.copiers import crew
 from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import torch_layout
@@ -30,7 +31,7 @@ _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def map_tensors(checkpoint: Checkpoint, *, threads: int) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint on the CPU, its pages already read in.
+    """Every tensor of a checkpoint on the CPU, its pages already read in where they weren't.
 
     Tensors that don't lie on a multiple of their element's size are copied to memory where they do.
 
@@ -41,17 +42,31 @@ def map_tensors(checkpoint: Checkpoint, *, threads: int) -> dict[str, torch.Tens
     for entry in checkpoint.tensors.values():
         torch_layout(entry)
     with ShardReader(checkpoint) as reader:
-        mappings = {file: _map(reader, file) for file in checkpoint.shards}
-        _populate(reader, checkpoint, mappings, threads)
+        mappings = {file: _map(reader.descriptor(file), reader.path(file)) for file in checkpoint.shards}
+        # Having the kernel map pages that are in memory takes longer than what it saves when they are touched.
+        ranges = [(file, 0, shard.identity.size_bytes) for file, shard in checkpoint.shards.items()]
+        if reader.nearness(ranges).cached_share != 1.0:
+            _populate(reader, checkpoint, mappings, threads)
         reader.verify()
         return {name: _view(mappings[entry.file], entry) for name, entry in checkpoint.tensors.items()}
 
 
-def _map(reader: ShardReader, file: str) -> mmap.mmap:
+def map_shards(checkpoint: Checkpoint, descriptors: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Every tensor of a checkpoint whose shards are in memory already, by their open files.
+
+    Raises:
+        DtypeUnsupported: torch has no dtype for one of them.
+        ReadFailed: a shard can't be mapped.
+    """
+    mappings = {file: _map(descriptors[file], f"{checkpoint.root}/{file}") for file in checkpoint.shards}
+    return {name: _view(mappings[entry.file], entry) for name, entry in checkpoint.tensors.items()}
+
+
+def _map(descriptor: int, path: str) -> mmap.mmap:
     try:
-        return mmap.mmap(reader.descriptor(file), 0, access=mmap.ACCESS_COPY)
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
-        raise ReadFailed(f"cannot be mapped: {error}", file=reader.path(file)) from error
+        raise ReadFailed(f"cannot be mapped: {error}", file=path) from error
 
 
 def _populate(
@@ -62,7 +77,7 @@ def _populate(
 
     def populate(chunk: Chunk) -> None:
         begin = chunk.begin // mmap.PAGESIZE * mmap.PAGESIZE
-        nbytes = chunk.begin + chunk.nbytes - begin
+        nbytes = chunk.end - begin
         if _LIBC.madvise(bases[chunk.file] + begin, nbytes, _MADV_POPULATE_READ) == 0:
             return
         code = ctypes.get_errno()
@@ -76,7 +91,7 @@ def _populate(
         yield populate
 
     chunks = plan_reads(checkpoint.tensors.values(), chunk_bytes=CHUNK_BYTES)
-    crew.run(chunks, threads=threads, open_worker=worker, report=lambda _: None)
+    crew.run(chunks, threads=threads, open_worker=worker, report=lambda _: None, control=Control())
 
 
 def _view(mapping: mmap.mmap, entry: TensorEntry) -> torch.Tensor:
@@ -85,7 +100,9 @@ def _view(mapping: mmap.mmap, entry: TensorEntry) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
     if entry.end > len(mapping):
         raise FileChanged("was cut short while it was loaded", file=entry.file, offset=len(mapping))
-    data = torch.frombuffer(mapping, dtype=torch.uint8, count=entry.nbytes, offset=entry.begin)
-    if entry.begin % dtype.itemsize:
+    data = torch.frombuffer(mapping, dtype=torch.uint8, count=entry.end - entry.begin, offset=entry.begin)
+    if entry.runs is not None:
+        data = data.as_strided((entry.runs.count, entry.runs.nbytes), (entry.runs.pitch, 1)).reshape(-1)
+    elif entry.begin % dtype.itemsize:
         data = data.clone()
     return data.view(dtype).reshape(shape)

@@ -1,10 +1,13 @@
 """Checkpoints in a file system: opened with bounded reads, then read with `preadv` under a watch for changes."""
 
+import errno
+import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -27,23 +30,34 @@ from loader.errors import (
     FileChanged,
     FormatUnsupported,
     IndexInvalid,
+    ManifestInvalid,
     ReadFailed,
+    ShardOutside,
     ShortRead,
+    shown,
 )
 from loader.header import MAX_HEADER_BYTES, PREFIX_BYTES, header_length, parse_header
+from loader.manifest import MANIFEST_FILE, Manifest, parse_manifest
+from loader.plan import PAGE_BYTES
+from loader.sources.port import Fallback, Nearness
+from loader.sources.tier import probe, read_mount_table
 
 _MAX_CONFIG_BYTES = 16 * 2**20
 _MAX_INDEX_BYTES = MAX_HEADER_BYTES
 # O_NONBLOCK so that opening a FIFO that somebody named like a shard doesn't wait for a writer.
+_DIRECT_REFUSALS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT, errno.EACCES})
+"""What file systems answer that take no O_DIRECT, and what a sandbox without /proc does."""
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike[str], *, follow_links: bool = False) -> Checkpoint:
     """Read and check everything about a checkpoint but its payload.
 
     Args:
         path: a directory (its index, else ``model.safetensors``, else the only file or a complete numbered set
             decides), or one safetensors file of any name.
+        follow_links: whether links in a directory may lead out of it. Those of Hugging Face's cache, which lead to the
+            same repository's blobs, may always; so may the path itself be one.
 
     Raises:
         CheckpointError: the checkpoint is not usable; the subclass says why.
@@ -51,13 +65,52 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     location = Path(path).absolute()
     if location.is_dir():
-        return _open_directory(str(location))
+        return _open_directory(str(location), _allowed_homes(location) if not follow_links else ())
     refuse_format(str(location))
     root = str(location.parent)
-    return assemble([_open_shard(root, location.name)], root=root)
+    return assemble([_open_shard(root, location.name)], root=root, path=str(location))
 
 
-def _open_directory(root: str) -> Checkpoint:
+def read_manifest(checkpoint: Checkpoint, path: str | os.PathLike[str] | None = None) -> Manifest | None:
+    """The manifest of a checkpoint; None where it has none of its own.
+
+    Args:
+        checkpoint: the opened checkpoint.
+        path: where the manifest is, if not beside the shards; it must be there then.
+
+    Raises:
+        ManifestInvalid: it is malformed.
+        CheckpointNotFound: there is no such file.
+        ReadFailed: the operating system refuses to read it.
+    """
+    file = os.fspath(path) if path is not None else f"{checkpoint.root}/{MANIFEST_FILE}"
+    if path is None and not os.path.lexists(file):
+        return None
+    return parse_manifest(_read_document(file, _MAX_INDEX_BYTES, ManifestInvalid), file=file)
+
+
+def _allowed_homes(location: Path) -> tuple[str, ...]:
+    """Where files of a checkpoint's directory may lie once links are followed."""
+    root = os.path.realpath(location)
+    # Hugging Face's cache: models--x--y/snapshots/<revision>/model.safetensors -> ../../blobs/<hash>
+    above = Path(root).parent
+    return (root, str(above.parent / "blobs")) if above.name == "snapshots" else (root,)
+
+
+def _check_home(root: str, file: str, homes: tuple[str, ...]) -> None:
+    path = f"{root}/{file}"
+    if not homes or not Path(path).is_symlink():
+        return
+    target = os.path.realpath(path)
+    if not any(target.startswith(home + "/") for home in homes):
+        raise ShardOutside(
+            f"a link out of the checkpoint's directory, to {shown(target)}",
+            file=path,
+            hint="if it is yours, say so: open_checkpoint(path, follow_links=True) or --follow-links",
+        )
+
+
+def _open_directory(root: str, homes: tuple[str, ...]) -> Checkpoint:
     try:
         # is_file follows links, so a dangling one in a model cache counts as the missing shard that it is.
         with os.scandir(root) as entries:
@@ -65,10 +118,14 @@ def _open_directory(root: str) -> Checkpoint:
     except OSError as error:
         raise _read_failed(root, error) from error
     index = None
+    for document in (INDEX_FILE, CONFIG_FILE):
+        _check_home(root, document, homes)
     if INDEX_FILE in present:
         file = f"{root}/{INDEX_FILE}"
         index = parse_index(_read_document(file, _MAX_INDEX_BYTES, IndexInvalid), file=file)
     files = select_shards(present, index, root=root)
+    for file in files:
+        _check_home(root, file, homes)
     config: Mapping[str, object] | None = None
     if CONFIG_FILE in present:
         file = f"{root}/{CONFIG_FILE}"
@@ -87,7 +144,8 @@ def _open_shard(root: str, file: str) -> Shard:
         header = parse_header(raw, file_bytes=identity.size_bytes, file=path)
     finally:
         os.close(descriptor)
-    return Shard(file=file, header=header, identity=identity)
+    digest = hashlib.blake2b(prefix + raw, digest_size=16).hexdigest()
+    return Shard(file=file, header=header, identity=identity, header_digest=digest)
 
 
 def _read_document(path: str, limit_bytes: int, error: type[CheckpointError]) -> bytes:
@@ -172,6 +230,9 @@ class ShardReader:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._descriptors: dict[str, int] = {}
+        self._direct: dict[str, int] = {}
+        self._direct_refused = False
+        self._lock = Lock()
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -188,7 +249,17 @@ class ShardReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._descriptors.clear()
+        self._direct.clear()
         self._closing.close()
+
+    @property
+    def fallbacks(self) -> frozenset[Fallback]:
+        """Slower ways that were taken so far."""
+        return frozenset({Fallback.DIRECT_REFUSED}) if self._direct_refused else frozenset()
+
+    def nearness(self, ranges: Iterable[tuple[str, int, int]]) -> Nearness:
+        """How near the bytes are: per shard its name and the first and last-plus-one byte that will be read."""
+        return probe(self, ranges, read_mount_table())
 
     def path(self, file: str) -> str:
         """Absolute path of a shard."""
@@ -217,6 +288,57 @@ class ShardReader:
                 hint="the file system reports a length that it doesn't deliver: check it, then try again",
             )
 
+    def read_past_cache(self, file: str, begin: int, nbytes: int, slot: memoryview) -> int:
+        """Read into a page-aligned buffer with O_DIRECT, or else through the page cache; where in it the bytes begin.
+
+        Args:
+            file: name of the shard.
+            begin: first byte.
+            nbytes: how many.
+            slot: at least two pages larger than nbytes.
+
+        Raises:
+            FileChanged: the file ended too early because it is not what it was.
+            ShortRead: it ended too early though it looks the same.
+            ReadFailed: the operating system reports an error.
+        """
+        before = begin % PAGE_BYTES
+        span = -(-(before + nbytes) // PAGE_BYTES) * PAGE_BYTES
+        done = self._fill_direct(file, begin - before, slot[:span]) - before
+        if done < nbytes:
+            # The file's last page, which O_DIRECT may not deliver, or a file system that refuses.
+            done = max(0, done)
+            self.read(file, begin + done, [slot[before + done : before + nbytes]])
+        return before
+
+    def _fill_direct(self, file: str, offset: int, buffer: memoryview) -> int:
+        """Read whole pages past the cache; the bytes read, 0 where the file system refuses."""
+        done = 0
+        if self._direct_refused:
+            return done
+        try:
+            descriptor = self._direct_descriptor(file)
+            while done < buffer.nbytes and done % PAGE_BYTES == 0:
+                count = os.preadv(descriptor, [buffer[done:]], offset + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            if error.errno not in _DIRECT_REFUSALS:
+                raise _read_failed(self.path(file), error, offset + done) from error
+            self._direct_refused = True
+        return done
+
+    def _direct_descriptor(self, file: str) -> int:
+        with self._lock:
+            if file not in self._direct:
+                # Through /proc, so that it is the very file that is open already, whatever its name leads to now.
+                path = f"/proc/self/fd/{self._descriptors[file]}"
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+                self._closing.callback(os.close, descriptor)
+                self._direct[file] = descriptor
+            return self._direct[file]
+
     def verify(self) -> None:
         """Check that every shard is still what it was when its header was read.
 
@@ -241,3 +363,14 @@ class ShardReader:
             file=self.path(file),
             hint="let whatever writes the checkpoint finish, then open and load it again",
         )
+
+
+class Files:
+    """The file system as a source."""
+
+    def open(self, checkpoint: Checkpoint) -> ShardReader:
+        """Open the shards of a checkpoint where it lies."""
+        return ShardReader(checkpoint)
+
+
+FILES = Files()

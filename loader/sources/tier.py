@@ -7,11 +7,10 @@ Two questions: what kind of file system is it (from the mount table), and how mu
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
-from loader.sources.files import ShardReader
+from loader.sources.port import Nearness, Tier
 
 SAMPLES = 128
 """Probed bytes per load: enough to tell 95 % from less within a few percent, at about 1 µs each."""
@@ -27,31 +26,19 @@ _NETWORK = frozenset(
 )
 
 
-class Tier(StrEnum):
-    """Where the bytes of a load came from, the fastest first."""
+class OpenFiles(Protocol):
+    """Open shards, as a probe wants them."""
 
-    TMPFS = "Tmpfs"
-    PAGE_CACHE = "PageCache"
-    DISK = "Disk"
-    NETWORK = "Network"
-    FILE = "File"
-    """Some file; what is behind it can't be told."""
+    def path(self, file: str) -> str:
+        """Absolute path of a shard."""
+        ...
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nearness:
-    """What a probe found.
-
-    Attributes:
-        tier: the tier of the slowest shard.
-        cached_share: share of the sampled bytes that were in memory, 0 to 1; None where the kernel doesn't tell.
-    """
-
-    tier: Tier
-    cached_share: float | None
+    def descriptor(self, file: str) -> int:
+        """The open file of a shard."""
+        ...
 
 
-def probe(reader: ShardReader, files: Iterable[tuple[str, int, int]], mount_table: str) -> Nearness:
+def probe(reader: OpenFiles, files: Iterable[tuple[str, int, int]], mount_table: str) -> Nearness:
     """Probe the payload that is about to be read.
 
     Args:
@@ -99,7 +86,7 @@ def file_system(mount_table: str, path: str) -> str:
     return kind
 
 
-def _cached_share(reader: ShardReader, ranges: list[tuple[str, int, int]]) -> float | None:
+def _cached_share(reader: OpenFiles, ranges: list[tuple[str, int, int]]) -> float | None:
     nowait = getattr(os, "RWF_NOWAIT", None)
     total = sum(end - begin for _, begin, end in ranges)
     if nowait is None or total == 0:

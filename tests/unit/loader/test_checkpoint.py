@@ -38,6 +38,7 @@ def shard(file: str, *names: str, metadata: dict[str, str] | None = None) -> Sha
         file=file,
         header=Header(tensors=tensors, metadata=metadata or {}, payload_begin=100),
         identity=IDENTITY,
+        header_digest="0" * 32,
     )
 
 

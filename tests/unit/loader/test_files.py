@@ -1,11 +1,12 @@
 import json
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from loader import open_checkpoint
+from loader import MANIFEST_FILE, Fallback, open_checkpoint, read_manifest
 from loader.checkpoint import Checkpoint
 from loader.errors import (
     CheckpointError,
@@ -17,9 +18,12 @@ from loader.errors import (
     LoaderError,
     ReadFailed,
     ShardMissing,
+    ShardOutside,
     ShardTruncated,
     TensorMissing,
 )
+from loader.manifest import describe, render_manifest
+from loader.plan import PAGE_BYTES
 from loader.sources.files import ShardReader
 
 WriteRaw = Callable[..., Path]
@@ -56,11 +60,34 @@ def test_path_may_be_relative_and_text(sharded: Path, monkeypatch: pytest.Monkey
     assert open_checkpoint("model-1.safetensors").root == str(sharded)
 
 
-def test_shards_may_be_links_out_of_the_directory_as_in_model_caches(sharded: Path) -> None:
-    blob = sharded.parent / "blob"
-    (sharded / "model-1.safetensors").rename(blob)
-    (sharded / "model-1.safetensors").symlink_to(blob)
-    assert open_checkpoint(sharded).tensors["x"].nbytes == 4
+def moved_to(blobs: Path, shard: Path) -> None:
+    blobs.mkdir(parents=True, exist_ok=True)
+    shard.rename(blobs / "0123")
+    shard.symlink_to(blobs / "0123")
+
+
+def test_shards_may_be_links_to_blobs_as_in_model_caches(sharded: Path) -> None:
+    snapshot = sharded / "models--x--y" / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    for file in sharded.glob("*.*"):
+        file.rename(snapshot / file.name)
+    moved_to(sharded / "models--x--y" / "blobs", snapshot / "model-1.safetensors")
+    assert open_checkpoint(snapshot).tensors["x"].nbytes == 4
+
+
+@pytest.mark.parametrize("file", ["model-1.safetensors", "config.json", "model.safetensors.index.json"])
+def test_a_link_out_of_the_directory_is_refused_unless_it_is_wanted(sharded: Path, file: str) -> None:
+    moved_to(sharded.parent / "elsewhere", sharded / file)
+    with pytest.raises(ShardOutside) as caught:
+        open_checkpoint(sharded)
+    assert caught.value.file == str(sharded / file)
+    assert open_checkpoint(sharded, follow_links=True).tensors["x"].nbytes == 4
+
+
+def test_links_inside_the_directory_and_to_it_are_fine(sharded: Path) -> None:
+    moved_to(sharded / "..data", sharded / "model-1.safetensors")
+    (sharded.parent / "alias").symlink_to(sharded)
+    assert open_checkpoint(sharded.parent / "alias").tensors["x"].nbytes == 4
 
 
 def damage_truncate(root: Path) -> None:
@@ -184,3 +211,55 @@ def test_error_of_the_system_is_typed_and_placed(checkpoint: Checkpoint) -> None
         reader.read("m.safetensors", -4096, [memoryview(bytearray(1))])
     assert caught.value.file.endswith("m.safetensors")
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.fixture
+def slot() -> memoryview:
+    return memoryview(mmap.mmap(-1, 200_000 + 2 * PAGE_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes"), [(0, 100_000), (1, 1), (4096, 4096), (5000, 60_000), (99_999, 1), (3, 99_997)]
+)
+def test_reading_past_the_cache_gives_the_same_bytes(
+    checkpoint: Checkpoint, slot: memoryview, offset: int, nbytes: int
+) -> None:
+    entry = checkpoint.tensors["x"]
+    with ShardReader(checkpoint) as reader:
+        begin = reader.read_past_cache(entry.file, entry.begin + offset, nbytes, slot)
+    assert bytes(slot[begin : begin + nbytes]) == (bytes(range(250)) * 400)[offset : offset + nbytes]
+
+
+def test_where_reading_past_the_cache_is_refused_it_says_so(checkpoint: Checkpoint) -> None:
+    unaligned = memoryview(bytearray(200_000 + 2 * PAGE_BYTES + 1))[1:]
+    entry = checkpoint.tensors["x"]
+    with ShardReader(checkpoint) as reader:
+        begin = reader.read_past_cache(entry.file, entry.begin, entry.nbytes, unaligned)
+        assert bytes(unaligned[begin : begin + entry.nbytes]) == bytes(range(250)) * 400
+        # Some file systems take any address; those that don't are told of.
+        assert reader.fallbacks in (frozenset(), {Fallback.DIRECT_REFUSED})
+
+
+def test_reading_past_the_cache_leaves_no_descriptor(checkpoint: Checkpoint, slot: memoryview) -> None:
+    before = open_files()
+    with ShardReader(checkpoint) as reader:
+        reader.read_past_cache("m.safetensors", checkpoint.tensors["x"].begin, 5000, slot)
+    assert open_files() == before
+
+
+def test_a_file_cut_before_it_is_read_past_the_cache(checkpoint: Checkpoint, slot: memoryview) -> None:
+    entry = checkpoint.tensors["x"]
+    with ShardReader(checkpoint) as reader:
+        os.truncate(reader.path(entry.file), entry.end - 10)
+        with pytest.raises(FileChanged):
+            reader.read_past_cache(entry.file, entry.begin, entry.nbytes, slot)
+
+
+def test_a_manifest_beside_the_shards_or_elsewhere(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    assert read_manifest(checkpoint) is None
+    with pytest.raises(CheckpointNotFound):
+        read_manifest(checkpoint, tmp_path / "none.json")
+    manifest = describe(checkpoint, {"x": "0" * 32})
+    for place in (MANIFEST_FILE, "other.json"):
+        (tmp_path / place).write_text(render_manifest(manifest))
+    assert read_manifest(checkpoint) == read_manifest(checkpoint, tmp_path / "other.json") == manifest

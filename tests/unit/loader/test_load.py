@@ -237,7 +237,7 @@ def test_destination_that_does_not_fit(
 def test_conversion_is_bounded_and_exact(weights: Path) -> None:
     expected = safetensors.torch.load_file(weights)
     into = {name: torch.empty(tensor.shape, dtype=torch.float32) for name, tensor in expected.items()}
-    result = loader.load(loader.open_checkpoint(weights), into=into, convert=True, threads=2)
+    result = loader.load(loader.open_checkpoint(weights), into=into, convert=True, run=loader.Run(threads=2))
     for name, tensor in expected.items():
         assert torch.equal(bits(into[name]), bits(tensor.to(torch.float32)))
     assert 0 < result.staging_bytes <= 2 * (4 * 2**20 + 16 * 512)
@@ -267,7 +267,7 @@ def test_result_accounts_for_the_load(weights: Path) -> None:
 def test_progress_reaches_the_total_on_the_callers_thread(weights: Path) -> None:
     checkpoint = loader.open_checkpoint(weights)
     seen: list[Progress] = []
-    loader.load(checkpoint, progress=seen.append, threads=3)
+    loader.load(checkpoint, run=loader.Run(progress=seen.append, threads=3))
     done = [step.done_bytes for step in seen]
     assert done == sorted(done)
     assert done[-1] == checkpoint.total_bytes == seen[0].total_bytes
@@ -282,7 +282,7 @@ def test_file_cut_in_mid_load(weights: Path) -> None:
 
     before = open_files()
     with pytest.raises(FileChanged, match="had 10"):
-        loader.load(checkpoint, progress=cut, threads=2)
+        loader.load(checkpoint, run=loader.Run(progress=cut, threads=2))
     assert open_files() == before
 
 
@@ -297,19 +297,26 @@ def test_exception_of_the_progress_callback_ends_the_load(weights: Path) -> None
         raise Enough
 
     with pytest.raises(Enough):
-        loader.load(loader.open_checkpoint(weights), progress=stop)
+        loader.load(loader.open_checkpoint(weights), run=loader.Run(progress=stop))
     assert len(calls) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 7])
 def test_any_number_of_threads_gives_the_same(weights: Path, threads: int) -> None:
-    result = loader.load(loader.open_checkpoint(weights), threads=threads)
+    result = loader.load(loader.open_checkpoint(weights), run=loader.Run(threads=threads))
     assert_same(dict(result.tensors), safetensors.torch.load_file(weights))
 
 
 def test_threads_must_be_positive(weights: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        loader.load(loader.open_checkpoint(weights), threads=0)
+        loader.load(loader.open_checkpoint(weights), run=loader.Run(threads=0))
+
+
+@both_ways
+def test_loading_leaves_the_files_as_they_were(weights: Path, load_all: LoadAll) -> None:
+    before = (weights.read_bytes(), weights.stat().st_mtime_ns, sorted(weights.parent.iterdir()))
+    load_all(weights)["w0"].zero_()
+    assert (weights.read_bytes(), weights.stat().st_mtime_ns, sorted(weights.parent.iterdir())) == before
 
 
 def test_unknown_device_is_refused(weights: Path) -> None:

@@ -74,7 +74,17 @@ def test_invalid_checkpoint_is_exit_1_with_place_and_mend(write_raw: WriteRaw) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [["verify", "/no/such/path"], ["verify"], ["inspect", ".", "-o", "xml"], ["dance"]], ids=str
+    "arguments",
+    [
+        ["verify", "/no/such/path"],
+        ["verify"],
+        ["inspect", ".", "-o", "xml"],
+        ["load", ".", "--rate", "0"],
+        ["stage", "."],
+        ["stage", "--budget", "1"],
+        ["dance"],
+    ],
+    ids=str,
 )
 def test_wrong_usage_is_exit_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2

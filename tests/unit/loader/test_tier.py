@@ -5,7 +5,8 @@ import pytest
 
 from loader import Tier, open_checkpoint
 from loader.sources.files import ShardReader
-from loader.sources.tier import Nearness, file_system, probe, read_mount_table
+from loader.sources.port import Nearness
+from loader.sources.tier import file_system, probe, read_mount_table
 
 TABLE = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 23 22 0:21 / /dev/shm rw - tmpfs tmpfs rw

@@ -1,0 +1,87 @@
+"""Which checkpoints are held, who holds them, and which go first when room is wanted. Pure; time is an argument."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from loader.errors import StageFull
+
+
+@dataclass(slots=True)
+class _Holding:
+    nbytes: int
+    used: float
+    leases: Counter[int]
+
+
+class Ledger:
+    """The books of a pool with a budget.
+
+    Args:
+        budget_bytes: the most that is held at once.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self._holdings: dict[str, _Holding] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held, with what is still being read."""
+        return sum(holding.nbytes for holding in self._holdings.values())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._holdings
+
+    def reserve(self, key: str, nbytes: int, now: float) -> list[str]:
+        """Make room for a checkpoint and enter it; the keys of those that must go for it, the longest unused first.
+
+        Raises:
+            StageFull: it is larger than the budget, or the rest is leased; nothing has changed.
+        """
+        free = self.budget_bytes - self.held_bytes
+        victims = []
+        for victim in sorted(self._holdings, key=lambda each: self._holdings[each].used):
+            if free >= nbytes:
+                break
+            if not self._holdings[victim].leases:
+                victims.append(victim)
+                free += self._holdings[victim].nbytes
+        if free < nbytes:
+            raise StageFull(
+                f"{nbytes} bytes don't fit: of {self.budget_bytes}, {self.budget_bytes - free} are in use",
+                file=key,
+                hint="raise the daemon's budget, or end a process that holds a checkpoint",
+            )
+        for victim in victims:
+            del self._holdings[victim]
+        self._holdings[key] = _Holding(nbytes=nbytes, used=now, leases=Counter())
+        return victims
+
+    def lease(self, key: str, holder: int, now: float) -> None:
+        """A holder uses a checkpoint; as often as it says so, it has to say that it doesn't any more."""
+        holding = self._holdings[key]
+        holding.used = now
+        holding.leases[holder] += 1
+
+    def release(self, key: str, holder: int) -> None:
+        """Undo one lease."""
+        holding = self._holdings.get(key)
+        if holding is None:
+            return
+        holding.leases[holder] -= 1
+        if holding.leases[holder] <= 0:
+            del holding.leases[holder]
+
+    def release_all(self, holder: int) -> None:
+        """A holder is gone."""
+        for holding in self._holdings.values():
+            holding.leases.pop(holder, None)
+
+    def remove(self, key: str) -> None:
+        """A checkpoint is held no more."""
+        self._holdings.pop(key, None)
+
+    def leases(self, key: str) -> int:
+        """How many holders use a checkpoint."""
+        holding = self._holdings.get(key)
+        return len(holding.leases) if holding else 0

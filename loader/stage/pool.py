@@ -1,0 +1,365 @@
+"""The memory of the stage daemon: shards in sealed memory files, read once, checked, and given out read-only."""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from threading import Condition
+
+import torch
+
+from loader.admission import Needs, admit
+from loader.checkpoint import Checkpoint, FileIdentity
+from loader.control import Control
+from loader.copiers import crew, host
+from loader.copiers.crew import CopyChunk
+from loader.copiers.destinations import memory_of
+from loader.digest import digest_tensors
+from loader.errors import CheckpointNotFound, LoaderError, LoadError, OutOfMemory
+from loader.manifest import Manifest, check_headers, compare
+from loader.plan import Chunk, Piece
+from loader.sources.files import FILES, open_checkpoint, read_manifest
+from loader.sources.limits import read_limits
+from loader.stage.ledger import Ledger
+
+_CHUNK_BYTES = 16 * 2**20
+_F_ADD_SEALS = 1033
+# No other process can write, grow or shrink the file, and nobody can take that back. Linux 5.1.
+_SEALS = 0x1 | 0x2 | 0x4 | 0x10  # SEAL | SHRINK | GROW | FUTURE_WRITE
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedShard:
+    """A shard in memory.
+
+    Attributes:
+        file: its name in the checkpoint.
+        descriptor: the sealed memory file: the shard's bytes, header and all.
+        identity: the file that it was read from.
+        data: the same bytes, mapped; whoever wants them locked keeps the mapping.
+    """
+
+    file: str
+    descriptor: int
+    identity: FileIdentity
+    data: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A checkpoint in memory.
+
+    Attributes:
+        path: where it was read from.
+        shards: its shards.
+        nbytes: memory that it takes.
+        proven: whether every tensor was compared with a manifest.
+    """
+
+    path: str
+    shards: tuple[StagedShard, ...]
+    nbytes: int
+    proven: bool
+
+    def copy(self) -> "Staged":
+        """The same memory with descriptors of its own, which stay open whatever happens to these."""
+        shards = tuple(replace(shard, descriptor=os.dup(shard.descriptor)) for shard in self.shards)
+        return replace(self, shards=shards)
+
+    def close(self) -> None:
+        """Let go of the memory; clients that were given it keep it until they close it."""
+        for shard in self.shards:
+            os.close(shard.descriptor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What is known of a checkpoint.
+
+    Attributes:
+        path: where it lies.
+        state: `Staging` or `Staged`.
+        done_bytes: how much of it is in memory.
+        total_bytes: how much it is.
+        leases: clients that use it.
+        proven: whether every tensor was compared with a manifest.
+    """
+
+    path: str
+    state: str
+    done_bytes: int
+    total_bytes: int
+    leases: int
+    proven: bool
+
+
+@dataclass(slots=True)
+class _Staging:
+    total_bytes: int
+    done_bytes: int = 0
+
+
+class Pool:
+    """Checkpoints in memory. Any thread may call it.
+
+    Args:
+        budget_bytes: the most memory that it takes.
+        roots: directories below which checkpoints may lie; resolved.
+        lock: whether to lock the memory, so that it is never paged out.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        roots: tuple[str, ...],
+        *,
+        lock: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = Ledger(budget_bytes)
+        self._roots = tuple(os.path.realpath(root) for root in roots)
+        self._lock_pages = lock
+        self._clock = clock
+        self._changed = Condition()
+        self._staged: dict[str, Staged] = {}
+        self._staging: dict[str, _Staging] = {}
+        self._control = Control()
+
+    def take(self, path: str, holder: int) -> Staged:
+        """Lease a checkpoint, bringing it into memory first where it isn't there or has changed since.
+
+        What is returned is the caller's to close.
+
+        Args:
+            path: its directory or file.
+            holder: who leases it.
+
+        Raises:
+            CheckpointError: it is not usable, or not below the directories that are served.
+            StageFull: the budget has no room for it.
+            LoadError: it can't be read, or the machine has no memory for it.
+        """
+        key = self._allowed(path)
+        checkpoint = open_checkpoint(key)
+        with self._changed:
+            while key in self._staging:
+                self._changed.wait()
+            staged = self._staged.get(key)
+            if staged is not None and _is_of(staged, checkpoint):
+                self._ledger.lease(key, holder, self._clock())
+                return staged.copy()
+            self._begin(key, checkpoint)
+        try:
+            staged = self._read(key, checkpoint)
+        except BaseException:
+            with self._changed:
+                self._ledger.remove(key)
+                del self._staging[key]
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            self._staged[key] = staged
+            self._ledger.lease(key, holder, self._clock())
+            del self._staging[key]
+            self._changed.notify_all()
+            return staged.copy()
+
+    def release(self, holder: int) -> None:
+        """A holder needs nothing any more."""
+        with self._changed:
+            self._ledger.release_all(holder)
+
+    def drop(self, path: str) -> bool:
+        """Let go of a checkpoint that nobody leases; whether there was such a one."""
+        key = os.path.realpath(path)
+        with self._changed:
+            if key not in self._staged or self._ledger.leases(key):
+                return False
+            self._forget(key)
+            return True
+
+    def statuses(self) -> list[Status]:
+        """All checkpoints that are in memory or on their way."""
+        with self._changed:
+            coming = [
+                Status(
+                    path=key,
+                    state="Staging",
+                    done_bytes=staging.done_bytes,
+                    total_bytes=staging.total_bytes,
+                    leases=0,
+                    proven=False,
+                )
+                for key, staging in self._staging.items()
+            ]
+            there = [
+                Status(
+                    path=key,
+                    state="Staged",
+                    done_bytes=staged.nbytes,
+                    total_bytes=staged.nbytes,
+                    leases=self._ledger.leases(key),
+                    proven=staged.proven,
+                )
+                for key, staged in self._staged.items()
+            ]
+        return sorted(coming + there, key=lambda status: status.path)
+
+    def close(self) -> None:
+        """Call off what is on its way, and let go of everything."""
+        self._control.cancel()
+        with self._changed:
+            while self._staging:
+                self._changed.wait()
+            for key in list(self._staged):
+                self._forget(key)
+
+    def _allowed(self, path: str) -> str:
+        key = os.path.realpath(path)
+        if not any(key == root or key.startswith(f"{root.rstrip('/')}/") for root in self._roots):
+            raise CheckpointNotFound(
+                "not below a directory that this daemon serves",
+                file=key,
+                hint="start it with --root DIR for that directory",
+            )
+        return key
+
+    def _begin(self, key: str, checkpoint: Checkpoint) -> None:
+        if key in self._staged:  # of files that have changed
+            self._forget(key)
+        nbytes = _total_bytes(checkpoint)
+        for victim in self._ledger.reserve(key, nbytes, self._clock()):
+            self._staged.pop(victim).close()
+        try:
+            needs = Needs(shared=nbytes, locked=nbytes if self._lock_pages else 0)
+            admit(needs, read_limits(), file=key)
+        except LoaderError:
+            self._ledger.remove(key)
+            raise
+        self._staging[key] = _Staging(nbytes)
+
+    def _forget(self, key: str) -> None:
+        self._ledger.remove(key)
+        self._staged.pop(key).close()
+
+    def _read(self, key: str, checkpoint: Checkpoint) -> Staged:
+        staging = self._staging[key]
+
+        def report(chunk: Chunk) -> None:
+            staging.done_bytes += chunk.nbytes
+
+        manifest = read_manifest(checkpoint)
+        if manifest is not None:
+            check_headers(checkpoint, manifest)
+        with ExitStack() as undo:
+            memory = {
+                file: _Memory(file, shard.identity.size_bytes) for file, shard in checkpoint.shards.items()
+            }
+            for each in memory.values():
+                undo.callback(each.close)
+            _fill(checkpoint, memory, report, self._control)
+            if manifest is not None:
+                _prove(checkpoint, memory, manifest)
+            shards = tuple(
+                each.seal(checkpoint.shards[file].identity, lock=self._lock_pages)
+                for file, each in memory.items()
+            )
+            undo.pop_all()
+        return Staged(path=key, shards=shards, nbytes=staging.total_bytes, proven=manifest is not None)
+
+
+class _Memory:
+    """A memory file of a shard's size, mapped for filling."""
+
+    def __init__(self, file: str, nbytes: int) -> None:
+        self._file = file
+        self.descriptor = os.memfd_create(f"emberpool:{file}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            # Memory that isn't there is refused here, instead of killing whoever touches it first.
+            os.posix_fallocate(self.descriptor, 0, nbytes)
+            mapping = mmap.mmap(self.descriptor, nbytes)
+        except OSError as error:
+            os.close(self.descriptor)
+            if error.errno in {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}:
+                raise OutOfMemory(
+                    f"no memory for {nbytes} bytes: {error.strerror}",
+                    file=file,
+                    hint="lower the daemon's budget, or raise its memory limit",
+                ) from error
+            raise LoadError(f"no memory file can be made: {error.strerror}", file=file) from error
+        self.data = torch.frombuffer(mapping, dtype=torch.uint8)
+        self.memory = memory_of(self.data)
+
+    def seal(self, identity: FileIdentity, *, lock: bool) -> StagedShard:
+        """Make it read-only for good."""
+        if lock and _LIBC.mlock(self.data.data_ptr(), self.data.numel()):
+            raise LoadError(
+                f"the memory can't be locked: {os.strerror(ctypes.get_errno())}",
+                file=self._file,
+                hint="raise `ulimit -l`, or start the daemon without --lock",
+            )
+        fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEALS)
+        return StagedShard(file=self._file, descriptor=self.descriptor, identity=identity, data=self.data)
+
+    def close(self) -> None:
+        """Give it up; the mapping goes with its last view."""
+        os.close(self.descriptor)
+
+
+def _fill(
+    checkpoint: Checkpoint, memory: dict[str, _Memory], report: Callable[[Chunk], None], control: Control
+) -> None:
+    with FILES.open(checkpoint) as reader:
+
+        def read(chunk: Chunk) -> None:
+            reader.read(chunk.file, chunk.begin, [memory[chunk.file].memory[chunk.begin : chunk.end]])
+
+        @contextmanager
+        def worker() -> Iterator[CopyChunk]:
+            yield read
+
+        crew.run(
+            _chunks(checkpoint),
+            threads=host.default_threads(),
+            open_worker=worker,
+            report=report,
+            control=control,
+        )
+        reader.verify()
+
+
+def _chunks(checkpoint: Checkpoint) -> list[Chunk]:
+    """Whole files, header and all, in pieces."""
+    chunks = []
+    for file, shard in checkpoint.shards.items():
+        size = shard.identity.size_bytes
+        for begin in range(0, size, _CHUNK_BYTES):
+            piece = Piece(tensor="", offset=begin, nbytes=min(_CHUNK_BYTES, size - begin))
+            chunks.append(Chunk(file=file, begin=begin, nbytes=piece.nbytes, pieces=(piece,)))
+    return chunks
+
+
+def _prove(checkpoint: Checkpoint, memory: dict[str, _Memory], manifest: Manifest) -> None:
+    digests = digest_tensors(
+        {name: memory[entry.file].data[entry.begin : entry.end] for name, entry in checkpoint.tensors.items()}
+    )
+    compare(digests, manifest, root=checkpoint.root, places=checkpoint.tensors)
+
+
+def _is_of(staged: Staged, checkpoint: Checkpoint) -> bool:
+    """Whether what is in memory is what lies in the files now."""
+    return {shard.file: shard.identity for shard in staged.shards} == {
+        file: shard.identity for file, shard in checkpoint.shards.items()
+    }
+
+
+def _total_bytes(checkpoint: Checkpoint) -> int:
+    return sum(shard.identity.size_bytes for shard in checkpoint.shards.values())
