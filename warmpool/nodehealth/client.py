@@ -1,0 +1,278 @@
+"""Asking for the memory of a seat's GPUs: of the node agent, or, without one, of NVML in this process, which proves nothing.
+
+An answer is always there, by the deadline, and never an error: what isn't known is None with the reason why, and what isn't
+proven is marked so. A seat that can't be measured is one whose figures are unknown; it is not one that holds nothing.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import aiohttp
+
+from warmpool.engines.deadline import Deadline
+from warmpool.nodehealth.lanes import Lane, LaneBusy
+from warmpool.nodehealth.nvml import Device, DeviceMemory, Nvml, NvmlError, driver
+
+_LOG = logging.getLogger(__name__)
+
+TOKEN_VARIABLE = "EMBERPOOL_NODE_TOKEN"  # noqa: S105 (a variable's name)
+"""Environment variable that holds the bearer token of a node agent that listens on TCP."""
+UNIX = "unix://"
+"""What the address of a node agent on a Unix socket begins with; a path follows."""
+MOST_PATH_BYTES = 107
+"""The longest path of a Unix socket: sockaddr_un's 108 bytes of sys/un.h, less a closing zero."""
+_ANSWER_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SeatMemory:
+    """Device memory of a seat's GPUs, all of them together.
+
+    Attributes:
+        total_bytes: all of it; None if unknown.
+        used_bytes: what is in use by whomever; None if unknown.
+        free_bytes: what can be allocated; None if unknown.
+        by_process: what each process holds together with those that descend from it or are of its session, by process id as
+            the caller sees it, or as a process of another PID namespace of the same pod sees itself. None unless verified.
+        verified: who holds how much is known for certain.
+        reason: why something isn't known; empty if all is.
+        complete: a process that `by_process` lacks holds nothing, because everybody whom the caller could mean was looked at.
+    """
+
+    total_bytes: int | None
+    used_bytes: int | None
+    free_bytes: int | None
+    by_process: Mapping[int, int] | None
+    verified: bool
+    reason: str = ""
+    complete: bool = False
+
+    def held_by(self, pid: int) -> int | None:
+        """Return what a process and all that it started hold, in bytes; None if that isn't known for certain.
+
+        Args:
+            pid: its id, as `by_process` has it.
+        """
+        if not self.verified or self.by_process is None:
+            return None
+        return self.by_process.get(pid, 0 if self.complete else None)
+
+
+class NodeMemory(Protocol):
+    """Where the memory of GPUs is asked for."""
+
+    async def read(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatMemory:
+        """Read it now: what was freed or taken before the call is in the answer.
+
+        Args:
+            gpus: UUIDs or indices of the seat's GPUs; empty: those that the kubelet gave the caller's pod.
+            deadline: by when there is an answer, whatever it is.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+def connect(address: str, *, pod: str = "", token: str = "") -> NodeMemory:
+    """Return where to ask.
+
+    Args:
+        address: the node agent's, `unix:///…` or `http://…`; empty: there is none.
+        pod: UID of the caller's pod; empty outside Kubernetes.
+        token: what a node agent on TCP wants to see.
+    """
+    alone: NodeMemory = (
+        DeviceTotals(driver)
+        if find_spec("pynvml") is not None
+        else NoMemory("nvidia-ml-py is not installed (it comes with emberpool[node])")
+    )
+    return NodeAgent(address, alone, pod=pod, token=token) if address else alone
+
+
+def unknown(reason: str) -> SeatMemory:
+    """Return what is said where nothing is known."""
+    return SeatMemory(None, None, None, None, verified=False, reason=reason)
+
+
+class NoMemory:
+    """Nobody can be asked.
+
+    Args:
+        reason: why not.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    async def read(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatMemory:
+        """See `NodeMemory.read`."""
+        del gpus, deadline
+        return unknown(f"no node agent is configured, and {self._reason}")
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class DeviceTotals:
+    """NVML in this process: totals alone, because it can't tell whose processes those of other containers are.
+
+    Args:
+        nvml: opens it, in a thread.
+    """
+
+    def __init__(self, nvml: Callable[[], Nvml]) -> None:
+        self._open = nvml
+        self._nvml: Nvml | None = None
+        self._devices: tuple[Device, ...] = ()
+        self._lane = Lane("NVML", lambda: None)
+
+    async def read(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatMemory:
+        """See `NodeMemory.read`."""
+        try:
+            found = await self._lane.call(lambda: self._totals(gpus), seconds=max(0.0, deadline.left_seconds))
+        except (NvmlError, LaneBusy) as error:
+            return unknown(f"no node agent is configured, and NVML can't be asked here: {error}")
+        return SeatMemory(
+            sum(memory.total_bytes for memory in found),
+            sum(memory.used_bytes for memory in found),
+            sum(memory.free_bytes for memory in found),
+            None,
+            verified=False,
+            reason="without a node agent the devices' totals alone are known",
+        )
+
+    async def close(self) -> None:
+        """Let the thread end; the driver is let go of with the process."""
+        self._lane.close()
+
+    def _totals(self, gpus: Sequence[str]) -> list[DeviceMemory]:
+        """Read the memory of GPUs, in the lane."""
+        if self._nvml is None:
+            nvml = self._open()
+            with suppress(NvmlError):  # what it belonged to may be gone
+                nvml.stop()
+            nvml.start()
+            self._devices, self._nvml = nvml.devices().devices, nvml
+        named = [_named(gpu, self._devices) for gpu in gpus]
+        if not named:
+            raise NvmlError("which GPUs the seat has is not known")
+        try:
+            return [self._nvml.memory(uuid) for uuid in named]
+        except NvmlError:
+            self._nvml = None  # next time from the beginning: the driver may have been reloaded
+            raise
+
+
+def _named(gpu: str, devices: Sequence[Device]) -> str:
+    """Return the UUID of a device that is named by UUID or index."""
+    for device in devices:
+        if gpu == device.uuid or (gpu == str(device.index) and not device.parent):
+            return device.uuid
+    raise NvmlError(f"there is no GPU {gpu}")
+
+
+# ---------------------------------------------------------------------- the node agent
+
+
+class _Refused(Exception):
+    """The node agent said no, and why."""
+
+
+class NodeAgent:
+    """A node agent over HTTP.
+
+    Args:
+        address: `unix:///…` or `http://…`.
+        alone: where totals come from while it doesn't answer.
+        pod: UID of the caller's pod; empty outside Kubernetes.
+        token: what it wants to see on TCP.
+    """
+
+    def __init__(self, address: str, alone: NodeMemory, *, pod: str = "", token: str = "") -> None:
+        self._address = address
+        self._alone = alone
+        self._pod = pod
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def read(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatMemory:
+        """See `NodeMemory.read`."""
+        query = {"maxAgeMilliseconds": "0", "gpu": ",".join(gpus), "pod": self._pod}
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                return seat_memory(await self._ask({key: value for key, value in query.items() if value}))
+        except TimeoutError:
+            reason = "it didn't answer in time"
+        except (aiohttp.ClientError, OSError, _Refused) as error:
+            reason = str(error) or type(error).__name__
+        except (ValueError, KeyError, TypeError) as error:
+            reason = f"what it says is no answer: {error!r}"
+        known = await self._alone.read(gpus, deadline=deadline)
+        return replace(known, reason=f"the node agent at {self._address} can't be asked: {reason}")
+
+    async def close(self) -> None:
+        """See `NodeMemory.close`."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+        await self._alone.close()
+
+    async def _ask(self, query: Mapping[str, str]) -> Mapping[str, Any]:
+        if self._session is None:
+            unix = self._address.startswith(UNIX)
+            connector = aiohttp.UnixConnector(self._address.removeprefix(UNIX)) if unix else None
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        base = "http://node" if self._address.startswith(UNIX) else self._address
+        async with self._session.get(f"{base}/v1/memory", params=query) as response:
+            body = json.loads(await response.content.read(_ANSWER_BYTES))
+            if response.status != 200:  # noqa: PLR2004 - HTTP's OK
+                raise _Refused(str(body["error"]["message"]))
+            return dict(body)
+
+
+def seat_memory(answer: Mapping[str, Any]) -> SeatMemory:
+    """Read a node agent's answer.
+
+    Raises:
+        KeyError, TypeError, ValueError: it isn't one.
+    """
+    gpus = answer["gpus"]
+    held, clash = _by_process(gpus) if answer["verified"] else (None, "")
+    return SeatMemory(
+        _sum(gpus, "totalBytes"),
+        _sum(gpus, "usedBytes"),
+        _sum(gpus, "freeBytes"),
+        held,
+        verified=held is not None,
+        reason=str(answer["reason"]) or clash,
+        complete=bool(answer["complete"]) and not clash,
+    )
+
+
+def _sum(gpus: Sequence[Mapping[str, Any]], key: str) -> int | None:
+    sizes = [gpu[key] for gpu in gpus]
+    return None if not sizes or None in sizes else sum(int(size) for size in sizes)
+
+
+def _by_process(gpus: Sequence[Mapping[str, Any]]) -> tuple[Mapping[int, int], str]:
+    """Add up by each id that a process goes by, and say what is wrong with ids that are left out.
+
+    Equal ids of different PID namespaces are nobody's in particular: two containers of a pod each have a process 1.
+    """
+    held: dict[int, int] = {}
+    namespaces: dict[int, set[str]] = {}
+    for process in (process for gpu in gpus for process in gpu["processes"]):
+        for pid in process["ids"]:
+            namespaces.setdefault(pid, set()).add(process["pidNamespace"])
+            held[pid] = held.get(pid, 0) + int(process["bytes"])
+    twice = sorted(pid for pid, its in namespaces.items() if len(its) > 1)
+    clear = MappingProxyType({pid: size for pid, size in held.items() if pid not in twice})
+    text = ", ".join(map(str, twice))
+    return clear, f"containers of the pod have processes of the same ids on the GPUs: {text}" if twice else ""
