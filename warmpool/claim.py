@@ -31,11 +31,13 @@ class Errand:
         operation: what for.
         policy: the resident that gets the seat (for a demotion: the one that leaves).
         leaving: the policy whose resident is drained first (`Switch` only).
+        displace: policies whose paused residents may be parked to make room, the first first; None leaves it to the agent.
     """
 
     operation: Operation
     policy: PolicyName
     leaving: PolicyName | None = None
+    displace: tuple[PolicyName, ...] | None = None
 
 
 def new_claim(errand: Errand, term: Term, *, number: int, now: float, seconds: float) -> Claim:
@@ -57,6 +59,7 @@ def new_claim(errand: Errand, term: Term, *, number: int, now: float, seconds: f
         since=now,
         deadline=now + seconds,
         leaving=errand.leaving,
+        displace=errand.displace,
     )
 
 
@@ -98,6 +101,15 @@ def refusal(seat: Seat, claim: Claim, now: float) -> str | None:
     if seat.resident(claim.policy) is None:
         return f"seat {seat.name} has no resident of {claim.policy}"
     return _crowded(seat, claim)
+
+
+def overtakes(operation: Operation, held: Operation) -> bool:
+    """Whether an operation may take a claim over that is in force for another one on the same resident.
+
+    A burst may come during a drain: the resident that leaves is the warmest of all. One whose weights are on their way has
+    its seat already, and its agent goes on with the promotion when they have arrived.
+    """
+    return (operation, held) in _OVERTAKING
 
 
 def may_claim(seat: Seat, claim: Claim, now: float) -> bool:
@@ -182,7 +194,16 @@ def resolve_orphan(seat: Seat, now: float, epoch: int) -> Resolution | None:
     return _take_back(claim, resident)
 
 
+_OVERTAKING = (
+    (Operation.RECALL, Operation.DEMOTE),
+    (Operation.PROMOTE, Operation.UNPARK),
+    (Operation.PROMOTE, Operation.PARK),
+)
 _PROMOTING = frozenset({Operation.PROMOTE, Operation.SWITCH, Operation.RECALL})
+_ENDING = frozenset(
+    {ResidentState.PROMOTING, ResidentState.PROVING, ResidentState.PARKING, ResidentState.UNPARKING}
+)
+"""States that an agent leaves without another order."""
 
 
 def _resolve_switch(seat: Seat, claim: Claim) -> Resolution:
@@ -220,9 +241,8 @@ def _held_by_another(seat: Seat, claim: Claim, now: float) -> str | None:
         return None
     if held.epoch > claim.epoch:
         return f"seat {seat.name} is claimed by the later term {held.epoch}; term {claim.epoch} is over"
-    recall = claim.operation is Operation.RECALL and held.operation is Operation.DEMOTE
-    if recall and held.policy == claim.policy:
-        return None  # a burst during a drain: the resident that leaves is the warmest of all
+    if held.policy == claim.policy and overtakes(claim.operation, held.operation):
+        return None
     return f"seat {seat.name} is claimed for {held.operation} of {held.policy} ({held.id})"
 
 
@@ -260,4 +280,4 @@ def _resumed(resident: Resident | None) -> bool:
 
 def _ends_by_itself(resident: Resident | None) -> bool:
     """Whether the agent is within a step that ends without another order."""
-    return _state(resident) in {ResidentState.PROMOTING, ResidentState.PROVING}
+    return _state(resident) in _ENDING

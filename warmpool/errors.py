@@ -79,6 +79,20 @@ class WrongState(AgentError):
     status = 409
 
 
+class NoRoom(AgentError):
+    """The seat's memory isn't enough for what was ordered; the message has the figures. Park something there, or take another seat."""
+
+    code = "NoRoom"
+    status = 507
+
+
+class NeedsWitness(AgentError):
+    """Nobody else has witnessed what this resident should answer, and it doesn't prove itself against its own word."""
+
+    code = "NeedsWitness"
+    status = 409
+
+
 class UnknownResident(AgentError):
     """The seat has no resident of this policy."""
 

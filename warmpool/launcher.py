@@ -52,7 +52,11 @@ ENDED, UNSAID, UNFIT, STUBBORN, BROKEN = 0, 3, 2, 4, 70
 """Exit statuses: ended as told; the agent never said that it had drained; wrong use; an engine had to be killed; nobody can tell
 how the engine that ran alone has ended. Else that engine's status is the launcher's."""
 
+STAND_IN = "zygote stand-in"
+"""What a process is called (proc(5), `comm`) that was started and stands for a fork of a zygote, which is not its child."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_PIDFD = re.compile(r"^Pid:\t([1-9][0-9]*)$", re.MULTILINE)  # of one that has ended it says -1
 _MOST_ENGINES = 64
 _MOST_CONNECTIONS = 16
 _MOST_REPORTS = 200
@@ -253,8 +257,21 @@ def _all_processes() -> Iterator[ProcessStat]:
                 yield found
 
 
+def _stood_for(pid: int) -> list[ProcessStat]:
+    """Return the living forks of a zygote that a process stands for: it is called so, and holds a pidfd of each."""
+    directory = Path(f"/proc/{pid}")
+    try:
+        if (directory / "comm").read_text(errors="replace") != f"{STAND_IN}\n":
+            return []
+        held = [each.read_text() for each in (directory / "fdinfo").iterdir()]
+    except OSError:  # it has just ended, or is another user's
+        return []
+    forks = [process_stat(int(fork)) for text in held for fork in _PIDFD.findall(text)]
+    return [fork for fork in forks if fork is not None and fork.state != "Z"]
+
+
 def _descendants(root: int) -> list[ProcessStat]:
-    """Return the living processes below `root`, parents first."""
+    """Return the living processes below `root`, parents first; a fork that one of them stands for is below that one."""
     children: dict[int, list[ProcessStat]] = {}
     for each in _all_processes():
         children.setdefault(each.parent, []).append(each)
@@ -263,6 +280,7 @@ def _descendants(root: int) -> list[ProcessStat]:
     while below:
         each = below.popleft()
         below.extend(children.get(each.pid, ()))
+        below.extend(_stood_for(each.pid))
         if each.state != "Z":
             found.append(each)
     return found
@@ -270,6 +288,8 @@ def _descendants(root: int) -> list[ProcessStat]:
 
 def _descends_from(pid: int, ancestors: Iterable[int]) -> bool:
     wanted = set(ancestors)
+    below = [each for root in wanted for each in _descendants(root)]
+    wanted |= {fork.pid for each in below for fork in _stood_for(each.pid)}
     seen = process_stat(pid)
     while seen is not None and seen.pid not in wanted and seen.parent > 0:
         seen = process_stat(seen.parent)
@@ -828,6 +848,9 @@ class _Keeper:
         self._reaped = False  # once it is, its id may be someone else's
         self._ending = False
         self._kill_since: float | None = None
+        self._killed_forks: list[
+            ProcessStat
+        ] = []  # no children of this process, but they hold what the engine has
         self._told_stuck = False
 
     def run(self) -> None:
@@ -847,7 +870,7 @@ class _Keeper:
         for fd in {*charge.stdio} - {0, 1, 2}:
             os.close(fd)
         self._reap()
-        while not self._reaped or self._has_children():
+        while not self._reaped or self._has_children() or self._forks_live():
             self._loop.turn()
         self._launcher.send({"kind": "gone", "left": []})
 
@@ -908,6 +931,7 @@ class _Keeper:
     def _sweep(self) -> None:
         """Kill all that is there, again and again: what is killed may have been about to start something."""
         left = _descendants(os.getpid())
+        self._killed_forks += [fork for each in left for fork in _stood_for(each.pid)]
         for each in left:
             _kill(each.pid, signal.SIGKILL)
         since = self._kill_since
@@ -926,6 +950,16 @@ class _Keeper:
                 self._kill_tree()
             elif self._kill_since is None:
                 self._end()  # what it leaves behind is asked, too, and has what is left of the grace
+
+    def _forks_live(self) -> bool:
+        """Whether a fork that was killed, after its stand-in perhaps, still holds what it had."""
+        now = {fork: process_stat(fork.pid) for fork in self._killed_forks}
+        self._killed_forks = [
+            fork
+            for fork, seen in now.items()
+            if seen is not None and seen.start_time == fork.start_time and seen.state != "Z"
+        ]
+        return bool(self._killed_forks)
 
     def _has_children(self) -> bool:
         try:

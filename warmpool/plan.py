@@ -1,4 +1,4 @@
-"""The planner: counts become seats. It alone names which seat is promoted, switched, demoted, proven or replaced.
+"""The planner: counts become seats. It alone names which seat is promoted, switched, demoted, parked, proven or replaced.
 
 `plan` is a total function of what is wanted and what there is: the same arguments give the same plan, nothing is
 remembered, and what is in flight counts through the claims on the seats. PURE: no I/O, no clock.
@@ -6,16 +6,17 @@ remembered, and what is in flight counts through the claims on the seats. PURE: 
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import NamedTuple
 
 from warmpool.claim import in_force
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import ResidentState
+from warmpool.warmth import Move, Place, Warmth, moving
 
 # ------------------------------------------------------------------ what is asked
 
@@ -34,6 +35,8 @@ class Wants:
         replicas: per fleet, the seats that its workload is asked for at present; a fleet that is missing isn't resized.
         frozen: fleets of which no seat is replaced.
         ended_at_once: policies whose requests on a lent seat are ended when the seat is wanted.
+        warm: per fleet and policy, the residents that shall stand paused, and not parked, on seats that another may yet have;
+            a policy that is missing stays as it is.
     """
 
     serving: Mapping[FleetName, Mapping[PolicyName, int]]
@@ -42,6 +45,7 @@ class Wants:
     replicas: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     frozen: frozenset[FleetName] = frozenset()
     ended_at_once: frozenset[PolicyName] = frozenset()
+    warm: Mapping[FleetName, Mapping[PolicyName, int]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class Limits:
     Attributes:
         max_promotions: recalls, promotions and switches in flight at once, those already claimed included.
         max_demotions: demotions in flight at once, those already claimed included.
+        max_moves: residents of one fleet that are parked or unparked at once, those already claimed included. It is never
+            more than half of the fleet's spare seats, but one: such a seat serves nobody for seconds.
         proof_interval_seconds: age at which a spare resident's proof is renewed; infinity for never.
         report_lag_seconds: how long after a settlement an agent's report may still be the one from before it. Agents
             push each change within 20 ms and everything each 2 s.
@@ -59,6 +65,7 @@ class Limits:
 
     max_promotions: int = 128
     max_demotions: int = 32
+    max_moves: int = 4
     proof_interval_seconds: float = 300.0
     report_lag_seconds: float = 3.0
     give_up_seconds: float = 120.0
@@ -105,9 +112,14 @@ class Recall(SeatAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promote(SeatAction):
-    """Bring a paused resident of a spare seat into rotation."""
+    """Bring a paused or parked resident of a spare seat into rotation; may supersede the claim of its parking or unparking.
+
+    Attributes:
+        displace: residents of the seat that may be parked if it finds no room, the first first.
+    """
 
     policy: PolicyName
+    displace: tuple[PolicyName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +130,13 @@ class Switch(SeatAction):
         leaving: who leaves.
         policy: who comes.
         at_once: what `leaving` has accepted is ended, with an error that says so, instead of being waited for.
+        displace: residents of the seat that may be parked if it finds no room, the first first; `leaving` may be one.
     """
 
     leaving: PolicyName
     policy: PolicyName
     at_once: bool = False
+    displace: tuple[PolicyName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +166,25 @@ class Resize(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unpark(SeatAction):
+    """Move a parked resident of a spare seat back to device memory, so that a burst finds it paused.
+
+    Attributes:
+        displace: residents of the seat that may be parked if it finds no room, the first first.
+    """
+
+    policy: PolicyName
+    displace: tuple[PolicyName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Park(SeatAction):
+    """Move a paused resident of a spare seat to host memory, so that another can start in its place."""
+
+    policy: PolicyName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prove(SeatAction):
     """Resume a spare resident out of rotation, compare tokens, pause it again."""
 
@@ -176,7 +209,7 @@ class Plan:
 
     Attributes:
         actions: at most one per seat, most urgent first: releases, recalls, promotions, switches, demotions,
-            replacements, resizes, proofs; within a kind by priority.
+            replacements, resizes, unparkings, parkings, proofs; within a kind by priority.
         unfilled: per fleet and policy, the residents for which no seat was found; only what is above zero.
         deferred: actions that the limits leave for a later plan.
         in_flight: per fleet what is claimed already; only fleets with any.
@@ -195,10 +228,12 @@ def plan(
     now: float,
     *,
     settled: Mapping[SeatName, float] | None = None,
+    left_alone: Collection[Place] = (),
 ) -> Plan:
     """Name the seats that bring what there is closer to what is wanted.
 
-    Seats with a claim in force are left alone, with one exception: a resident under demotion may be recalled.
+    Seats with a claim in force are left alone, with two exceptions: a resident under demotion may be recalled, and one that
+    is being parked or unparked may be promoted.
 
     Args:
         wants: what was decided.
@@ -209,41 +244,98 @@ def plan(
             `limits.report_lag_seconds` its labels are believed over its agent's report, which may be older. None means
             that the caller keeps no such times: labels are then believed wherever a late report could explain the
             difference.
+        left_alone: residents that have just failed to be parked, unparked or proven, and are not for a while.
 
     Returns:
         The plan; it never raises for any seats.
     """
-    moment = _Moment(now=now, limits=limits, settled=settled, ended_at_once=wants.ended_at_once)
-    stocks = {name: _Stock(name) for name in wants.serving}
-    for seat in seats:
-        stock = stocks.get(seat.fleet)
-        if stock is not None:
+    return Planner().plan(wants, seats, limits, now, settled=settled, left_alone=left_alone)
+
+
+class Planner:
+    """Plans again and again, as `plan` does; a fleet whose seats are as they were isn't sorted anew.
+
+    Its answers depend on nothing that came before. What it keeps of a fleet is what would come out again: its seats are the same
+    objects, none of them has a claim, which may run out, and none was settled lately or is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._sorted: dict[FleetName, _Sorted] = {}
+
+    def plan(
+        self,
+        wants: Wants,
+        seats: Iterable[Seat],
+        limits: Limits,
+        now: float,
+        *,
+        settled: Mapping[SeatName, float] | None = None,
+        left_alone: Collection[Place] = (),
+    ) -> Plan:
+        """See the function `plan`."""
+        moment = _Moment(
+            now=now, limits=limits, settled=settled, ended_at_once=wants.ended_at_once, left_alone=left_alone
+        )
+        of_fleets: dict[FleetName, list[Seat]] = {name: [] for name in wants.serving}
+        for seat in seats:
+            if (here := of_fleets.get(seat.fleet)) is not None:
+                here.append(seat)
+        rank = {policy: position for position, policy in enumerate(wants.order)}
+        drafts = [
+            _Draft(self._stock(name, here, moment), wants, rank, moment) for name, here in of_fleets.items()
+        ]
+        for draft in drafts:
+            draft.write()
+        return _assemble(wants, limits, rank, drafts)
+
+    def _stock(self, fleet: FleetName, seats: Sequence[Seat], moment: "_Moment") -> "_Stock":
+        lasting = not moment.passes(seats)
+        known = self._sorted.get(fleet)
+        if lasting and known is not None and known.of(seats):
+            return known.stock
+        stock = _Stock(fleet)
+        for seat in seats:
             stock.enter(seat, moment)
-    rank = {policy: position for position, policy in enumerate(wants.order)}
-    drafts = [_Draft(stock, wants.serving[name], rank, moment) for name, stock in stocks.items()]
-    for draft in drafts:
-        draft.write()
-    return _assemble(wants, limits, rank, drafts)
+        if lasting and all(seat.claim is None for seat in seats):
+            self._sorted[fleet] = _Sorted(seats, stock)
+        else:
+            self._sorted.pop(fleet, None)
+        return stock
+
+
+class _Sorted(NamedTuple):
+    """A fleet as it was sorted, and would be again at any time."""
+
+    seats: Sequence[Seat]
+    stock: "_Stock"
+
+    def of(self, seats: Sequence[Seat]) -> bool:
+        """Whether these are the same objects."""
+        return len(self.seats) == len(seats) and all(map(is_, self.seats, seats))
 
 
 # ------------------------------------------------------------------ what there is, sorted once
 
 _PAUSED = ResidentState.PAUSED
+_PARKED = ResidentState.PARKED
 _SERVING = ResidentState.SERVING
 _DRAINING = ResidentState.DRAINING
 _BUSY = (ResidentState.WARMING, ResidentState.PROVING, ResidentState.PROMOTING)
 """Computing without being in rotation or on the way out of it. A tuple: `in` then compares by identity first, where a
 set would hash an enum member in Python code, which 10,000 seats would feel."""
 
-_MOVING = (
-    ResidentState.STARTING,
-    ResidentState.LOADING,
-    ResidentState.PARKING,
-    ResidentState.UNPARKING,
-)
-"""Between two states without computing: no hindrance for a promotion, but not the time for a proof."""
+_BETWEEN = (ResidentState.PARKING, ResidentState.UNPARKING)
+"""On the way to a state from which it can be promoted."""
+_SLEEPING = (_PAUSED, _PARKED, *_BETWEEN)
 
-_ON_ITS_WAY = (ResidentState.PROMOTING, _PAUSED, _DRAINING, ResidentState.PROVING)
+_ON_ITS_WAY = (
+    ResidentState.PROMOTING,
+    _PAUSED,
+    _DRAINING,
+    ResidentState.PROVING,
+    ResidentState.UNPARKING,
+    _PARKED,
+)
 """States that a resident in rotation may still be reported in shortly after it got there."""
 
 
@@ -255,11 +347,22 @@ class _Moment:
     limits: Limits
     settled: Mapping[SeatName, float] | None
     ended_at_once: frozenset[PolicyName] = frozenset()
+    left_alone: Collection[Place] = ()
 
     def just_settled(self, seat: Seat) -> bool:
         """Whether the seat is known to have been settled so lately that its report may be older than that."""
         at = None if self.settled is None else self.settled.get(seat.name)
         return at is not None and self.now - at < self.limits.report_lag_seconds
+
+    def passes(self, seats: Sequence[Seat]) -> bool:
+        """Whether what is made of some seats now needn't be made of them later: they were settled, or are left alone."""
+        settled = self.settled
+        if settled is None or any(self.just_settled(seat) for seat in seats if seat.name in settled):
+            return True
+        if not self.left_alone:
+            return False
+        alone = {name for name, _policy in self.left_alone}
+        return any(seat.name in alone for seat in seats)
 
     def in_rotation(self, seat: Seat, resident: Resident | None) -> bool:
         """Whether a resident that has its label can be taken to serve."""
@@ -280,20 +383,26 @@ class _Stock:
     """One fleet's seats, sorted by what can be done with them."""
 
     __slots__ = (
+        "beside",
         "coming",
         "demotions",
         "doomed",
         "dying",
         "fleet",
         "leaving",
+        "moves",
+        "occupied",
+        "parks",
         "pinned",
         "promotions",
         "proofs",
         "recallable",
         "serving",
+        "sleepers",
         "spare",
         "stalest",
         "strays",
+        "underway",
         "unready",
         "useless",
     )
@@ -310,10 +419,16 @@ class _Stock:
         self.strays: list[tuple[Seat, Resident]] = []  # resumed, out of rotation, and claimed by nobody
         self.dying: list[tuple[Seat, PolicyName]] = []  # labelled, and not serving
         self.spare: list[Seat] = []
+        self.beside: list[Seat] = []  # not spare, and its paused residents are soon to be had
+        self.occupied: list[tuple[Seat, Claim]] = []  # claimed for a proof or a change of depth
+        self.underway: list[tuple[Seat, Claim]] = []  # those of them who change it and could be promoted
         self.stalest: tuple[float, Seat, PolicyName] | None = None  # the spare resident with the oldest proof
-        self.useless: list[Seat] = []  # nothing serves or computes, and nothing can be promoted
-        self.promotions = self.demotions = self.proofs = self.doomed = 0
+        self.useless: list[
+            Seat
+        ] = []  # nothing serves, computes or changes its depth, and nothing can be promoted
+        self.promotions = self.demotions = self.proofs = self.doomed = self.moves = self.parks = 0
         self.unready = False  # a serving pod isn't Ready
+        self.sleepers = False  # a spare seat has a resident that is parked or waits for room
 
     def firm(self, policy: PolicyName) -> int:
         """Residents in rotation on usable seats."""
@@ -338,6 +453,13 @@ class _Stock:
         match claim.operation:
             case Operation.PROVE:
                 self.proofs += 1
+                self.occupied.append((seat, claim))
+            case Operation.PARK | Operation.UNPARK:
+                self.moves += 1
+                self.parks += claim.operation is Operation.PARK
+                self.occupied.append((seat, claim))
+                if seat.usable and not seat.serving and resident is not None and resident.state in _SLEEPING:
+                    self.underway.append((seat, claim))
             case Operation.DEMOTE:
                 self.demotions += 1
                 self._offer_recall(seat, resident)
@@ -350,7 +472,9 @@ class _Stock:
 
     def _enter_serving(self, seat: Seat, moment: _Moment) -> None:
         serving = seat.serving
-        for policy in sorted(serving):
+        if seat.lent and seat.usable:
+            self.beside.append(seat)
+        for policy in sorted(serving) if len(serving) > 1 else serving:
             if not moment.in_rotation(seat, seat.resident(policy)):
                 self.dying.append((seat, policy))
             elif seat.usable:
@@ -363,17 +487,21 @@ class _Stock:
                 self.strays.append((seat, resident))
 
     def _enter_out_of_rotation(self, seat: Seat, moment: _Moment) -> None:
-        paused, stray, others = _by_state(seat)
+        paused, parked, stray, others = _by_state(seat)
         if stray is not None:
             self._offer_recall(seat, stray)
             if not moment.just_settled(seat):
                 self.strays.append((seat, stray))
-        elif any(state in _BUSY for state in others):
-            return
-        elif paused and seat.usable:
+        elif others and any(resident.state in _BUSY for resident in others):
+            self.beside.append(seat)
+        elif (paused or parked) and seat.usable:
             self.spare.append(seat)  # if its claim has run out, whoever takes the seat takes that over
-            if not any(state in _MOVING for state in others):
-                self._offer_proof(seat, paused)
+            if parked or (others and any(resident.waiting for resident in others)):
+                self.sleepers = True
+            if not others or not any(map(moving, others)):
+                self._offer_proof(seat, paused, moment)
+        elif any(resident.state in _BETWEEN for resident in others):
+            self.beside.append(seat)
         else:
             self.useless.append(seat)
 
@@ -383,27 +511,36 @@ class _Stock:
         if (resident.state is _SERVING or resident.state is _DRAINING) and _computing(seat) == 1:
             self.recallable.setdefault(resident.policy, []).append((seat, resident))
 
-    def _offer_proof(self, seat: Seat, paused: Iterable[Resident]) -> None:
+    def _offer_proof(self, seat: Seat, paused: Iterable[Resident], moment: _Moment) -> None:
         for resident in paused:
+            if moment.left_alone and (seat.name, resident.policy) in moment.left_alone:
+                continue
             proven = -math.inf if resident.proven_at is None else resident.proven_at
-            if self.stalest is None or (proven, seat.name) < (self.stalest[0], self.stalest[1].name):
+            stalest = self.stalest
+            if (
+                stalest is None
+                or proven < stalest[0]
+                or (proven == stalest[0] and seat.name < stalest[1].name)
+            ):
                 self.stalest = (proven, seat, resident.policy)
 
 
-def _by_state(seat: Seat) -> tuple[list[Resident], Resident | None, list[ResidentState]]:
-    """Return the paused residents, one that is resumed (None if none is), and the states of all others."""
+def _by_state(seat: Seat) -> tuple[list[Resident], bool, Resident | None, list[Resident]]:
+    """Return the paused residents, whether any is parked, one that is resumed (None if none is), and all others."""
     paused: list[Resident] = []
-    others: list[ResidentState] = []
-    resumed = None
+    others: list[Resident] = []
+    parked, resumed = False, None
     for resident in seat.residents:
         state = resident.state
         if state is _PAUSED:
             paused.append(resident)
+        elif state is _PARKED:
+            parked = True
         elif state is _SERVING or state is _DRAINING:
             resumed = resident
         else:
-            others.append(state)
-    return paused, resumed, others
+            others.append(resident)
+    return paused, parked, resumed, others
 
 
 def _alive(resident: Resident) -> bool:
@@ -430,15 +567,29 @@ class _Matching:
 
     A policy that finds no free seat may take one from a policy before it, if that one has another (augmenting paths,
     H. Kuhn 1955): no policy loses a resident by it, so priority is kept.
+
+    Args:
+        candidates: per policy, the positions of the seats that can serve it, best first.
     """
 
-    __slots__ = ("_candidates", "_next", "_owner", "_spare")
+    __slots__ = ("_candidates", "_next", "_owner")
 
-    def __init__(self, stock: _Stock, needy: Iterable[PolicyName], moment: _Moment) -> None:
-        self._spare = sorted(stock.spare, key=attrgetter("name"))
-        self._candidates = _candidates(self._spare, stock, needy, moment)
-        self._next = dict.fromkeys(self._candidates, 0)
+    def __init__(self, candidates: Mapping[PolicyName, Sequence[int]]) -> None:
         self._owner: dict[int, PolicyName] = {}
+        self.widen(candidates)
+
+    def widen(self, candidates: Mapping[PolicyName, Sequence[int]]) -> None:
+        """Go on with more candidates; those that there were stay."""
+        self._candidates = candidates
+        self._next = dict.fromkeys(candidates, 0)
+
+    def fill(self, counts: Mapping[PolicyName, int]) -> Mapping[PolicyName, int]:
+        """Add seats in the order of `counts` until each policy has so many; return how many each has."""
+        has = Counter(self._owner.values())
+        for policy, count in counts.items():
+            while has[policy] < count and self.add(policy):
+                has[policy] += 1
+        return {policy: has[policy] for policy in counts}
 
     def add(self, policy: PolicyName) -> bool:
         """Give one more seat to the policy; False if there is none for it."""
@@ -459,10 +610,10 @@ class _Matching:
                     queue.append(owner)
         return False
 
-    def pairs(self) -> Iterator[tuple[PolicyName, Seat]]:
-        """Yield who got what, in the order of the asking."""
+    def pairs(self) -> Iterator[tuple[PolicyName, int]]:
+        """Yield who got which position, in the order of the asking."""
         for position, policy in self._owner.items():
-            yield policy, self._spare[position]
+            yield policy, position
 
     def _free(self, policy: PolicyName) -> int | None:
         """Return the policy's best candidate that nobody has yet; once owned, a seat never becomes free again."""
@@ -472,6 +623,26 @@ class _Matching:
             position += 1
         self._next[policy] = position
         return candidates[position] if position < len(candidates) else None
+
+
+_UNDERWAY: Mapping[Operation, int] = MappingProxyType({Operation.UNPARK: 1, Operation.PARK: 3})
+"""How far one that is on the move is from serving, between 0 for a paused and 2 for a parked one."""
+
+
+class _Here(NamedTuple):
+    """What a spare seat has.
+
+    Attributes:
+        ready: residents that could be promoted.
+        holding: paused ones that hold KV memory.
+        stirring: somebody is being started, parked or unparked by the agent itself, and an order may have to wait.
+        move: what it is claimed for, where a move of the resident itself is under way.
+    """
+
+    ready: int
+    holding: int
+    stirring: bool
+    move: Operation | None = None
 
 
 class _Ranking:
@@ -487,44 +658,82 @@ class _Ranking:
         )  # proofs younger than one interval are equally good
         present = chain(stock.serving.get(policy, ()), stock.coming.get(policy, ()))
         self._on_node = Counter(seat.node for seat in present)
-        self._seen: dict[tuple[int, bool, float, str], int] = {}
-        self._entries: list[tuple[int, bool, float, int, int]] = []
+        self._seen: dict[tuple[int, int, bool, bool, float, str], int] = {}
+        self._entries: list[tuple[int, int, bool, bool, float, int, int]] = []
 
-    def enter(self, position: int, seat: Seat, resident: Resident, paused: int, holding: int) -> None:
-        """Rank a seat on which `paused` residents could be promoted and `holding` of them hold KV memory."""
-        neighbours_hold = holding > (not resident.kv_released)
+    def enter(self, position: int, seat: Seat, resident: Resident, here: _Here) -> None:
+        """Rank a seat."""
+        depth = _UNDERWAY[here.move] if here.move is not None else 2 * (resident.state is _PARKED)
+        neighbours_hold = here.holding > (depth == 0 and not resident.kv_released)
         proven = resident.proven_at
         age = math.inf if proven is None else (self._now - proven) // self._proof_interval
         node = seat.node
-        alike = (paused, neighbours_hold, age, node)
+        alike = (depth, here.ready, neighbours_hold, here.stirring, age, node)
         nth = self._seen.get(alike, 0)  # equally good seats alternate between nodes
         self._seen[alike] = nth + 1
-        self._entries.append((paused, neighbours_hold, age, self._on_node.get(node, 0) + nth, position))
+        self._entries.append((*alike[:-1], self._on_node.get(node, 0) + nth, position))
 
     def best_first(self) -> list[int]:
         """Return the positions in order."""
         self._entries.sort()
         return [entry[-1] for entry in self._entries]
 
+    @property
+    def awake(self) -> int:
+        """How many of them, the first ones, needn't be unparked."""
+        return sum([not entry[0] for entry in self._entries])
 
-def _candidates(
+
+def _handed_out(
+    stock: _Stock, missing: Mapping[PolicyName, int], moment: _Moment
+) -> Iterator[tuple[PolicyName, Seat]]:
+    """Yield which spare seat goes to which policy; `missing` is in order of priority.
+
+    A parked resident takes seconds where a paused one takes milliseconds, so who gets how many is settled first, and then
+    they are looked for among the paused before the parked. A matching that covers some of these residents can always be
+    extended to cover all of them, since one that does exists (C. Berge 1957).
+    """
+    spare = sorted(stock.spare, key=attrgetter("name"))
+    underway = sorted(stock.underway, key=_name)
+    rankings = _rankings(spare, stock, missing, moment)
+    for position, (seat, claim) in enumerate(underway, start=len(spare)):
+        resident = seat.resident(claim.policy)
+        if resident is not None and (ranking := rankings.get(claim.policy)) is not None:
+            ranking.enter(position, seat, resident, _Here(1, 0, stirring=True, move=claim.operation))
+    seats = [*spare, *(seat for seat, _ in underway)]
+    every = {policy: ranking.best_first() for policy, ranking in rankings.items()}
+    awake = {policy: every[policy][: ranking.awake] for policy, ranking in rankings.items()}
+    matching = _Matching(awake)
+    given = matching.fill(missing)
+    if given != missing and any(len(awake[policy]) < len(every[policy]) for policy in every):
+        counts = _Matching(every).fill(missing)
+        matching = _Matching(awake)
+        matching.fill(counts)
+        matching.widen(every)
+        matching.fill(counts)
+    for policy, position in matching.pairs():
+        yield policy, seats[position]
+
+
+def _rankings(
     spare: Sequence[Seat], stock: _Stock, needy: Iterable[PolicyName], moment: _Moment
-) -> dict[PolicyName, list[int]]:
-    """Return, per policy, the positions of the spare seats that can serve it, best first.
+) -> dict[PolicyName, _Ranking]:
+    """Rank, per policy, the spare seats that can serve it.
 
-    Best is: fewest promotable residents (versatile seats stay), KV memory free now, proven most recently, on a node with
-    few residents of the policy, first in `spare`, which is sorted by name.
+    Best is: paused before those on their way there, and these before parked, fewest promotable residents (versatile seats stay), KV memory free now, nobody else on the
+    move, proven most recently, on a node with few residents of the policy, first in `spare`, which is sorted by name.
     """
     rankings = {policy: _Ranking(stock, policy, moment) for policy in needy}
-    if not rankings:
-        return {}
-    for position, seat in enumerate(spare):
-        paused = [resident for resident in seat.residents if resident.state is _PAUSED]
-        holding = sum([not resident.kv_released for resident in paused])
-        for resident in paused:
+    for position, seat in enumerate(spare if rankings else ()):
+        ready = [
+            resident for resident in seat.residents if resident.state is _PAUSED or resident.state is _PARKED
+        ]
+        holding = sum([not resident.kv_released for resident in ready if resident.state is _PAUSED])
+        here = _Here(len(ready), holding, stirring=any(map(moving, seat.residents)))
+        for resident in ready:
             if (ranking := rankings.get(resident.policy)) is not None:
-                ranking.enter(position, seat, resident, len(paused), holding)
-    return {policy: ranking.best_first() for policy, ranking in rankings.items()}
+                ranking.enter(position, seat, resident, here)
+    return rankings
 
 
 # ------------------------------------------------------------------ one fleet's part of the plan
@@ -538,8 +747,10 @@ class _Draft:
         "missing",
         "moment",
         "order",
+        "parks",
         "promotes",
         "proofs",
+        "rank",
         "recalls",
         "releases",
         "replaces",
@@ -547,15 +758,20 @@ class _Draft:
         "surplus",
         "switches",
         "taken",
+        "unparks",
         "wanted",
+        "warm",
+        "warmth",
     )
 
-    def __init__(
-        self, stock: _Stock, wanted: Mapping[PolicyName, int], rank: Mapping[PolicyName, int], moment: _Moment
-    ) -> None:
+    def __init__(self, stock: _Stock, wants: Wants, rank: Mapping[PolicyName, int], moment: _Moment) -> None:
         self.stock = stock
+        wanted = wants.serving[stock.fleet]
+        self.warm = wants.warm.get(stock.fleet, {})
+        self.warmth: Warmth | None = None
+        self.rank = rank
         self.wanted = {policy: max(count, 0) for policy, count in wanted.items()}
-        self.order = sorted(wanted, key=lambda policy: (rank.get(policy, len(rank)), policy))
+        self.order = sorted(wanted, key=self._by_priority)
         self.moment = moment
         self.taken: set[int] = set()  # id() of seats: in a broken cluster names may be doubled
         self.missing: dict[PolicyName, int] = {}
@@ -566,6 +782,8 @@ class _Draft:
         self.switches: list[Switch] = []
         self.demotes: list[Demote] = []
         self.replaces: list[Replace] = []
+        self.unparks: list[Unpark] = []
+        self.parks: list[Park] = []
         self.proofs: list[Prove] = []
 
     def write(self) -> None:
@@ -579,7 +797,11 @@ class _Draft:
         self._hand_over()
         self._demote_surplus()
         self._replace()
+        self._move()
         self._prove()
+
+    def _by_priority(self, policy: PolicyName) -> tuple[int, PolicyName]:
+        return self.rank.get(policy, len(self.rank)), policy
 
     @property
     def promoting(self) -> bool:
@@ -603,6 +825,8 @@ class _Draft:
 
     def _needed(self) -> list[PolicyName]:
         """Policies that still miss residents, by priority."""
+        if not self.missing:
+            return []
         return [policy for policy in self.order if policy in self.missing]
 
     def _found(self, policy: PolicyName) -> None:
@@ -632,15 +856,32 @@ class _Draft:
                     self._found(policy)
 
     def _promote(self) -> None:
-        needed = self._needed()
-        why = {policy: self._short(policy) for policy in needed}
-        matching = _Matching(self.stock, needed, self.moment)
-        for policy in needed:
-            while policy in self.missing and matching.add(policy):
-                self._found(policy)
-        for policy, seat in matching.pairs():
+        missing = {policy: self.missing[policy] for policy in self._needed()}
+        if not missing:
+            return
+        why = {policy: self._short(policy) for policy in missing}
+        for policy, seat in _handed_out(self.stock, missing, self.moment):
             self._take(seat)
-            self.promotes.append(Promote(seat=seat, policy=policy, why=why[policy]))
+            self._found(policy)
+            displace = self._displaceable(seat, policy)
+            self.promotes.append(Promote(seat=seat, policy=policy, displace=displace, why=why[policy]))
+
+    def _displaceable(
+        self, seat: Seat, policy: PolicyName, leaving: PolicyName | None = None
+    ) -> tuple[PolicyName, ...]:
+        """Return who may be parked on a seat for a promotion of `policy`; a promotion comes before anybody's warmth."""
+        return () if len(seat.residents) == 1 else self._counted().displaceable(seat, policy, leaving)
+
+    def _counted(self) -> Warmth:
+        """Return who stands paused on the fleet, counted once for a plan."""
+        if self.warmth is None:
+            self.warmth = Warmth(self.warm, self.rank)
+            if self.warm:
+                free = ((seat, None) for seat in chain(self.stock.spare, self.stock.beside))
+                for seat, claim in chain(free, self.stock.occupied):
+                    if seat.usable:
+                        self.warmth.enter(seat, claim)
+        return self.warmth
 
     def _switch(self) -> None:
         needed = self._needed()
@@ -662,6 +903,7 @@ class _Draft:
                         leaving=source.leaving,
                         policy=policy,
                         at_once=source.seat.lent and source.leaving in self.moment.ended_at_once,
+                        displace=self._displaceable(source.seat, policy, source.leaving),
                         why=f"{why} and finds no spare seat; {source.leaving} {reason}",
                     )
                 )
@@ -670,8 +912,11 @@ class _Draft:
                     _spend(self.surplus, source.leaving)
 
     def _switchable(self, needed: Iterable[PolicyName]) -> dict[PolicyName, list["_Source"]]:
-        """Return, per policy, the seats that it could have once their resident is drained: lent and idle ones first."""
-        found: dict[PolicyName, list[_Source]] = {policy: [] for policy in needed}
+        """Return, per policy, the seats that it could have once their resident is drained.
+
+        Those where it is paused come first, then lent and idle ones.
+        """
+        found: dict[PolicyName, list[tuple[bool, _Source]]] = {policy: [] for policy in needed}
         surplus = ((seat, policy) for policy in self.surplus for seat in self.stock.serving.get(policy, ()))
         strays = (
             (seat, stray.policy) for seat, stray in self.stock.strays if not seat.serving and seat.usable
@@ -681,11 +926,13 @@ class _Draft:
                 continue
             source = _Source(seat, leaving)
             for resident in seat.residents:
-                if resident.state is _PAUSED and resident.policy in found:
-                    found[resident.policy].append(source)
-        for sources in found.values():
-            sources.sort(key=attrgetter("order"))
-        return found
+                parked = resident.state is _PARKED
+                if (parked or resident.state is _PAUSED) and resident.policy in found:
+                    found[resident.policy].append((parked, source))
+        return {
+            policy: [source for _, source in sorted(sources, key=lambda each: (each[0], each[1].order))]
+            for policy, sources in found.items()
+        }
 
     def _demote_strays(self) -> None:
         for seat, resident in sorted(self.stock.strays, key=_name):
@@ -746,6 +993,31 @@ class _Draft:
             )
         return ""
 
+    def _move(self) -> None:
+        """Unpark and park residents of spare seats, while no promotion waits for a seat or is under way."""
+        stock = self.stock
+        if not self.warm or not stock.sleepers or self.promoting or self.missing:
+            return
+        half = max(1, (len(stock.spare) + stock.moves) // 2)
+        most = min(self.moment.limits.max_moves, half) - stock.moves
+        free = [seat for seat in stock.spare if self._may_move(seat)]
+        moves = self._counted().moves(free, most, self.moment.left_alone, parks=not stock.parks)
+        for move in moves:
+            if self._take(move.seat):
+                self._plan_move(move)
+
+    def _may_move(self, seat: Seat) -> bool:
+        settled = self.moment.just_settled(seat)
+        return not settled and id(seat) not in self.taken and not any(map(moving, seat.residents))
+
+    def _plan_move(self, move: Move) -> None:
+        if move.up:
+            self.unparks.append(
+                Unpark(seat=move.seat, policy=move.policy, displace=move.displace, why=move.why)
+            )
+        else:
+            self.parks.append(Park(seat=move.seat, policy=move.policy, why=move.why))
+
     def _prove(self) -> None:
         if self.stock.stalest is None or self.stock.proofs or self.promoting or self.missing:
             return
@@ -799,7 +1071,7 @@ def _demote_order(seat: Seat, policy: PolicyName) -> tuple[bool, int, int, str]:
 def _assemble(wants: Wants, limits: Limits, rank: Mapping[PolicyName, int], drafts: Sequence[_Draft]) -> Plan:
     """Put the fleets' parts into one order, and cut what exceeds the limits."""
 
-    def by_priority(action: Recall | Promote | Switch) -> int:
+    def by_priority(action: Recall | Promote | Switch | Unpark) -> int:
         return rank.get(action.policy, len(rank))
 
     promotions = [
@@ -822,6 +1094,8 @@ def _assemble(wants: Wants, limits: Limits, rank: Mapping[PolicyName, int], draf
                 if draft.stock.fleet not in wants.frozen
             ),
             *_resizes(wants, {draft.stock.fleet: draft for draft in drafts}),
+            *sorted(chain.from_iterable(draft.unparks for draft in drafts), key=by_priority),
+            *(action for draft in drafts for action in draft.parks),
             *(action for draft in drafts for action in draft.proofs),
         ),
         unfilled=MappingProxyType(

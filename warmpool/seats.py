@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import NewType
 
 from warmpool.engines.capabilities import Capabilities, Verification
-from warmpool.states import PROMOTABLE, ResidentState
+from warmpool.states import PROMOTABLE, Depth, ResidentState
+from warmpool.tiers import Budget
 
 PolicyName = NewType("PolicyName", str)
 FleetName = NewType("FleetName", str)
@@ -40,7 +41,7 @@ class Operation(StrEnum):
     """What a claim gives a seat for."""
 
     PROMOTE = "Promote"
-    """Bring a paused resident into rotation; the seat serves nothing."""
+    """Bring a paused or parked resident into rotation; the seat serves nothing."""
     SWITCH = "Switch"
     """Drain one resident and promote another on the same seat."""
     DEMOTE = "Demote"
@@ -49,6 +50,10 @@ class Operation(StrEnum):
     """Put a draining resident back into rotation."""
     PROVE = "Prove"
     """Resume, compare tokens, pause again; out of rotation."""
+    PARK = "Park"
+    """Move a paused resident's weights to host memory."""
+    UNPARK = "Unpark"
+    """Move a parked resident's weights back to device memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,8 @@ class Claim:
         since: Unix time of the claim.
         deadline: Unix time after which anyone may take the claim back.
         leaving: the policy whose resident is drained first (`Switch` only).
+        displace: policies whose paused residents may be parked to make room, the first first. None leaves the choice to the
+            agent.
     """
 
     id: str
@@ -74,6 +81,7 @@ class Claim:
     since: float
     deadline: float
     leaving: PolicyName | None = None
+    displace: tuple[PolicyName, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +98,12 @@ class Resident:
         in_flight: requests that its guard has accepted and not finished.
         restarts: how often its engine has been restarted on this seat.
         failure: why it is Failed, in words; empty otherwise.
+        waiting: what its start waits for, in words: room, or a witness of what it answers; empty while it doesn't wait.
         pid: process id of the engine where that means something (local), else None.
         memory_bytes: device memory that it holds (resident memory on CPU), as last measured; None if unknown.
+        parked_bytes: host memory that holds its weights; 0 while they have no copy there, None if unknown.
+        wake_seconds: per depth, the seconds that its last promotions from there took from the order to the canary's answer, as
+            a median; only depths from which it has been promoted.
         phases: seconds that each start-up phase took.
         capabilities: what its engine was found to be able to do; None before it was asked.
         verification: what its engine said after the last change that it was told; None before the first.
@@ -106,8 +118,11 @@ class Resident:
     in_flight: int = 0
     restarts: int = 0
     failure: str = ""
+    waiting: str = ""
     pid: int | None = None
     memory_bytes: int | None = None
+    parked_bytes: int | None = None
+    wake_seconds: Mapping[Depth, float] = field(default_factory=lambda: MappingProxyType({}))
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     capabilities: Capabilities | None = None
     verification: Verification | None = None
@@ -121,7 +136,7 @@ class SeatValue(StrEnum):
     HELD = "Held"
     """Takes a replica and can serve nobody."""
     STARTING = "Starting"
-    """No resident has been proven yet."""
+    """No resident can be promoted yet, and one is on its way there."""
     SPARE = "Spare"
     """At least one promotable resident; nothing serving, promoting or draining."""
     LENT = "Lent"
@@ -157,6 +172,7 @@ class Seat:
         created_at: Unix time of creation.
         template: hash of the pod template that it was made from.
         agent: base URL of its agent; empty until known.
+        memory: what its residents take of its memory, as its agent reckons it; None until it is told.
     """
 
     name: SeatName
@@ -177,6 +193,7 @@ class Seat:
     created_at: float = 0.0
     template: str = ""
     agent: str = ""
+    memory: Budget | None = None
     _value: SeatValue | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -196,9 +213,9 @@ class Seat:
         return None
 
     def promotable(self, policy: PolicyName) -> bool:
-        """Whether `policy`'s resident could be promoted here in milliseconds, were the seat free."""
+        """Whether `policy`'s resident could be promoted here, were the seat free: at once, or after unparking."""
         resident = self.resident(policy)
-        return resident is not None and resident.state in _PROMOTABLE and self.usable
+        return resident is not None and resident.state in PROMOTABLE and self.usable
 
     @property
     def usable(self) -> bool:
@@ -220,16 +237,17 @@ DELETION_COST: Mapping[SeatValue, int] = MappingProxyType(
 )
 """The pod-deletion-cost that a workload's controller reads when it has to remove pods."""
 
-# Tuples and lists: `in` then compares by identity first, where a set would hash an enum's member in Python code.
-_PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
-_PROMOTABLE = tuple(PROMOTABLE)
-_COMING = (
-    ResidentState.STARTING,
-    ResidentState.LOADING,
-    ResidentState.WARMING,
-    ResidentState.PROVING,
-    ResidentState.UNPARKING,
-    ResidentState.FAILED,  # the agent restarts it; the controller counts the seat out when it has given up
+_PROMOTIONS = frozenset({Operation.PROMOTE, Operation.SWITCH, Operation.RECALL})
+_COMING = frozenset(
+    {
+        ResidentState.STARTING,
+        ResidentState.LOADING,
+        ResidentState.WARMING,
+        ResidentState.PROVING,
+        ResidentState.PARKING,
+        ResidentState.UNPARKING,
+        ResidentState.FAILED,  # the agent restarts it; the controller counts the seat out when it has given up
+    }
 )
 
 
@@ -241,7 +259,7 @@ def seat_value(seat: Seat) -> SeatValue:
         return SeatValue.DOOMED
     if seat.serving and not promoting:
         return SeatValue.LENT if seat.lent else SeatValue.SERVING
-    states = [resident.state for resident in seat.residents]
+    states = {resident.state for resident in seat.residents}
     if promoting or ResidentState.PROMOTING in states:
         return SeatValue.PROMOTING
     if ResidentState.DRAINING in states or ResidentState.SERVING in states:
@@ -249,10 +267,8 @@ def seat_value(seat: Seat) -> SeatValue:
     if not seat.usable:
         return SeatValue.HELD
     proving = operation is Operation.PROVE and ResidentState.PROVING in states
-    if proving or any(
-        state in _PROMOTABLE for state in states
-    ):  # one that is being proven shows what it can do
+    if proving or not states.isdisjoint(PROMOTABLE):  # one that is being proven shows what it can do
         return SeatValue.SPARE
-    if not states or any(state in _COMING for state in states):
+    if not states or not states.isdisjoint(_COMING):
         return SeatValue.STARTING
     return SeatValue.HELD

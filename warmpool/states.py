@@ -44,6 +44,17 @@ class ResidentState(StrEnum):
     """It is being stopped for good."""
 
 
+class Depth(StrEnum):
+    """How deep a resident that doesn't serve sleeps, the lightest sleep first; what its wake times are told by."""
+
+    PAUSED = "Paused"
+    """Scheduler off; weights, KV memory and graphs in device memory."""
+    KV_RELEASED = "KvReleased"
+    """Paused, with its KV memory given back: the depth for seats with several residents."""
+    PARKED = "Parked"
+    """Weights in host memory, nothing in device memory but what its process can't give back."""
+
+
 _S = ResidentState
 
 _EVERYWHERE = frozenset({_S.FAILED, _S.QUARANTINED, _S.TERMINATING})
@@ -78,8 +89,8 @@ TRANSITIONS: Mapping[ResidentState, frozenset[ResidentState]] = MappingProxyType
 COMPUTING = frozenset({_S.WARMING, _S.PROVING, _S.PROMOTING, _S.SERVING, _S.DRAINING})
 """States in which a resident may use its seat's GPUs; by default one resident of a seat at a time."""
 
-PROMOTABLE = frozenset({_S.PAUSED})
-"""States from which a promotion takes milliseconds."""
+PROMOTABLE = frozenset({_S.PAUSED, _S.PARKED})
+"""States from which one order brings a resident into service: in milliseconds from the first, in seconds from the second."""
 
 
 def transition(current: ResidentState, following: ResidentState) -> ResidentState:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from warmpool.engines.capabilities import Capabilities, Capability, Change, Finding, Ground, Verification
 from warmpool.engines.capabilities import Verdict as ChangeVerdict
 from warmpool.errors import BadOrder
+from warmpool.expectations import Answer, Ownership, Recording, Statement
 from warmpool.seats import (
     Claim,
     FleetName,
@@ -22,13 +23,15 @@ from warmpool.seats import (
     Verdict,
     seat_value,
 )
-from warmpool.states import ResidentState
+from warmpool.states import Depth, ResidentState
+from warmpool.tiers import Budget
 
 Json = Mapping[str, Any]
 
 _CAPABILITIES = frozenset(map(str, Capability))
 _GROUNDS = frozenset(map(str, Ground))
 _CHANGES = frozenset(map(str, Change))
+_DEPTHS = frozenset(map(str, Depth))
 _VERDICTS = frozenset(map(str, ChangeVerdict))
 
 
@@ -44,12 +47,15 @@ def resident_to_json(resident: Resident) -> dict[str, Any]:
         "inFlight": resident.in_flight,
         "restarts": resident.restarts,
         "failure": resident.failure,
+        "waiting": resident.waiting,
         "pid": resident.pid,
         "memoryBytes": resident.memory_bytes,
+        "parkedBytes": resident.parked_bytes,
+        "wakeSeconds": {str(depth): seconds for depth, seconds in resident.wake_seconds.items()},
         "phases": dict(resident.phases),
         "capabilities": None
         if resident.capabilities is None
-        else _capabilities_to_json(resident.capabilities),
+        else capabilities_to_json(resident.capabilities),
         "verification": None
         if resident.verification is None
         else _verification_to_json(resident.verification),
@@ -73,17 +79,25 @@ def resident_from_json(data: Json) -> Resident:
             in_flight=_whole(data.get("inFlight", 0)),
             restarts=_whole(data.get("restarts", 0)),
             failure=_text(data.get("failure", "")),
+            waiting=_text(data.get("waiting", "")),
             pid=_optional(_whole, data.get("pid")),
             memory_bytes=_optional(_whole, data.get("memoryBytes")),
+            parked_bytes=_optional(_whole, data.get("parkedBytes")),
+            wake_seconds={
+                Depth(depth): _number(seconds)
+                for depth, seconds in data.get("wakeSeconds", {}).items()
+                if depth in _DEPTHS
+            },
             phases={_text(name): _number(seconds) for name, seconds in data.get("phases", {}).items()},
-            capabilities=_optional(_capabilities_from_json, data.get("capabilities")),
+            capabilities=_optional(capabilities_from_json, data.get("capabilities")),
             verification=_optional(_verification_from_json, data.get("verification")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a resident: {error!r}") from error
 
 
-def _capabilities_to_json(found: Capabilities) -> dict[str, Any]:
+def capabilities_to_json(found: Capabilities) -> dict[str, Any]:
+    """Render what an engine can do."""
     return {
         "kind": found.kind,
         "version": found.version,
@@ -94,8 +108,19 @@ def _capabilities_to_json(found: Capabilities) -> dict[str, Any]:
     }
 
 
-def _capabilities_from_json(data: Json) -> Capabilities:
-    """Read what an engine can do; capabilities and grounds of a newer agent are left out."""
+def capabilities_from_json(data: Json) -> Capabilities:
+    """Read what an engine can do; capabilities and grounds of a newer agent are left out.
+
+    Raises:
+        BadOrder: a key is missing or has the wrong type.
+    """
+    try:
+        return _capabilities(data)
+    except _MALFORMED as error:
+        raise BadOrder(f"not what an engine can do: {error!r}") from error
+
+
+def _capabilities(data: Json) -> Capabilities:
     return Capabilities(
         kind=_text(data["kind"]),
         version=_text(data.get("version", "")),
@@ -140,6 +165,7 @@ def claim_to_json(claim: Claim) -> dict[str, Any]:
         "since": claim.since,
         "deadline": claim.deadline,
         "leaving": claim.leaving,
+        "displace": None if claim.displace is None else list(claim.displace),
     }
 
 
@@ -158,7 +184,10 @@ def claim_from_json(data: Json) -> Claim:
             epoch=_whole(data["epoch"]),
             since=_number(data["since"]),
             deadline=_number(data["deadline"]),
-            leaving=_optional(lambda policy: PolicyName(_text(policy)), data.get("leaving")),
+            leaving=_optional(_policy, data.get("leaving")),
+            displace=_optional(
+                lambda listed: tuple(_policy(policy) for policy in _items(listed)), data.get("displace")
+            ),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a claim: {error!r}") from error
@@ -186,6 +215,7 @@ def seat_to_json(seat: Seat) -> dict[str, Any]:
         "createdAt": seat.created_at,
         "template": seat.template,
         "agent": seat.agent,
+        "memory": None if seat.memory is None else budget_to_json(seat.memory),
     }
 
 
@@ -215,9 +245,129 @@ def seat_from_json(data: Json) -> Seat:
             created_at=_number(data.get("createdAt", 0.0)),
             template=_text(data.get("template", "")),
             agent=_text(data.get("agent", "")),
+            memory=_optional(budget_from_json, data.get("memory")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a seat: {error!r}") from error
+
+
+def budget_to_json(budget: Budget) -> dict[str, Any]:
+    """Render the budget of a seat's memory, with what is left of it."""
+    return {
+        "deviceBytes": budget.device_bytes,
+        "pausedBytes": budget.paused_bytes,
+        "largestComputeBytes": budget.largest_compute_bytes,
+        "reserveBytes": budget.reserve_bytes,
+        "freeBytes": budget.free_bytes,
+        "hostBytes": budget.host_bytes,
+        "parkedBytes": budget.parked_bytes,
+        "verified": budget.verified,
+    }
+
+
+def budget_from_json(data: Json) -> Budget:
+    """Read a budget; the derived `freeBytes` is ignored.
+
+    Raises:
+        BadOrder: a key is missing or has the wrong type.
+    """
+    try:
+        return Budget(
+            device_bytes=_optional(_whole, data["deviceBytes"]),
+            paused_bytes=_whole(data["pausedBytes"]),
+            largest_compute_bytes=_whole(data["largestComputeBytes"]),
+            reserve_bytes=_whole(data["reserveBytes"]),
+            host_bytes=_whole(data.get("hostBytes", 0)),
+            parked_bytes=_whole(data.get("parkedBytes", 0)),
+            verified=_flag(data.get("verified", False)),
+        )
+    except _MALFORMED as error:
+        raise BadOrder(f"not a budget: {error!r}") from error
+
+
+def statement_to_json(statement: Statement) -> dict[str, Any]:
+    """Render what a resident answers."""
+    return {
+        "uid": statement.uid,
+        "ownership": ownership_to_json(statement.ownership),
+        "answers": [answer_to_json(answer) for answer in statement.answers],
+    }
+
+
+def statement_from_json(data: Json) -> Statement:
+    """Read what a resident answers.
+
+    Raises:
+        BadOrder: a key is missing or has the wrong type.
+    """
+    try:
+        return Statement(
+            uid=_text(data["uid"]),
+            ownership=_ownership_from_json(data.get("ownership", {})),
+            answers=tuple(_answer_from_json(answer) for answer in _items(data["answers"])),
+        )
+    except _MALFORMED as error:
+        raise BadOrder(f"not a statement: {error!r}") from error
+
+
+def recording_to_json(recording: Recording) -> dict[str, Any]:
+    """Render an expectation that residents have made."""
+    return {
+        "ownership": ownership_to_json(recording.ownership),
+        "answers": [answer_to_json(answer) for answer in recording.answers],
+        "witnesses": sorted(recording.witnesses),
+    }
+
+
+def recording_from_json(data: Json) -> Recording:
+    """Read an expectation that residents have made.
+
+    Raises:
+        BadOrder: a key is missing or has the wrong type, or it expects nothing.
+    """
+    try:
+        recording = Recording(
+            ownership=_ownership_from_json(data.get("ownership", {})),
+            answers=tuple(_answer_from_json(answer) for answer in _items(data["answers"])),
+            witnesses=frozenset(_text(uid) for uid in _items(data["witnesses"])),
+        )
+    except _MALFORMED as error:
+        raise BadOrder(f"not a recording: {error!r}") from error
+    if not recording.answers or not all(answer.tokens for answer in recording.answers):
+        raise BadOrder("not a recording: it takes at least one answer, and each at least one token")
+    return recording
+
+
+def ownership_to_json(ownership: Ownership) -> dict[str, Any]:
+    """Render what an engine runs with."""
+    return {
+        "weightsDigest": ownership.weights_digest,
+        "engineVersion": ownership.engine_version,
+        "dtype": ownership.dtype,
+        "tensorParallelSize": ownership.tensor_parallel_size,
+    }
+
+
+def _ownership_from_json(data: Json) -> Ownership:
+    return Ownership(
+        weights_digest=_text(data.get("weightsDigest", "")),
+        engine_version=_text(data.get("engineVersion", "")),
+        dtype=_text(data.get("dtype", "")),
+        tensor_parallel_size=_whole(data.get("tensorParallelSize", 0)),
+    )
+
+
+def answer_to_json(answer: Answer) -> dict[str, Any]:
+    """Render what an engine answers."""
+    return {"prompt": answer.prompt, "tokens": list(answer.tokens), "logprobs": list(answer.logprobs)}
+
+
+def _answer_from_json(data: Json) -> Answer:
+    return Answer(
+        prompt=_text(data["prompt"]),
+        tokens=tuple(_whole(token) for token in _items(data["tokens"])),
+        logprobs=tuple(_number(logprob) for logprob in _items(data.get("logprobs", ()))),
+    )
 
 
 # Types are checked, not converted: "false" is no flag and None no name, and a deadline that is NaN would never pass.
@@ -231,6 +381,10 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return str(value)
+
+
+def _policy(value: object) -> PolicyName:
+    return PolicyName(_text(value))
 
 
 def _flag(value: object) -> bool:

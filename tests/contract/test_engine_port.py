@@ -5,12 +5,14 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.fakes.engine_server import FakeEngine, Fault
 from tests.fakes.engine_subjects import (
     FAKES,
     MODEL,
@@ -26,10 +28,14 @@ from tests.fakes.engine_subjects import (
     serve,
     vllm_command,
 )
-from warmpool.engines.capabilities import Capability, Ground, Verdict
+from tests.fakes.generic_server import FakeGeneric
+from tests.fakes.sglang_server import FakeSglang
+from tests.fakes.vllm_server import FakeVllm
+from warmpool.engines.capabilities import Capability, Change, Ground, Verdict
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.kinds import EngineKind
-from warmpool.engines.port import KvWhenPaused
+from warmpool.engines.kinds import EngineKind, connect
+from warmpool.engines.port import Engine, KvWhenPaused
+from warmpool.engines.reference import ReferenceEngine
 from warmpool.engines.vllm import VllmEngine
 from warmpool.errors import (
     EngineContradicted,
@@ -77,6 +83,8 @@ def real_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 REAL = ("real vLLM",) if os.environ.get(VLLM_BIN) else ()
 ALL = (*FAKES, "scripted", "reference", *REAL)
 PAUSING = tuple(name for name in ALL if name != "generic")
+PARKING = tuple(name for name in PAUSING if name not in REAL)
+"""A CPU build of vLLM has no device from which weights could be moved."""
 
 
 @pytest.fixture(params=ALL)
@@ -93,6 +101,13 @@ async def pausing(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         yield found
 
 
+@pytest.fixture(params=PARKING)
+async def parking(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    """The same, of those that can be parked."""
+    async for found in connected(request):
+        yield found
+
+
 async def connected(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     name = request.param
     if name in FAKES:
@@ -104,6 +119,9 @@ async def connected(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
         await ready(found)
         await found.engine.close_guard(deadline=soon())
         yield found
+        if found.pauses:
+            with suppress(EngineRejected):  # it isn't paused, and so isn't parked either
+                await found.engine.unpark(deadline=soon())
         await found.engine.resume(KEEP, deadline=soon())
 
 
@@ -132,6 +150,7 @@ async def test_a_ready_engine_says_so_and_what_it_tells_is_sound(subject: Subjec
     assert startup.ready
     assert all(seconds >= 0 for seconds in startup.phases.values())
     assert startup.kv_bytes is None or startup.kv_bytes > 0
+    assert bool(startup.ownership.engine_version) is (subject.kind is not EngineKind.GENERIC)
     if subject.kind is EngineKind.REFERENCE:
         assert subject.process is not None
         assert startup.pid == subject.process.process.pid
@@ -146,6 +165,22 @@ async def test_greedy_tokens_repeat_and_a_short_answer_begins_a_long_one(subject
     assert await subject.engine.complete(PROMPT, tokens=6, deadline=soon()) == long
     assert await subject.engine.complete(PROMPT, tokens=1, deadline=soon()) == long[:1]
     assert await subject.engine.complete("something else entirely", tokens=6, deadline=soon()) != long
+
+
+async def test_log_probabilities_repeat_where_they_are_told(subject: Subject) -> None:
+    first, again = [await subject.engine.complete(PROMPT, tokens=5, deadline=soon()) for _ in range(2)]
+    assert len(first.logprobs) == (5 if subject.kind in {EngineKind.VLLM, EngineKind.REFERENCE} else 0)
+    assert all(value <= 0 for value in first.logprobs)
+    assert again.logprobs == pytest.approx(first.logprobs, abs=1e-4)
+
+
+async def test_an_engine_that_refuses_to_tell_log_probabilities_is_asked_without() -> None:
+    async with on_fake("recorded vLLM", FakeVllm(tells_logprobs=False)) as subject:
+        for _ in range(2):
+            answered = await subject.engine.complete(PROMPT, tokens=3, deadline=soon())
+            assert (len(answered), answered.logprobs) == (3, ())
+        assert subject.fake is not None
+        assert len(subject.fake.asked("POST /v1/completions")) == 3
 
 
 async def test_a_paused_engine_holds_requests_and_computes_the_same_after_resuming(
@@ -207,8 +242,10 @@ async def test_the_guard_counts_what_is_in_flight_and_abort_ends_it_well_formed(
         await until(lambda: is_drained(subject))
     _, text = request.result()
     events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
-    assert any("error" in json.loads(event) for event in events if event != "[DONE]")
-    assert events[-1] == "[DONE]"
+    assert "error" in json.loads(
+        events[-1]
+    )  # and no [DONE] after it, which would say that the answer is whole
+    assert all("error" not in json.loads(event) for event in events[:-1])
 
 
 async def test_a_client_that_hangs_up_is_no_longer_in_flight(subject: Subject) -> None:
@@ -275,7 +312,226 @@ async def test_a_change_is_verified_as_far_as_the_engine_tells(subject: Subject)
     assert (await engine.resume(KEEP, deadline=soon())).verdict is expected
 
 
+# -------------------------------------------------------------------- parking
+
+
+@pytest.mark.parametrize("kv", KvWhenPaused)
+async def test_a_parked_engine_computes_the_same_once_it_is_back(parking: Subject, kv: KvWhenPaused) -> None:
+    engine = parking.engine
+    before = await engine.complete(PROMPT, tokens=4, deadline=soon())
+    for _ in range(2):
+        await engine.pause(kv, deadline=soon())
+        await engine.park(deadline=soon())
+        assert await engine.is_paused(deadline=soon())
+        await engine.unpark(deadline=soon())
+        assert await engine.is_paused(deadline=soon())
+        await engine.resume(kv, deadline=soon())
+        assert await engine.complete(PROMPT, tokens=4, deadline=soon()) == before
+
+
+async def test_an_unparked_engine_takes_its_kv_memory_whatever_its_seat_does_with_it(
+    parking: Subject,
+) -> None:
+    engine = parking.engine
+    for kv in (KEEP, RELEASE):
+        await engine.pause(KEEP, deadline=soon())
+        await engine.park(deadline=soon())
+        await engine.unpark(deadline=soon())
+        await engine.resume(kv, deadline=soon())
+        assert len(await engine.complete(PROMPT, tokens=2, deadline=soon())) == 2
+
+
+async def test_an_unparked_engine_may_be_paused_and_parked_again_before_it_computes(parking: Subject) -> None:
+    engine = parking.engine
+    before = await engine.complete(PROMPT, tokens=4, deadline=soon())
+    await engine.pause(RELEASE, deadline=soon())
+    for _ in range(2):
+        await engine.park(deadline=soon())
+        await engine.unpark(deadline=soon())
+        await engine.pause(RELEASE, deadline=soon())
+    await engine.resume(RELEASE, deadline=soon())
+    assert await engine.complete(PROMPT, tokens=4, deadline=soon()) == before
+
+
+async def test_parking_and_unparking_twice_is_once(parking: Subject) -> None:
+    engine = parking.engine
+    await engine.pause(RELEASE, deadline=soon())
+    for _ in range(2):
+        await engine.park(deadline=soon())
+    for _ in range(2):
+        await engine.unpark(deadline=soon())
+    await engine.resume(RELEASE, deadline=soon())
+    assert len(await engine.complete(PROMPT, tokens=2, deadline=soon())) == 2
+
+
+PARKED_CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
+    "pause": lambda engine: engine.pause(RELEASE, deadline=soon()),
+    "resume": lambda engine: engine.resume(RELEASE, deadline=soon()),
+    "complete": lambda engine: engine.complete(PROMPT, tokens=1, deadline=soon()),
+    "probe": lambda engine: engine.probe(RELEASE, deadline=soon()),
+}
+
+
+async def test_a_parked_engine_does_nothing_but_be_unparked(parking: Subject) -> None:
+    await parking.engine.pause(RELEASE, deadline=soon())
+    await parking.engine.park(deadline=soon())
+    for call in PARKED_CALLS.values():
+        with pytest.raises(EngineRejected, match="parked; unpark first"):
+            await call(parking.engine)
+
+
+async def test_an_engine_that_computes_is_neither_parked_nor_unparked(parking: Subject) -> None:
+    engine = parking.engine
+    for order in (engine.park, engine.unpark):
+        with pytest.raises(EngineRejected, match="pause it first"):
+            await order(deadline=soon())
+    assert len(await engine.complete(PROMPT, tokens=2, deadline=soon())) == 2
+
+
+async def test_moved_weights_are_verified_as_far_as_the_engine_tells(parking: Subject) -> None:
+    engine = parking.engine
+    expected = Verdict.VERIFIED if parking.kind is EngineKind.REFERENCE else Verdict.UNVERIFIED
+    await engine.pause(RELEASE, deadline=soon())
+    parked, unparked = await engine.park(deadline=soon()), await engine.unpark(deadline=soon())
+    assert (parked.change, parked.verdict) == (Change.PARK, expected)
+    assert (unparked.change, unparked.verdict) == (Change.UNPARK, expected)
+
+
+async def test_an_adapter_that_takes_over_a_parked_engine_brings_it_back(parking: Subject) -> None:
+    before = await parking.engine.complete(PROMPT, tokens=4, deadline=soon())
+    await parking.engine.pause(RELEASE, deadline=soon())
+    await parking.engine.park(deadline=soon())
+    taken_over = on_process(parking.process) if parking.process else again(parking)
+    async with taken_over as other:
+        other.engine.assume(kv_released=True, parked=True)
+        await other.engine.unpark(deadline=soon())
+        await other.engine.resume(RELEASE, deadline=soon())
+        assert await other.engine.complete(PROMPT, tokens=4, deadline=soon()) == before
+    parking.engine.assume(kv_released=False)
+
+
+async def test_a_reference_engine_tells_what_a_parked_copy_takes(reference: Process) -> None:
+    async with on_process(reference) as subject:
+        await ready(subject)
+        await subject.engine.pause(KEEP, deadline=soon())
+        await subject.engine.park(deadline=soon())
+        parked = await subject.engine.startup(deadline=soon())
+        assert (parked.parked_bytes or 0) >= (parked.weights_bytes or 0) > 0
+        await subject.engine.unpark(deadline=soon())
+        assert (await subject.engine.startup(deadline=soon())).parked_bytes == parked.parked_bytes
+        await subject.engine.resume(KEEP, deadline=soon())
+
+
+REFUSING: dict[str, tuple[str, Callable[[], FakeEngine], Ground]] = {
+    "generic": ("generic", FakeGeneric, Ground.NOT_OF_KIND),
+    "no copy": ("SGLang by its source", lambda: FakeSglang(backup=False), Ground.SWITCHED_OFF),
+    "speculative": ("SGLang by its source", lambda: FakeSglang(speculative="EAGLE"), Ground.UNCERTIFIED),
+    "no sleep mode": ("recorded vLLM", lambda: FakeVllm(pool=False), Ground.SWITCHED_OFF),
+    "no routes": ("recorded vLLM", lambda: FakeVllm(dev_mode=False), Ground.ROUTE_MISSING),
+    "tells nothing": (
+        "recorded vLLM",
+        lambda: FakeVllm(tells_config=False, lists_routes=False),
+        Ground.NOT_TRIED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+async def test_what_was_not_granted_is_refused_and_nothing_is_moved(name: str) -> None:
+    kind, make, ground = REFUSING[name]
+    async with on_fake(kind, make()) as subject:
+        await subject.engine.close_guard(deadline=soon())
+        with suppress(EngineUnfit):
+            await subject.engine.pause(KEEP, deadline=soon())
+        with pytest.raises(EngineRejected, match=rf"can't be parked \({ground}\)"):
+            await subject.engine.park(deadline=soon())
+        assert subject.fake is not None
+        assert not [call for call in subject.fake.calls if "sleep?" in call or "release_memory" in call]
+
+
+async def test_a_scripted_engine_that_cannot_park_says_why(scripted: Process) -> None:
+    async with on_process(scripted) as subject:
+        await script(scripted, {"cannotPark": "they lie in the wrong place"})
+        found = await subject.engine.probe(KEEP, deadline=soon())
+        assert found.finding(Capability.WEIGHTS_PARKING).ground is Ground.SWITCHED_OFF
+        await subject.engine.pause(KEEP, deadline=soon())
+        with pytest.raises(EngineRejected, match="the wrong place"):
+            await subject.engine.park(deadline=soon())
+        await script(scripted, {"cannotPark": ""})
+        await subject.engine.resume(KEEP, deadline=soon())
+
+
 # -------------------------------------------------------------------- what goes wrong
+
+
+@pytest.fixture
+async def told(scripted: Process) -> AsyncIterator[ReferenceEngine]:
+    """An adapter of an engine that tells where its memory is, paused."""
+    async with ReferenceEngine(scripted.ports.control_url, model=MODEL) as engine:
+        await until(lambda: is_ready(engine))
+        await engine.pause(RELEASE, deadline=soon())
+        yield engine
+        await script(scripted, {"faults": {}})
+        with suppress(EngineRejected):  # as above
+            await engine.unpark(deadline=soon())
+        await engine.resume(RELEASE, deadline=soon())
+
+
+@pytest.mark.parametrize(("do", "expected"), [("refuse", EngineRejected), ("hang", EngineTimeout)])
+async def test_an_order_to_park_that_failed_leaves_nothing_open_where_the_engine_tells(
+    told: ReferenceEngine, scripted: Process, do: str, expected: type[EngineError]
+) -> None:
+    for route, order in (("POST /sleep", told.park), ("POST /wake_up", told.unpark)):
+        await script(scripted, {"faults": {route: {"do": do, "times": 1}}})
+        with pytest.raises(expected, match=route):
+            await order(deadline=soon(0.2 if do == "hang" else 10))
+        assert (await order(deadline=soon())).verdict is Verdict.VERIFIED
+    assert len(await woken(told)) == 1
+
+
+async def test_weights_that_did_not_move_are_contradicted(told: ReferenceEngine, scripted: Process) -> None:
+    for route, order, says in (
+        ("POST /sleep", told.park, "Held, with 4096 bytes"),
+        ("POST /wake_up", told.unpark, "Parked, with 0 bytes"),
+    ):
+        await script(scripted, {"faults": {route: {"do": "lie", "times": 1}}})
+        with pytest.raises(EngineContradicted, match=says):
+            await order(deadline=soon())
+        told.assume(kv_released=True, parked="unpark" in order.__name__)
+        await order(deadline=soon())
+
+
+async def woken(engine: Engine) -> tuple[int, ...]:
+    await engine.resume(RELEASE, deadline=soon())
+    return await engine.complete(PROMPT, tokens=1, deadline=soon())
+
+
+@pytest.mark.parametrize("do", ["refuse", "hang"])
+@pytest.mark.parametrize("kind", ["recorded vLLM", "SGLang by its source"])
+async def test_weights_that_may_be_half_moved_are_not_moved_again(kind: str, do: str) -> None:
+    """What was mapped when waking up failed leaked with each further attempt."""
+    routes = {
+        "recorded vLLM": ("POST /sleep", "POST /wake_up"),
+        "SGLang by its source": ("POST /release_memory_occupation", "POST /resume_memory_occupation"),
+    }
+    for place, route in enumerate(routes[kind]):
+        async with on_fake(kind) as subject:
+            engine, fake = subject.engine, subject.fake
+            assert fake is not None
+            await engine.pause(KEEP, deadline=soon())
+            if place:
+                await engine.park(deadline=soon())
+            fake.faults[route] = Fault(do)
+            with pytest.raises(EngineTimeout if do == "hang" else EngineRejected):
+                await (engine.unpark if place else engine.park)(deadline=soon(0.2 if do == "hang" else 10))
+            fake.faults.clear()
+            asked = len(fake.asked(route))
+            for call in (engine.park, engine.unpark):
+                with pytest.raises(EngineUnfit, match="has to be replaced"):
+                    await call(deadline=soon())
+            with pytest.raises(EngineUnfit, match="has to be replaced"):
+                await engine.complete(PROMPT, tokens=1, deadline=soon())
+            assert len(fake.asked(route)) == asked
 
 
 @pytest.fixture
@@ -391,6 +647,15 @@ async def test_a_real_vllm_without_a_device_is_refused_the_release(real_vllm: Pr
 
 
 # -------------------------------------------------------------------- helpers
+
+
+@asynccontextmanager
+async def again(subject: Subject) -> AsyncIterator[Subject]:
+    """Another adapter for the same server in the test's loop."""
+    assert subject.fake is not None
+    engine = connect(subject.kind, subject.fake.url, model=MODEL, guard=None)
+    yield replace(subject, engine=engine)
+    await engine.close()
 
 
 async def stream(subject: Subject, *, tokens: int, started: asyncio.Event | None = None) -> tuple[int, str]:

@@ -429,6 +429,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seats-per-gpu", type=int, default=1)
     parser.add_argument("--seat-budget", type=int)
+    parser.add_argument("--zygote", action=argparse.BooleanOptionalAction)
     asyncio.run(Local(parser.parse_args()).run())
 
 

@@ -45,6 +45,7 @@ class FakeEngine:
     seed: int = 1
     token_seconds: float = 0.002
     tells_ids: bool = True
+    tells_logprobs: bool = True
     faults: dict[str, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
@@ -159,6 +160,8 @@ class FakeEngine:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.text())
+        if "logprobs" in body and not self.tells_logprobs:
+            return web.json_response({"error": {"message": "logprobs: not here", "code": 400}}, status=400)
         if body["model"] != self.model:
             message = f"The model `{body['model']}` does not exist."
             return web.json_response({"error": {"message": message, "code": 404}}, status=404)
@@ -173,7 +176,10 @@ class FakeEngine:
             if body.get("stream"):
                 return await self._stream(request, tokens, abort)
             done = [token async for token in self._generate(tokens, abort)]
-            return web.json_response({"choices": [self._choice(done, self._finish(done, tokens))]})
+            choice = self._choice(done, self._finish(done, tokens))
+            if "logprobs" in body:
+                choice["logprobs"] = {"token_logprobs": [-token / 1e4 for token in done]}
+            return web.json_response({"choices": [choice]})
 
     @asynccontextmanager
     async def _computing(self) -> AsyncIterator[asyncio.Event]:

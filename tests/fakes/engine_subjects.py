@@ -20,6 +20,7 @@ from tests.fakes.engine_server import FakeEngine, free_port
 from tests.fakes.generic_server import FakeGeneric
 from tests.fakes.sglang_server import FakeSglang
 from tests.fakes.vllm_server import FakeVllm
+from warmpool.agent.forwarding import ForwardingPort
 from warmpool.agent.processes import Ports
 from warmpool.engines.kinds import EngineKind, connect
 from warmpool.engines.port import Engine
@@ -76,7 +77,7 @@ async def on_fake(name: str, fake: FakeEngine | None = None) -> AsyncIterator[Su
     kind, make = FAKES[name]
     front = ("127.0.0.1", free_port())
     async with fake or make() as server:
-        engine = connect(kind, server.url, model=MODEL, front=front)
+        engine = connect(kind, server.url, model=MODEL, guard=ForwardingPort(*front, server.url))
         try:
             yield Subject(
                 kind=kind,
@@ -93,7 +94,9 @@ async def on_fake(name: str, fake: FakeEngine | None = None) -> AsyncIterator[Su
 async def on_process(process: Process, *, releases: bool = True) -> AsyncIterator[Subject]:
     """Speak to a process."""
     ports = process.ports
-    engine = connect(process.kind, ports.control_url, model=MODEL, front=(ports.host, ports.public))
+    own = process.kind is EngineKind.REFERENCE
+    guard = None if own else ForwardingPort(ports.host, ports.public, ports.control_url)
+    engine = connect(process.kind, ports.control_url, model=MODEL, guard=guard)
     try:
         yield Subject(
             kind=process.kind,

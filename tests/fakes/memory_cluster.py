@@ -27,6 +27,8 @@ class Timing:
     start: float = 5.0
     resume: float = 0.03
     pause: float = 0.02
+    park: float = 1.0
+    unpark: float = 0.5
     poll: float = 0.005
 
 
@@ -63,7 +65,7 @@ class Engines:
                     state=transition(resident.state, to),
                     since=self.wall(),
                     proven_at=proven,
-                    kv_released=to is S.PAUSED,
+                    kv_released=to in {S.PAUSED, S.PARKING, S.PARKED, S.UNPARKING},
                     failure=failure,
                 )
             )
@@ -232,14 +234,17 @@ class MemoryAgents:
             case S.DRAINING:
                 engines.move(name, policy, S.SERVING)
                 return Done(phases={"open": 0.0})
-            case S.PAUSED:
+            case S.PAUSED | S.PARKED:
                 pass
+            case S.PARKING | S.UNPARKING:
+                while name in engines.operating:
+                    await asyncio.sleep(engines.timing.poll)
             case state:
                 raise WrongState(f"{policy} is {state}")
-        if name in engines.operating:
-            raise AgentBusy(f"{name} is busy")
-        engines.operating.add(name)
+        self._take_seat(name)
         try:
+            if engines.state(name, policy) is S.PARKED:
+                await self._moved(name, policy, S.UNPARKING, S.PAUSED)
             engines.move(name, policy, S.PROMOTING)
             try:
                 async with asyncio.timeout(deadline):
@@ -255,6 +260,43 @@ class MemoryAgents:
         finally:
             engines.operating.discard(name)
         return Done(phases={"kv": engines.timing.resume / 2, "canary": engines.timing.resume / 2})
+
+    def _take_seat(self, name: SeatName) -> None:
+        if name in self.engines.operating:
+            raise AgentBusy(f"{name} is busy")
+        self.engines.operating.add(name)
+
+    async def _moved(self, name: SeatName, policy: PolicyName, via: S, to: S) -> None:
+        timing = self.engines.timing
+        try:
+            self.engines.move(name, policy, via)
+            await asyncio.sleep(timing.park if via is S.PARKING else timing.unpark)
+            self.engines.move(name, policy, to)
+        except NotFound as error:
+            raise EngineLost(str(error)) from error
+
+    async def _change_depth(self, name: SeatName, policy: PolicyName, via: S, to: S) -> Done:
+        state = self.engines.state(name, policy)
+        if state is to:
+            return Done()
+        if state not in {S.PAUSED, S.PARKED}:
+            raise WrongState(f"{policy} is {state}")
+        self._take_seat(name)
+        try:
+            await self._moved(name, policy, via, to)
+        finally:
+            self.engines.operating.discard(name)
+        return Done(phases={"park" if to is S.PARKED else "unpark": 0.0})
+
+    async def park(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        assert deadline > 0
+        await self._begin("park", seat, claim, policy)
+        return await self._change_depth(seat.name, policy, S.PARKING, S.PARKED)
+
+    async def unpark(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        assert deadline > 0
+        await self._begin("unpark", seat, claim, policy)
+        return await self._change_depth(seat.name, policy, S.UNPARKING, S.PAUSED)
 
     async def drain(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
         await self._begin("drain", seat, claim, policy)

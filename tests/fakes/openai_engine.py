@@ -47,6 +47,8 @@ class Script:
     interval_seconds: float = 0.0
     gated: bool = False
     """The answer waits for `OpenAIEngine.gate`."""
+    whole: bool = False
+    """The answer comes in one piece, whatever was asked for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +137,7 @@ class OpenAIEngine:
                 request.transport.close()
                 return response
         chat = request.path.endswith("chat/completions")
-        if body.get("stream") or script.behaviour is not Behaviour.ANSWER:
+        if (body.get("stream") and not script.whole) or script.behaviour is not Behaviour.ANSWER:
             return await self._stream(request, script, chat=chat)
         text = "t" * script.tokens
         choice = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}

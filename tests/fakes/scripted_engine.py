@@ -10,7 +10,8 @@ Script (`--script JSON`, or POSTed to `/script` on the control listener while it
   wrongTokens: answers with other tokens than it should
   loadSeconds: from the first answer of /health until it is ready
   tokenSeconds: per token
-  kvBytes: what it claims its KV memory to be
+  kvBytes, weightsBytes: what it claims its KV memory and its weights to be
+  cannotPark: why it can't be parked; it then refuses to
   exitStatus: ends with it at once, instead of starting
 A POST of `forget` empties the list of calls. `GET /script` tells which calls came, and when it was computing.
 """
@@ -30,6 +31,7 @@ from aiohttp import web
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KV_BYTES = 1_048_576
+WEIGHTS_BYTES = 4096
 
 
 def expected_tokens(seed: int, prompt: str, count: int) -> list[int]:
@@ -38,6 +40,11 @@ def expected_tokens(seed: int, prompt: str, count: int) -> list[int]:
         int.from_bytes(hashlib.sha256(f"{seed}/{prompt}/{place}".encode()).digest()[:2], "big")
         for place in range(count)
     ]
+
+
+def expected_logprobs(tokens: list[int]) -> list[float]:
+    """What it says of their probabilities."""
+    return [-token / 65536 for token in tokens]
 
 
 class ScriptedEngine:
@@ -55,6 +62,8 @@ class ScriptedEngine:
         self.waiting = 0
         self.paused = False
         self.kv_held = True
+        self.weights = "Held"
+        self.parked_bytes = 0
         self.guarded: set[asyncio.Event] = set()
         self.aborts: set[asyncio.Event] = set()
         self.changed = asyncio.Condition()
@@ -120,7 +129,24 @@ class ScriptedEngine:
                 "phases": phases,
                 "pid": os.getpid(),
                 "kvBytes": self.script.get("kvBytes", KV_BYTES),
-                "weightsBytes": 4096,
+                "weightsBytes": self.weights_bytes,
+                "parkedBytes": self.parked_bytes,
+                "ownership": self.script.get("ownership", {"engineVersion": "scripted"}),
+            }
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        return int(self.script.get("weightsBytes", WEIGHTS_BYTES))
+
+    async def memory(self, _request: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "weights": self.weights,
+                "weightsTakenBytes": self.weights_bytes if self.weights == "Held" else 0,
+                "kvTakenBytes": self.script.get("kvBytes", KV_BYTES) if self.kv_held else 0,
+                "parkedBytes": self.parked_bytes,
+                "cannotPark": self.script.get("cannotPark", ""),
             }
         )
 
@@ -147,13 +173,30 @@ class ScriptedEngine:
         self.kv_held = False
         return web.json_response({"status": "released"})
 
+    async def sleep(self, request: web.Request) -> web.Response:
+        if self.script.get("cannotPark") or (request.query.get("level"), request.query.get("mode")) != (
+            "1",
+            "wait",
+        ):
+            return web.json_response({"error": {"message": "it can't be parked like that"}}, status=500)
+        await self.pause(request)
+        self.kv_held, self.weights, self.parked_bytes = False, "Parked", self.weights_bytes
+        return web.json_response({"status": "sleeping", "level": 1})
+
     async def wake_up(self, request: web.Request) -> web.Response:
-        if request.query.getall("tags", []) != ["kv_cache"]:
+        tags = request.query.getall("tags", [])
+        if tags == ["weights"]:
+            self.weights = "Held"  # its copy in host memory stays
+            return web.json_response({"status": "awake" if self.kv_held else "sleeping", "tags": tags})
+        if tags != ["kv_cache"] or self.weights != "Held":
             return web.json_response(
-                {"error": {"message": "this engine knows tags=kv_cache only"}}, status=400
+                {"error": {"message": f"weights are {self.weights}, tags are {tags}"}}, status=500
             )
         self.kv_held = True
         return await self.resume(request)
+
+    async def is_sleeping(self, _request: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": not self.kv_held or self.weights != "Held"})
 
     async def guard(self, _request: web.Request) -> web.Response:
         return web.json_response({"open": self.open, "inFlight": self.in_flight})
@@ -218,11 +261,15 @@ class ScriptedEngine:
                 return await self.stream(request, tokens, abort)
             if await self.generate(tokens, abort):
                 return web.json_response({"error": {"message": "aborted"}}, status=500)
-            return web.json_response({"choices": [{"index": 0, "text": "", "token_ids": tokens}]})
+            choice = {"index": 0, "text": "", "token_ids": tokens}
+            if "logprobs" in body:
+                choice["logprobs"] = {"token_logprobs": expected_logprobs(tokens)}
+            return web.json_response({"choices": [choice]})
 
     @contextlib.asynccontextmanager
     async def computing(self, abort: asyncio.Event) -> Any:
         assert self.kv_held, "computing without KV memory"
+        assert self.weights == "Held", "computing without weights"
         self.running += 1
         self.aborts.add(abort)
         interval = [time.time(), time.time() + 3600]
@@ -246,9 +293,9 @@ class ScriptedEngine:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for token in tokens:
-            if await self.generate([token], abort):
+            if await self.generate([token], abort):  # an error's event ends a stream; no [DONE] follows it
                 await response.write(b'data: {"error": {"message": "aborted", "code": "Aborted"}}\n\n')
-                break
+                return response
             await response.write(f'data: {{"choices": [{{"token_ids": [{token}]}}]}}\n\n'.encode())
         await response.write(b"data: [DONE]\n\n")
         return response
@@ -260,12 +307,15 @@ def control_app(engine: ScriptedEngine) -> web.Application:
     app.router.add_post("/script", engine.post_script)
     app.router.add_get("/health", engine.health)
     app.router.add_get("/emberpool/startup", engine.startup)
+    app.router.add_get("/emberpool/memory", engine.memory)
     app.router.add_get("/is_paused", engine.is_paused)
+    app.router.add_get("/is_sleeping", engine.is_sleeping)
     app.router.add_get("/guard", engine.guard)
     app.router.add_get("/metrics", engine.metrics)
     app.router.add_post("/pause", engine.pause)
     app.router.add_post("/resume", engine.resume)
     app.router.add_post("/release_kv_cache_memory", engine.release)
+    app.router.add_post("/sleep", engine.sleep)
     app.router.add_post("/wake_up", engine.wake_up)
     app.router.add_post("/guard/open", engine.guard_open)
     app.router.add_post("/guard/close", engine.guard_close)

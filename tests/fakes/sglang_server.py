@@ -25,7 +25,7 @@ class FakeSglang(FakeEngine):
     """
 
     saver: bool = True
-    backup: bool = False
+    backup: bool = True
     speculative: str | None = None
     has_ready: bool = True
     has_loads: bool = True
@@ -56,7 +56,7 @@ class FakeSglang(FakeEngine):
         add.add_post("/resume_memory_occupation", self.take)
 
     def computes(self) -> None:
-        assert "kv_cache" not in self.freed, "computing without KV memory"
+        assert not self.freed, f"computing without {self.freed}"
 
     async def step(self) -> None:
         await super().step()
@@ -85,6 +85,8 @@ class FakeSglang(FakeEngine):
     async def server_info(self, _request: web.Request) -> web.Response:
         told: dict[str, Any] = {
             "version": "0.5.23",
+            "dtype": "auto",
+            "tp_size": 2,
             "enable_memory_saver": self.saver,
             "enable_weights_cpu_backup": self.backup,
             "speculative_algorithm": self.speculative,

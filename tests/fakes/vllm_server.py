@@ -26,7 +26,9 @@ class FakeVllm(FakeEngine):
     dev_mode: the control routes are there. lists_routes: /openapi.json is. obeys_mode: `/pause` reads its mode from the query;
     without, it always ends what runs. has_release: /release_kv_cache_memory is there. device: there is one; without, a
     release is a 500. pool: it was started with sleep mode. knows_tags: what `/sleep` does with tags: "obeyed", "listed" (the
-    route list names them and level 1 runs all the same) or "ignored". kv_connector: it was started with one. kv_bytes: what it claims its KV memory to be.
+    route list names them and level 1 runs all the same) or "ignored". kv_connector: it was started with one. encoder_mode: of a model
+    with pictures. kv_bytes: what it claims its KV memory to be. tells_components: it has the sleep metric of versions after 0.32.
+    resumes_in_part: waking a part starts the scheduler, as before 0.32.
     """
 
     version: str = "0.32.0"
@@ -39,12 +41,18 @@ class FakeVllm(FakeEngine):
     pool: bool = True
     knows_tags: str = "ignored"
     kv_connector: bool = False
+    encoder_mode: str = ""
     kv_bytes: int = 1 << 20
+    tells_components: bool = False
+    resumes_in_part: bool = False
     ready: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.asleep: set[str] = set()
+        self.told_offloaded = (
+            False  # what the front end last noted of a sleep, whatever the executor made of it
+        )
 
     def routes(self, app: web.Application) -> None:
         add = app.router
@@ -68,6 +76,7 @@ class FakeVllm(FakeEngine):
 
     def computes(self) -> None:
         assert "kv_cache" not in self.asleep or not self.device, "computing without KV memory"
+        assert "weights" not in self.asleep, "computing without weights"
 
     # ---------------------------------------------------------------- what it tells
 
@@ -92,10 +101,13 @@ class FakeVllm(FakeEngine):
     async def server_info(self, _request: web.Request) -> web.Response:
         switches = {"enable_sleep_mode": self.pool, "enable_cumem_allocator": self.pool}
         config: dict[str, Any] = {
-            "model_config": switches,
+            "model_config": {**switches, "dtype": "torch.bfloat16"},
+            "parallel_config": {"tensor_parallel_size": 2},
             "kv_transfer_config": None,
             "speculative_config": None,
         }
+        if self.encoder_mode:
+            config["model_config"] |= {"multimodal_config": {"mm_encoder_tp_mode": self.encoder_mode}}
         if self.kv_connector:
             config["kv_transfer_config"] = {"kv_connector": "SomeConnector"}
         return web.json_response({"vllm_config": config, "vllm_env": {}, "system_env": {}})
@@ -104,10 +116,22 @@ class FakeVllm(FakeEngine):
         """The recorded page, whole, whatever is asked for, with today's counts. Held requests count as none."""
         page = re.sub(r"(?m)^(vllm:num_requests_running\{.*\}) .*$", rf"\1 {float(self.running)}", PAGE)
         page = re.sub(r'kv_cache_memory_bytes="\d+"', f'kv_cache_memory_bytes="{self.kv_bytes}"', page)
-        away = float("weights" in self.asleep)
+        away = float("weights" in self.asleep or self.told_offloaded)
         page = re.sub(r'(?m)^(vllm:engine_sleep_state\{.*"awake"\}) .*$', rf"\1 {1 - away}", page)
         page = re.sub(r'(?m)^(vllm:engine_sleep_state\{.*"weights_offloaded"\}) .*$', rf"\1 {away}", page)
-        return web.Response(text=page)
+        return web.Response(text=page + (self._components() if self.tells_components else ""))
+
+    def _components(self) -> str:
+        states = {
+            "scheduler": "paused" if self.paused else "running",
+            "weights": "offloaded" if "weights" in self.asleep else "resident",
+            "kv_cache": "discarded" if "kv_cache" in self.asleep else "resident",
+        }
+        name = "vllm:engine_sleep_component_state"
+        lines = (
+            f'{name}{{component="{each}",engine="0",state="{state}"}} 1.0\n' for each, state in states.items()
+        )
+        return f"# TYPE {name} gauge\n{''.join(lines)}"
 
     async def is_paused(self, _request: web.Request) -> web.Response:
         return web.json_response({"is_paused": self.paused})
@@ -151,9 +175,13 @@ class FakeVllm(FakeEngine):
             return web.json_response({"status": "sleeping", "tags": tags})
         level = int(request.query.get("level", "1"))
         self.paused = True
-        self.abort_all()
+        if request.query.get("mode", "abort") == "abort":
+            self.abort_all()
+        await self.idle()
         if level:
-            self.asleep |= {"weights", "kv_cache"}
+            self.told_offloaded = True
+            if not self.asleep:  # the executor counts as asleep while anything is away, and then does nothing
+                self.asleep |= {"weights", "kv_cache"}
         return web.json_response({"status": "sleeping", "level": level})
 
     async def wake_up(self, request: web.Request) -> web.Response:
@@ -163,6 +191,8 @@ class FakeVllm(FakeEngine):
         elif set(tags) <= self.asleep:
             self.asleep -= set(tags)
         if not self.asleep:
+            self.told_offloaded = False
+        if not self.asleep or self.resumes_in_part:
             self.paused = False
             await self.note()
         return web.json_response({"status": "sleeping" if self.asleep else "awake", "tags": tags or None})

@@ -8,8 +8,9 @@ import torch
 
 from warmpool.reference.arena import MappedArena
 from warmpool.reference.bench.device import used_bytes
+from warmpool.reference.driver import CudaDriver, OutOfDeviceMemory
 from warmpool.reference.errors import NotEnoughMemory
-from warmpool.reference.vmm import CudaMapper, FixedRange, OutOfDeviceMemory
+from warmpool.reference.vmm import CudaMapper, FixedRange
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +30,7 @@ def _context() -> None:
 
 @pytest.fixture
 def memory() -> Iterator[FixedRange]:
-    made = FixedRange(CudaMapper(0), 4 * GIBIBYTE, chunk_bytes=CHUNK)
+    made = FixedRange(CudaMapper(CudaDriver(0)), 4 * GIBIBYTE, chunk_bytes=CHUNK)
     yield made
     made.close()
 
@@ -98,7 +99,7 @@ def test_more_than_is_free_is_refused_and_takes_nothing() -> None:
 
 
 def test_the_driver_itself_says_when_nothing_is_left() -> None:
-    mapper = CudaMapper(0)
+    mapper = CudaMapper(CudaDriver(0))
     nbytes = mapper.free_bytes() + GIBIBYTE
     nbytes -= nbytes % mapper.granularity
     address = mapper.reserve(nbytes)

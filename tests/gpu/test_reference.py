@@ -1,8 +1,6 @@
 """The reference engine on a CUDA device: same tokens alone and in a batch, captured or not, memory really given back."""
 
 import json
-import queue
-import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,36 +10,23 @@ from typing import Any
 import pytest
 import torch
 
+from tests.gpu.rig import WAIT_SECONDS, Batch, build_runner, some_prompts
 from warmpool.reference.checkpoints import SHAPES, make_checkpoint, write_checkpoint
 from warmpool.reference.config import RopeScaling
 from warmpool.reference.decoding import EagerDecoder
-from warmpool.reference.engine import Engine
 from warmpool.reference.expect import answers
-from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions
 from warmpool.reference.paged import GatheredAttention
 from warmpool.reference.rope import Rotary
-from warmpool.reference.runner import TorchRunner, build
-from warmpool.reference.scheduler import Limits, PauseMode, Scheduler
-from warmpool.reference.sequence import Load, Output, Sampling, Sequence
-from warmpool.reference.startup import Startup
-from warmpool.reference.tokenizer import TextStream
+from warmpool.reference.runner import TorchRunner
+from warmpool.reference.scheduler import PauseMode
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-WAIT_SECONDS = 60.0
-
-
 GOLDEN = Path(__file__).parents[1] / "unit" / "warmpool" / "reference" / "golden"
-
-
-def _build(directory: Path, **settings: Any) -> TorchRunner:
-    told: dict[str, Any] = {"device": "cuda", "max_num_seqs": 8, "max_model_len": 2048} | settings
-    options = ModelOptions(checkpoint=directory, **told)
-    return build(open_model(options), options, Startup())
 
 
 @pytest.fixture(scope="module", params=["tiny", "llama-1b"])
@@ -51,42 +36,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def runner(checkpoint: Path) -> Iterator[TorchRunner]:
-    return _build(checkpoint)
-
-
-class Batch:
-    """Runs prompts together and collects their tokens."""
-
-    def __init__(self, runner: TorchRunner) -> None:
-        self._runner = runner
-        self._outputs: queue.Queue[Output] = queue.Queue()
-        self.engine = Engine(lambda: runner, Scheduler(limits=Limits(max_num_seqs=8)), self._report)
-        self.engine.start()
-        self.engine.ready.result(WAIT_SECONDS)
-
-    def _report(self, outputs: list[Output], _load: Load) -> None:
-        for output in outputs:
-            self._outputs.put(output)
-
-    def outputs(self, prompts: list[list[int]], counts: list[int], **settings: Any) -> list[list[Output]]:
-        for key, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
-            sampling = Sampling(max_tokens=count, ignore_eos=True, **{"temperature": 0} | settings)
-            text = TextStream(self._runner.tokenizer.decoder())
-            self.engine.submit(Sequence(key=key, prompt=prompt, sampling=sampling, text=text, arrived=0))
-        outputs: list[list[Output]] = [[] for _ in prompts]
-        ended = 0
-        while ended < len(prompts):
-            output = self._outputs.get(timeout=WAIT_SECONDS)
-            assert output.token is not None
-            outputs[output.key].append(output)
-            ended += output.finish is not None
-        return outputs
-
-    def tokens(self, prompts: list[list[int]], counts: list[int], **settings: Any) -> list[list[int]]:
-        return [
-            [output.token for output in part if output.token is not None]
-            for part in self.outputs(prompts, counts, **settings)
-        ]
+    return build_runner(checkpoint)
 
 
 @pytest.fixture
@@ -97,17 +47,8 @@ def batch(runner: TorchRunner) -> Iterator[Batch]:
     assert made.engine.join(WAIT_SECONDS)
 
 
-def _prompts(count: int) -> tuple[list[list[int]], list[int]]:
-    choose = random.Random(3)
-    lengths = (1, 2, 5, 17, 60, 63, 64, 128, 129, 300, 700, 1500)
-    prompts = [
-        [256, *(choose.randrange(32, 127) for _ in range(choose.choice(lengths)))] for _ in range(count)
-    ]
-    return prompts, [choose.randrange(1, 120) for _ in prompts]
-
-
 def test_tokens_are_the_same_alone_and_in_batches(batch: Batch) -> None:
-    prompts, counts = _prompts(24)
+    prompts, counts = some_prompts(24)
     alone = [batch.tokens([prompt], [count])[0] for prompt, count in zip(prompts, counts, strict=True)]
     for size in (2, 3, 8):
         for start in range(0, len(prompts), size):
@@ -116,7 +57,7 @@ def test_tokens_are_the_same_alone_and_in_batches(batch: Batch) -> None:
 
 
 def test_first_tokens_depend_on_the_prompt(batch: Batch) -> None:
-    prompts, _ = _prompts(24)
+    prompts, _ = some_prompts(24)
     firsts = {tokens[0] for tokens in batch.tokens(prompts[:8], [1] * 8)}
     assert len(firsts) >= 4
 
@@ -126,7 +67,7 @@ def test_steps_are_captured_over_mapped_memory_with_our_kernels(runner: TorchRun
 
 
 def test_what_is_drawn_and_told_is_the_same_alone_and_in_batches(batch: Batch) -> None:
-    prompts, _ = _prompts(8)
+    prompts, _ = some_prompts(8)
     settings: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "seed": 7, "logprobs": 3}
     together = batch.outputs(prompts, [20] * 8, **settings)
     alone = [batch.outputs([prompt], [20], **settings)[0] for prompt in prompts]
@@ -139,7 +80,7 @@ def test_what_is_drawn_and_told_is_the_same_alone_and_in_batches(batch: Batch) -
 
 
 def test_answers_are_those_computed_without_serving(batch: Batch, checkpoint: Path) -> None:
-    prompts, _ = _prompts(8)
+    prompts, _ = some_prompts(8)
     expected = answers(ModelOptions(checkpoint=checkpoint, device="cuda", max_model_len=2), prompts, 6)
     assert sum(map(len, expected)) >= 16
     served = batch.tokens(prompts, [6] * 8)
@@ -149,7 +90,7 @@ def test_answers_are_those_computed_without_serving(batch: Batch, checkpoint: Pa
 @pytest.fixture
 def prompted(runner: TorchRunner) -> Iterator[tuple[list[int], list[int]]]:
     """Eight sequences whose prompts are in the KV memory: their newest tokens and their lengths."""
-    prompts, _ = _prompts(8)
+    prompts, _ = some_prompts(8)
     runner.take_kv(lambda: None)
     with torch.inference_mode():
         for place, prompt in enumerate(prompts):
@@ -188,7 +129,7 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
         ),
     }
     write_checkpoint(tmp_path, configs[variant], seed=7, shards=2)
-    runner = _build(tmp_path, dtype="float32", max_num_seqs=2, max_model_len=256)
+    runner = build_runner(tmp_path, dtype="float32", max_num_seqs=2, max_model_len=256)
     assert runner.facts["kernels"] == "fused"
     for case in json.loads((GOLDEN / "llama.json").read_text())[variant]:
         prompt, answer = case["prompt"], case["tokens"]
@@ -203,7 +144,7 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
 
 
 def test_what_was_never_written_is_never_read(batch: Batch, runner: TorchRunner) -> None:
-    prompts, counts = _prompts(8)
+    prompts, counts = some_prompts(8)
     before = batch.tokens(prompts, counts)
     batch.engine.order(lambda: _poison(runner)).result(WAIT_SECONDS)
     assert batch.tokens(prompts, counts) == before
@@ -215,7 +156,7 @@ def _poison(runner: TorchRunner) -> None:
 
 
 def test_released_memory_goes_back_to_the_driver(batch: Batch, runner: TorchRunner) -> None:
-    prompts, counts = _prompts(4)
+    prompts, counts = some_prompts(4)
     before = batch.tokens(prompts, counts)
     batch.engine.pause(PauseMode.WAIT).result(WAIT_SECONDS)
     with_memory = torch.cuda.mem_get_info()[0]
@@ -226,7 +167,7 @@ def test_released_memory_goes_back_to_the_driver(batch: Batch, runner: TorchRunn
 
 
 def test_memory_that_comes_and_goes_changes_no_token_and_leaves_nothing(batch: Batch) -> None:
-    prompts, counts = _prompts(4)
+    prompts, counts = some_prompts(4)
     before = batch.tokens(prompts, counts)
     free = []
     for _ in range(20):
@@ -250,7 +191,7 @@ def test_sequences_that_need_more_than_the_first_chunk_wait_for_it(batch: Batch)
 
 
 def test_frozen_sequences_go_on_after_a_pause(batch: Batch) -> None:
-    prompts, _ = _prompts(3)
+    prompts, _ = some_prompts(3)
     expected = batch.tokens(prompts, [200] * 3)
     thawed = []
 
@@ -284,9 +225,9 @@ def test_other_ways_to_compute_say_so_and_answer_alike(
     settings: dict[str, Any], facts: dict[str, Any], tmp_path: Path
 ) -> None:
     directory = make_checkpoint(tmp_path / "tiny", "tiny", seed=1)
-    prompts, _ = _prompts(8)
+    prompts, _ = some_prompts(8)
     expected = answers(ModelOptions(checkpoint=directory, device="cuda", max_model_len=2), prompts, 6)
-    other = _build(directory, **settings)
+    other = build_runner(directory, **settings)
     assert other.facts == facts
     batch = Batch(other)
     try:

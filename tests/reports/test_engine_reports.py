@@ -67,19 +67,121 @@ async def test_parameters_go_where_the_engine_reads_them() -> None:
     async with on_fake(VLLM) as subject:
         await subject.engine.probe(RELEASE, deadline=soon())
         await subject.engine.pause(RELEASE, deadline=soon())
+        await subject.engine.park(deadline=soon())
+        await subject.engine.unpark(deadline=soon())
         await subject.engine.resume(RELEASE, deadline=soon())
         sent = zip(behind(subject).calls, behind(subject).bodies, strict=True)
-        orders = [(call, body) for call, body in sent if call.startswith(("POST /pause", "POST /wake_up"))]
+        told = ("POST /pause", "POST /wake_up", "POST /sleep")
+        orders = [(call, body) for call, body in sent if call.startswith(told)]
         assert all("?" in call and not body for call, body in orders)
-        assert len(orders) > 3
+        assert {call.partition("?")[0] for call, _ in orders} == set(told)
 
 
-async def test_beside_a_kv_connector_nothing_is_released() -> None:
+async def test_beside_a_kv_connector_nothing_is_released_or_parked() -> None:
     """With a KV connector waking up was a 500, and the engine ended."""
     async with on_fake(VLLM, FakeVllm(kv_connector=True)) as subject:
         found = await subject.engine.probe(RELEASE, deadline=soon())
         assert found.finding(Capability.KV_RELEASE).ground is Ground.UNCERTIFIED
         assert not behind(subject).asked("POST /release_kv_cache_memory")
+        await subject.engine.pause(KEEP, deadline=soon())
+        with pytest.raises(EngineRejected, match="KV connector"):
+            await subject.engine.park(deadline=soon())
+        assert not behind(subject).asked("POST /sleep")
+
+
+async def test_an_engine_that_is_known_to_stay_in_memory_is_not_parked() -> None:
+    """A sleep was answered with 200 and the memory still held, with an encoder on every device."""
+    async with on_fake(VLLM, FakeVllm(encoder_mode="data")) as subject:
+        await subject.engine.pause(KEEP, deadline=soon())
+        with pytest.raises(EngineRejected, match="mm-encoder-tp-mode"):
+            await subject.engine.park(deadline=soon())
+        assert not behind(subject).asked("POST /sleep")
+
+
+async def test_a_request_to_a_parked_engine_does_not_reach_it() -> None:
+    """A request to a sleeping engine took the server down."""
+    async with on_fake(VLLM) as subject:
+        await subject.engine.close_guard(deadline=soon())
+        await subject.engine.pause(RELEASE, deadline=soon())
+        await subject.engine.park(deadline=soon())
+        body = {"model": "chat", "prompt": "fox", "max_tokens": 1}
+        url = f"{subject.public_url}/v1/completions"
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
+            assert response.status == 503
+        with pytest.raises(EngineRejected, match="unpark first"):
+            await subject.engine.complete("fox", tokens=1, deadline=soon())
+        assert not behind(subject).asked("POST /v1/completions")
+
+
+async def test_parking_waits_for_tokens_that_are_generated() -> None:
+    """A sleep in the middle of decoding was an illegal memory access; its own default ends what runs."""
+    async with on_fake(VLLM) as subject, asyncio.TaskGroup() as tasks:
+        request = tasks.create_task(subject.engine.complete("fox", tokens=60, deadline=soon()))
+        await until(lambda: behind(subject).running == 1)
+        await subject.engine.pause(KEEP, deadline=soon())
+        await subject.engine.park(deadline=soon())
+        assert len(await request) == 60
+        assert behind(subject).asked("POST /sleep") == ["POST /sleep?level=1&mode=wait"]
+
+
+async def test_weights_are_kept_and_woken_in_named_steps() -> None:
+    """Waking a level that had thrown weights away brought garbage; with some tags a crash, and a second time as well."""
+    async with on_fake(VLLM) as subject:
+        await subject.engine.pause(KEEP, deadline=soon())
+        for _ in range(2):
+            await subject.engine.park(deadline=soon())
+        for _ in range(2):
+            await subject.engine.unpark(deadline=soon())
+        for _ in range(2):
+            await subject.engine.resume(KEEP, deadline=soon())
+        assert behind(subject).asked("POST /sleep") == ["POST /sleep?level=1&mode=wait"]
+        assert behind(subject).asked("POST /wake_up") == [
+            "POST /wake_up?tags=weights",
+            "POST /wake_up?tags=kv_cache",
+        ]
+
+
+async def test_parking_with_the_kv_memory_away_really_moves_the_weights() -> None:
+    """From vLLM's source: a sleep while anything is away is answered with 200, told in the metrics, and moves nothing."""
+    async with on_fake(VLLM) as subject:
+        await subject.engine.pause(RELEASE, deadline=soon())
+        assert behind(subject).asleep == {"kv_cache"}
+        await subject.engine.park(deadline=soon())
+        assert behind(subject).asleep == {"kv_cache", "weights"}
+
+
+async def test_an_engine_that_starts_computing_when_half_of_it_is_awake_is_contradicted() -> None:
+    """From vLLM's source: before 0.32 waking the weights alone started the scheduler, without KV memory."""
+    async with on_fake(VLLM, FakeVllm(resumes_in_part=True)) as subject:
+        await subject.engine.pause(KEEP, deadline=soon())
+        await subject.engine.park(deadline=soon())
+        with pytest.raises(EngineContradicted, match="is_paused: false"):
+            await subject.engine.unpark(deadline=soon())
+
+
+@pytest.mark.parametrize("away", ["weights", "kv_cache"])
+async def test_a_vllm_that_tells_more_is_asked_for_it(away: str) -> None:
+    """From vLLM's tests: versions after 0.32 tell of weights and KV memory each by itself."""
+
+    class Forgetful(FakeVllm):
+        async def sleep(self, request: web.Request) -> web.Response:
+            answer = await super().sleep(request)
+            self.asleep.discard(away)
+            return answer
+
+        async def release(self, request: web.Request) -> web.Response:
+            answer = await super().release(request)
+            self.asleep.discard(away)
+            return answer
+
+    async with on_fake(VLLM, Forgetful(tells_components=True)) as subject:
+        if away == "kv_cache":
+            with pytest.raises(EngineContradicted, match="its KV memory is still there"):
+                await subject.engine.pause(RELEASE, deadline=soon())
+        else:
+            await subject.engine.pause(KEEP, deadline=soon())
+            with pytest.raises(EngineContradicted, match="still in the device's memory"):
+                await subject.engine.park(deadline=soon())
 
 
 async def test_health_tells_nothing_of_a_pause() -> None:
@@ -160,11 +262,22 @@ async def test_a_call_that_is_given_up_does_not_stay_in_the_engine() -> None:
         await subject.engine.resume(KEEP, deadline=soon())
 
 
-async def test_beside_speculative_decoding_kv_memory_is_not_released_alone() -> None:
+async def test_beside_speculative_decoding_no_memory_is_released() -> None:
     """Pausing the KV memory freed the draft model's weights as well."""
     async with on_fake(SGLANG, FakeSglang(speculative="EAGLE3")) as subject:
         found = await subject.engine.probe(RELEASE, deadline=soon())
         assert found.finding(Capability.KV_RELEASE).ground is Ground.UNCERTIFIED
+        assert found.finding(Capability.WEIGHTS_PARKING).ground is Ground.UNCERTIFIED
+
+
+async def test_weights_without_a_copy_are_not_released() -> None:
+    """From SGLang's source: weights that are released without --enable-weights-cpu-backup don't come back."""
+    async with on_fake(SGLANG, FakeSglang(backup=False)) as subject:
+        await subject.engine.pause(KEEP, deadline=soon())
+        with pytest.raises(EngineRejected, match="enable-weights-cpu-backup"):
+            await subject.engine.park(deadline=soon())
+        assert subject.fake is not None
+        assert not subject.fake.asked("POST /release_memory_occupation")
 
 
 async def test_a_release_that_failed_is_undone_by_taking_the_memory_again() -> None:

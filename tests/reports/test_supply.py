@@ -48,7 +48,7 @@ def test_what_only_waits_for_seats_to_start_orders_no_more_of_them(up: int) -> N
         most = max(most, site.total())
     assert line.queued == pytest.approx(0.0, abs=1.0)
     assert line.steady == 2
-    assert most <= 10 * line.steady
+    assert most <= 2 * line.steady
 
 
 def test_residents_that_are_being_promoted_are_supply() -> None:

@@ -16,12 +16,18 @@ def main() -> int:
     parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="the seat's config, as JSON"
     )
+    parser.add_argument(
+        "--annotations",
+        type=Path,
+        metavar="FILE",
+        help="the pod's annotations, as the downward API writes them",
+    )
     options = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     try:
-        return run(load_config(options.config))
+        return run(load_config(options.config, options.annotations))
     except StartFailed as error:
         return complain(error)
 

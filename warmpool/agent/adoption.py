@@ -1,17 +1,28 @@
 """Taking up engines that an earlier agent has left: where in its life each of them is.
 
-Nobody's word is taken for what can be asked of the engine itself. What it can't tell (whether it was proven) counts only if the
-earlier agent noted it and the engine is as that note says; else it is warmed up and proven again, which takes no restart.
+Nobody's word is taken for what can be asked of the engine itself. What it can't tell (whether it was proven, what it held when it was
+first paused) counts only if the earlier agent noted it and the engine is as that note says; else it is warmed up and proven again,
+which takes no restart.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Self
 
+from warmpool.agent.board import MOVING, Record
+from warmpool.engines.capabilities import Capabilities
 from warmpool.engines.port import GuardState
-from warmpool.states import ResidentState
+from warmpool.errors import BadOrder
+from warmpool.expectations import Ownership
+from warmpool.states import Depth, ResidentState
+from warmpool.wire import capabilities_from_json, capabilities_to_json
 
 _S = ResidentState
+_CAPABILITIES_BYTES: Final = 4096
+"""A launcher takes a note of 8 KiB; the rest of it is 2 KiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +33,28 @@ class Note:
         state: its state; None if none was noted.
         proven_at: Unix time of its last proof; None if it has none.
         kv_released: its KV memory has been given back.
+        loaded: its engine has loaded its weights.
+        sizes: bytes of its KV memory, its weights and their copy in host memory, as far as its engine told them.
+        usual: bytes that it held when it was first measured, by depth.
+        held: bytes of device memory that it held when it was last measured, by depth.
+        wakes: seconds that its last promotions took, by depth.
+        capabilities: what its engine was found to be able to do; None if it wasn't asked.
     """
 
     state: ResidentState | None = None
     proven_at: float | None = None
     kv_released: bool = False
+    loaded: bool = False
+    sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    usual: Mapping[Depth, int] = field(default_factory=lambda: MappingProxyType({}))
+    held: Mapping[Depth, int] = field(default_factory=lambda: MappingProxyType({}))
+    wakes: Mapping[Depth, Sequence[float]] = field(default_factory=lambda: MappingProxyType({}))
+    capabilities: Capabilities | None = None
+
+    @property
+    def parked(self) -> bool:
+        """Whether its weights were in host memory, or on their way there or back."""
+        return self.state is _S.PARKED or self.state in MOVING
 
     def to_json(self) -> dict[str, Any]:
         """Render it for the launcher."""
@@ -34,6 +62,14 @@ class Note:
             "state": None if self.state is None else str(self.state),
             "provenAt": self.proven_at,
             "kvReleased": self.kv_released,
+            "loaded": self.loaded,
+            "sizes": dict(self.sizes),
+            "usual": {str(depth): size for depth, size in self.usual.items()},
+            "held": {str(depth): size for depth, size in self.held.items()},
+            "wakes": {
+                str(depth): [round(each, 6) for each in seconds] for depth, seconds in self.wakes.items()
+            },
+            "capabilities": _noted(self.capabilities),
         }
 
     @classmethod
@@ -44,7 +80,47 @@ class Note:
             state=ResidentState(state) if isinstance(state, str) and state in set(ResidentState) else None,
             proven_at=proven_at if isinstance(proven_at, float) else None,
             kv_released=note.get("kvReleased") is True,
+            loaded=note.get("loaded") is True,
+            sizes=_sizes(note.get("sizes")),
+            usual=_by_depth(note.get("usual")),
+            held=_by_depth(note.get("held")),
+            wakes=_wakes(note.get("wakes")),
+            capabilities=_capabilities(note.get("capabilities")),
         )
+
+    def recall(self, record: Record) -> None:
+        """Give a resident back what was known of it; sizes only where its engine doesn't tell them now."""
+        record.proven_at = self.proven_at
+        record.kv_released = self.kv_released
+        if record.kv_bytes is None:
+            record.kv_bytes = self.sizes.get("kv")
+        if record.weights_bytes is None:
+            record.weights_bytes = self.sizes.get("weights")
+        record.parked_bytes = record.parked_bytes or self.sizes.get("copy", 0)
+        record.usual.update(self.usual)
+        record.held.update(self.held)
+        for depth, seconds in self.wakes.items():
+            for each in seconds:
+                record.wakes.note(depth, each)
+        record.capabilities = self.capabilities
+        if self.capabilities is not None:
+            record.running = record.running.completed(Ownership(engine_version=self.capabilities.version))
+
+
+def note_of(record: Record) -> Note:
+    """Return what the next agent has to know of a resident."""
+    sizes = {"kv": record.kv_bytes, "weights": record.weights_bytes, "copy": record.parked_bytes}
+    return Note(
+        state=record.state,
+        proven_at=record.proven_at,
+        kv_released=record.kv_released,
+        loaded=record.loaded,
+        sizes={what: size for what, size in sizes.items() if size is not None},
+        usual=dict(record.usual),
+        held=dict(record.held),
+        wakes=record.wakes.seconds(),
+        capabilities=record.capabilities,
+    )
 
 
 def state_of(note: Note, guard: GuardState, *, paused: bool) -> ResidentState:
@@ -56,10 +132,53 @@ def state_of(note: Note, guard: GuardState, *, paused: bool) -> ResidentState:
         paused: its scheduler is off.
 
     Returns:
-        `Serving`, `Draining` or `Paused`; `Loading` if it has to be warmed up and proven.
+        `Serving`, `Draining`, `Paused` or `Parked`; `Loading` if it has to be warmed up and proven.
     """
     if guard.is_open:
         return _S.LOADING if paused else _S.SERVING  # a paused engine holds requests in silence
     if guard.in_flight > 0:
         return _S.DRAINING
-    return _S.PAUSED if paused and note.state is _S.PAUSED and note.proven_at is not None else _S.LOADING
+    if not paused:
+        return _S.LOADING
+    if note.state is _S.PARKED:
+        return _S.PARKED
+    return _S.PAUSED if note.state is _S.PAUSED and note.proven_at is not None else _S.LOADING
+
+
+def _by_depth(noted: object) -> dict[Depth, int]:
+    return {Depth(depth): size for depth, size in _sizes(noted).items() if depth in set(Depth)}
+
+
+def _noted(capabilities: Capabilities | None) -> dict[str, Any] | None:
+    """Render them, unless they would take the room of what matters more: the next agent can ask its engine again."""
+    if capabilities is None:
+        return None
+    noted = capabilities_to_json(capabilities)
+    return noted if len(json.dumps(noted)) <= _CAPABILITIES_BYTES else None
+
+
+def _wakes(noted: object) -> dict[Depth, Sequence[float]]:
+    if not isinstance(noted, dict):
+        return {}
+    return {
+        Depth(depth): tuple(each for each in seconds if isinstance(each, float) and 0 <= each < math.inf)
+        for depth, seconds in noted.items()
+        if depth in set(Depth) and isinstance(seconds, list)
+    }
+
+
+def _capabilities(noted: object) -> Capabilities | None:
+    try:
+        return capabilities_from_json(noted) if isinstance(noted, dict) else None
+    except BadOrder:
+        return None
+
+
+def _sizes(noted: object) -> dict[str, int]:
+    if not isinstance(noted, dict):
+        return {}
+    return {
+        str(what): size
+        for what, size in noted.items()
+        if isinstance(size, int) and not isinstance(size, bool) and size >= 0
+    }

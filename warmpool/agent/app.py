@@ -6,16 +6,22 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import aiohttp
-from aiohttp import web
 
+from warmpool import listening
 from warmpool.agent.config import AgentConfig
+from warmpool.agent.equipment import Equipment, node_memory
+from warmpool.agent.guarding import connect_guarded
+from warmpool.agent.launching import Launcher
+from warmpool.agent.life import Engines
+from warmpool.agent.processes import OwnChildren, Starter
 from warmpool.agent.push import Pusher
 from warmpool.agent.seat import LiveSeat
 from warmpool.agent.server import make_app
 from warmpool.errors import StartFailed
+from warmpool.launcher import SECRET_VARIABLE
 from warmpool.lifeline import follow_parent
 from warmpool.metric_families import expose_declared_only
 
@@ -24,6 +30,7 @@ _LOG = logging.getLogger(__name__)
 TOKEN_VARIABLE = "EMBERPOOL_AGENT_TOKEN"  # noqa: S105 (a variable's name)
 """Environment variable that holds the bearer token of the agent's API."""
 _CLOSE_SECONDS = 2.0
+_SUPERSEDED_STATUS = 3
 
 
 def run(config: AgentConfig) -> int:
@@ -64,7 +71,9 @@ async def serve(config: AgentConfig, token: str) -> None:
 
 
 async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) -> None:
-    """Run one seat until `ending` is set; then drain, stop all engines, and tell the controllers once more.
+    """Run one seat until `ending` is set or its launcher ends; then drain, stop all engines, and tell the controllers once more.
+
+    If anything else ends it, engines whose parent is a launcher go on, and all others are killed.
 
     Raises:
         StartFailed: the agent can't listen where it should.
@@ -72,11 +81,18 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
     headers = {"Authorization": f"Bearer {token}"}
     listener = _bind(config)
     async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as tasks:
-        seat = LiveSeat(config, tasks)
-        runner = web.AppRunner(make_app(seat, token), access_log=None, shutdown_timeout=_CLOSE_SECONDS)
+        seat: LiveSeat
+
+        def drain(seconds: float) -> None:
+            seat.drain_within(seconds)
+            ending.set()
+
+        equipment = Equipment.of(config, node_memory(config))
+        seat = LiveSeat(equipment, Engines(_starter(config, drain), connect_guarded), tasks)
+        runner = listening.runner(make_app(seat, token), _CLOSE_SECONDS)
         await runner.setup()
         try:
-            await web.SockSite(runner, listener).start()
+            await listening.start(runner, listener)
             host, port = listener.getsockname()[:2]
             seat.address = f"http://{host}:{port}"
             _LOG.info("agent of seat %s listens on %s", config.seat, seat.address)
@@ -84,6 +100,7 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
             tellers = [
                 tasks.create_task(pusher.keep_telling(controller)) for controller in config.controllers
             ]
+            await equipment.reader.read()  # how much device memory there is, before anything is started
             seat.start()
             await ending.wait()
             _LOG.info("agent of seat %s is ending", config.seat)
@@ -94,6 +111,20 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
         finally:
             await seat.abandon()
             await runner.cleanup()
+
+
+def _starter(config: AgentConfig, on_draining: Callable[[float], None]) -> Starter:
+    if config.launcher is None:
+        assert config.log_directory is not None
+        return OwnChildren(config.log_directory, config.seat)
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    return Launcher(config.launcher, secret=secret, on_draining=on_draining, on_superseded=_cease)
+
+
+def _cease() -> None:
+    """End at once and leave everything as it is: it is another agent's now, and ending in order would stop its engines."""
+    _LOG.critical("an agent that has started later has the launcher now; this one ends")
+    os._exit(_SUPERSEDED_STATUS)
 
 
 def _bind(config: AgentConfig) -> socket.socket:

@@ -5,6 +5,7 @@ except reading the clocks.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +14,28 @@ from typing import Any
 
 from warmpool.agent.config import AgentConfig, ResidentConfig
 from warmpool.agent.processes import Process
+from warmpool.agent.proof import Prover
+from warmpool.agent.wakes import Wakes
 from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.engines.port import Engine, KvWhenPaused
 from warmpool.errors import EngineLost, UnknownResident
+from warmpool.expectations import Ownership
 from warmpool.seats import PolicyName, Resident
-from warmpool.states import ResidentState, transition
+from warmpool.states import Depth, ResidentState, transition
+from warmpool.tiers import Tier
 from warmpool.wire import resident_to_json
+
+_S = ResidentState
 
 ROTATING = frozenset({ResidentState.PROMOTING, ResidentState.SERVING, ResidentState.DRAINING})
 """States in which a resident has the seat by order; nothing starts and nobody else computes meanwhile."""
 
 
+MOVING = frozenset({ResidentState.PARKING, ResidentState.UNPARKING})
+"""States in which a resident's weights are on their way."""
+
 _ENDED = frozenset({ResidentState.FAILED, ResidentState.TERMINATING})
+_STARTING = frozenset({ResidentState.STARTING, ResidentState.LOADING})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,18 +45,30 @@ class Record:
     Attributes:
         config: what the config file says of it.
         kv: what becomes of its KV memory while it is paused.
+        prover: asks its engine what it has to answer.
         since: Unix time at which it entered its state.
-        kv_bytes: size of its engine's KV memory, as that tells it.
         memory_reason: why its memory isn't known; empty if it is.
         capabilities: what its engine was found to be able to do; None before it was asked.
-        verification: what its engine said after the last change that it was told; None before the first.
+        verification: what was found after the last change that its engine was told; None before the first.
+        running: what its engine runs with, as far as it tells.
         process: its engine's process, while there is one.
         connection: the adapter that speaks to its engine, while there is one.
+        loaded: its engine has loaded its weights.
+        aside: it is loaded, and paused until its start-up can go on.
+        unsure: its engine may be paused or not: whoever goes on with it resumes it first.
+        displaced: it was parked so that another could start, and is to come back when there is room.
+        gave_way: its start-up was ended for a promotion, which is no failure.
+        kv_bytes: size of its engine's KV memory, as that tells it.
+        weights_bytes: size of its engine's weights, as that tells it.
+        held: bytes of device memory that it held when last measured, by depth.
+        usual: the same when it was first measured, which later measurements are compared with.
+        wakes: how long its last promotions took.
     Others as in `warmpool.seats.Resident`.
     """
 
     config: ResidentConfig
     kv: KvWhenPaused
+    prover: Prover
     state: ResidentState = ResidentState.STARTING
     since: float = field(default_factory=time.time)
     address: str = ""
@@ -54,7 +77,19 @@ class Record:
     in_flight: int = 0
     restarts: int = 0
     failure: str = ""
+    waiting: str = ""
+    loaded: bool = False
+    aside: bool = False
+    unsure: bool = False
+    displaced: bool = False
+    gave_way: bool = False
     kv_bytes: int | None = None
+    weights_bytes: int | None = None
+    parked_bytes: int | None = 0
+    held: dict[Depth, int] = field(default_factory=dict)
+    usual: dict[Depth, int] = field(default_factory=dict)
+    wakes: Wakes = field(default_factory=Wakes)
+    running: Ownership = field(default_factory=Ownership)
     memory_bytes: int | None = None
     memory_reason: str = "not measured yet"
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -84,6 +119,33 @@ class Record:
         """Whether pausing it gives its KV memory back."""
         return self.kv is KvWhenPaused.RELEASE
 
+    @property
+    def depth(self) -> Depth:
+        """How deep it sleeps, or would with its KV memory where that is now."""
+        if self.state is _S.PARKED:
+            return Depth.PARKED
+        return Depth.KV_RELEASED if self.kv_released else Depth.PAUSED
+
+    @property
+    def tier(self) -> Tier:
+        """Where it stands in the seat's memory. What starts may take all that it ever takes, until it is set aside."""
+        if self.process is None or self.process.exited:
+            return Tier.COLD
+        match self.state:
+            case _S.PAUSED | _S.PARKING | _S.UNPARKING | _S.QUARANTINED:
+                return Tier.PAUSED
+            case _S.PARKED:
+                return Tier.PARKED
+            case state if state in _STARTING and self.aside:
+                return Tier.PAUSED
+            case _:
+                return Tier.AWAKE
+
+    @property
+    def starting(self) -> bool:
+        """Whether its engine starts, or has loaded and waits for the seat."""
+        return self.state in _STARTING and self.process is not None
+
     def report(self) -> Resident:
         """Return it as everyone reads it."""
         process = self.process
@@ -97,8 +159,11 @@ class Record:
             in_flight=self.in_flight,
             restarts=self.restarts,
             failure=self.failure,
+            waiting=self.waiting,
             pid=None if process is None or process.exited else process.pid,
             memory_bytes=self.memory_bytes,
+            parked_bytes=self.parked_bytes,
+            wake_seconds=self.wakes.medians(),
             phases=self.phases,
             capabilities=self.capabilities,
             verification=self.verification,
@@ -113,9 +178,13 @@ class Board:
     """All residents of the seat, in the order in which they start."""
 
     def __init__(self, config: AgentConfig) -> None:
-        kv = KvWhenPaused.RELEASE if config.shared else KvWhenPaused.KEEP
         self._exclusive = config.exclusive
-        self._records = {resident.policy: Record(config=resident, kv=kv) for resident in config.residents}
+        self._records = {
+            resident.policy: Record(
+                config=resident, kv=config.kv, prover=Prover(resident.proof, config.uid, random.Random())
+            )
+            for resident in config.residents
+        }
         self._seq = 0
         self._changed = asyncio.Event()
 
@@ -161,6 +230,12 @@ class Board:
         if record.state in _ENDED:
             raise EngineLost(f"{record.policy}: {record.failure or 'it is being terminated'}")
         self.move(record, state)
+
+    def wait(self, record: Record, reason: str) -> None:
+        """Note why a resident's start-up doesn't go on; nothing if it does."""
+        if record.waiting != reason:
+            record.waiting = reason
+            self.touch()
 
     def touch(self) -> None:
         """Tell that something about a resident or the seat has changed."""

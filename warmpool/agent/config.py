@@ -1,9 +1,10 @@
 """The agent's config file: read once, checked whole, every error named by its key."""
 
 import json
+import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import (
     BaseModel,
@@ -18,13 +19,17 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from warmpool.agent.annotations import laid_over, read_annotations
 from warmpool.engines.kinds import EngineKind
+from warmpool.engines.port import KvWhenPaused
 from warmpool.errors import StartFailed
+from warmpool.expectations import Answer, Ownership
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 _Prompt = Annotated[str, StringConstraints(min_length=1)]
 _TokenId = Annotated[int, Field(ge=0)]
 _URL = TypeAdapter(HttpUrl)
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
 class _Strict(BaseModel):
@@ -36,11 +41,50 @@ class Expectation(_Strict):
 
     Attributes:
         prompt: the prompt's text.
-        tokens: the expected token ids, in order.
+        tokens: the expected token ids, in order; none where residents are to agree on them.
+        logprobs: the log-probability of each of them; empty if it wasn't recorded.
     """
 
     prompt: _Prompt
-    tokens: tuple[_TokenId, ...] = Field(min_length=1)
+    tokens: tuple[_TokenId, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+    @model_validator(mode="after")
+    def _logprobs_belong_to_tokens(self) -> Self:
+        if self.logprobs and len(self.logprobs) != len(self.tokens):
+            raise ValueError(
+                f"logprobs: {len(self.logprobs)} for {len(self.tokens)} tokens; it takes one for each"
+            )
+        return self
+
+    def answer(self) -> Answer:
+        """Return it as what is compared."""
+        return Answer(prompt=self.prompt, tokens=self.tokens, logprobs=self.logprobs)
+
+
+class Owner(_Strict):
+    """What an expectation was recorded with. What is left out is not compared.
+
+    Attributes:
+        weights_digest: hash of the weights.
+        engine_version: version of the engine, as that tells it.
+        dtype: number format of the weights.
+        tensor_parallel_size: over how many devices each tensor is split.
+    """
+
+    weights_digest: str = ""
+    engine_version: str = ""
+    dtype: str = ""
+    tensor_parallel_size: int | None = Field(default=None, ge=1)
+
+    def ownership(self) -> Ownership:
+        """Return it as what is compared."""
+        return Ownership(
+            weights_digest=self.weights_digest,
+            engine_version=self.engine_version,
+            dtype=self.dtype,
+            tensor_parallel_size=self.tensor_parallel_size or 0,
+        )
 
 
 class Proof(_Strict):
@@ -48,9 +92,30 @@ class Proof(_Strict):
 
     Attributes:
         prompts: the recorded set; a proof takes some of them at random.
+        agree: nobody has recorded tokens; what two residents answer alike is what all have to answer.
+        max_tokens: tokens that each prompt is answered with where residents are to agree.
+        ownership: what it was recorded with.
+        tolerance: how much a token's log-probability may differ, where it was recorded and the engine tells it.
     """
 
     prompts: tuple[Expectation, ...] = Field(min_length=1)
+    agree: bool = False
+    max_tokens: int = Field(default=16, ge=1, le=4096)
+    ownership: Owner = Owner()
+    tolerance: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _has_tokens_or_will(self) -> Self:
+        for place, prompt in enumerate(self.prompts):
+            if self.agree and prompt.tokens:
+                raise ValueError(
+                    f"prompts[{place}].tokens: residents agree on them (agree: true), so none are given"
+                )
+            if not self.agree and not prompt.tokens:
+                raise ValueError(
+                    f"prompts[{place}].tokens: at least one, or agree: true to have residents agree on them"
+                )
+        return self
 
 
 class Warmup(_Strict):
@@ -81,12 +146,15 @@ class ResidentConfig(_Strict):
         policy: the policy that it belongs to.
         model: the name that its completions route knows it by.
         command: program and arguments; `{host}`, `{port}` and `{controlPort}` are filled in at each start.
-        environment: variables set beside the agent's own.
+        environment: variables set beside the agent's own; the same is filled in there.
         type: which adapter speaks to it.
         guard: what keeps clients from it; the reference engine has a guard of its own.
         proof: what it has to answer.
         warmup: requests that run before the first proof.
-        memory_mib: device memory that it is expected to hold while paused, in MiB; shown, not enforced.
+        memory_mib: device memory that it holds while it is paused and its KV memory is given back, in MiB. What is measured
+            counts more.
+        kv_mib: KV memory that it takes to compute, in MiB. What the engine tells counts more.
+        activation_mib: what it takes beside that while it computes, in MiB.
     """
 
     policy: _Name
@@ -98,16 +166,37 @@ class ResidentConfig(_Strict):
     proof: Proof
     warmup: Warmup = Warmup()
     memory_mib: int | None = Field(default=None, ge=1, alias="memoryMiB")
+    kv_mib: int | None = Field(default=None, ge=0, alias="kvMiB")
+    activation_mib: int | None = Field(default=None, ge=0, alias="activationMiB")
 
-    @field_validator("command")
-    @classmethod
-    def _has_ports(cls, command: tuple[str, ...]) -> tuple[str, ...]:
-        for placeholder in ("{port}", "{controlPort}"):
-            if not any(placeholder in argument for argument in command):
+    @model_validator(mode="after")
+    def _is_told_its_ports(self) -> Self:
+        given = (*self.command, *self.environment.values())
+        for placeholder in self._placeholders():
+            if not any(placeholder in text for text in given):
                 raise ValueError(
-                    f"no argument contains {placeholder}: the agent chooses the ports and has to tell the engine"
+                    f"command: neither an argument nor a variable contains {placeholder}: the agent chooses the port and has "
+                    "to tell the engine"
                 )
-        return command
+        return self
+
+    def _placeholders(self) -> tuple[str, ...]:
+        """Return what the engine has to be told. With the agent's port in front of it, it listens on `{controlPort}` alone."""
+        if self.type is not EngineKind.REFERENCE and self.guard is GuardForm.PORT:
+            return ("{controlPort}",)
+        return ("{port}", "{controlPort}")
+
+
+class Memory(_Strict):
+    """What a seat may take.
+
+    Attributes:
+        device_mib: device memory of the seat, in MiB, where less than all of its GPUs' or where nothing measures that.
+        host_mib: host memory for the weights of parked residents, in MiB; 0 lets none be parked.
+    """
+
+    device_mib: int | None = Field(default=None, ge=1, alias="deviceMiB")
+    host_mib: int = Field(default=0, ge=0, alias="hostMiB")
 
 
 class AgentConfig(_Strict):
@@ -121,8 +210,11 @@ class AgentConfig(_Strict):
         port: the agent's port; 0 picks a free one, which every push tells.
         controllers: base URLs to which the state is pushed.
         gpus: UUIDs or indices of the seat's GPUs.
-        log_directory: where engines' logs go; a launcher's engines log through the launcher.
+        log_directory: where engines' logs go; a launcher's engines log through the launcher, and it may be left out.
         launcher: socket of the launcher that starts the engines; without one the agent starts them itself.
+        node_agent: where the node's memory is asked for: `unix:///run/…`, or `http://` on loopback. Empty: nobody is asked.
+        memory: what the seat may take.
+        kv_when_paused: what becomes of the KV memory of a paused resident; if left out it is kept by one that is alone.
         exclusive: one resident computes at a time.
         start_deadline_seconds: how long an engine may take from its start until its weights are loaded.
         residents: the engines, in the order in which they start.
@@ -135,8 +227,11 @@ class AgentConfig(_Strict):
     port: int = Field(default=0, ge=0, le=65535)
     controllers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
-    log_directory: Path
+    log_directory: Path | None = None
     launcher: Path | None = None
+    node_agent: str = ""
+    memory: Memory = Memory()
+    kv_when_paused: KvWhenPaused | None = None
     exclusive: bool = True
     start_deadline_seconds: float = Field(default=900, gt=0)
     residents: tuple[ResidentConfig, ...] = Field(min_length=1)
@@ -147,6 +242,23 @@ class AgentConfig(_Strict):
         for url in controllers:
             _URL.validate_python(url)
         return tuple(url.rstrip("/") for url in controllers)
+
+    @field_validator("node_agent")
+    @classmethod
+    def _is_local(cls, node_agent: str) -> str:
+        if node_agent and not node_agent.startswith("unix:///"):
+            host = _URL.validate_python(node_agent).host
+            if host not in _LOOPBACK:
+                raise ValueError(
+                    f"{host} is another machine: unix:///PATH, or http:// with a loopback address"
+                )
+        return node_agent.rstrip("/")
+
+    @model_validator(mode="after")
+    def _has_a_place_for_logs(self) -> Self:
+        if self.log_directory is None and self.launcher is None:
+            raise ValueError("logDirectory: without a launcher the engines' logs have to go somewhere")
+        return self
 
     @model_validator(mode="after")
     def _policies_differ(self) -> Self:
@@ -160,12 +272,30 @@ class AgentConfig(_Strict):
 
     @property
     def shared(self) -> bool:
-        """Whether several residents live on the seat, so that a paused one has to give its KV memory back."""
+        """Whether several residents live on the seat."""
         return len(self.residents) > 1
 
+    @property
+    def kv(self) -> KvWhenPaused:
+        """What becomes of the KV memory of a paused resident: one that shares its seat gives it back unless told otherwise."""
+        if self.kv_when_paused is not None:
+            return self.kv_when_paused
+        return KvWhenPaused.RELEASE if self.shared else KvWhenPaused.KEEP
 
-def load_config(path: Path) -> AgentConfig:
+
+SEAT_VARIABLE: Final = "EMBERPOOL_SEAT"
+"""Environment variable that names the seat, where its config is all its fleet's: the pod's name."""
+POD_VARIABLE: Final = "EMBERPOOL_POD_UID"
+"""Environment variable with the UID of the agent's pod: by it a node agent knows whose memory it is asked for, and it is the seat's
+identity where its config has none."""
+
+
+def load_config(path: Path, annotations: Path | None = None) -> AgentConfig:
     """Read and check a config file.
+
+    Args:
+        path: the file.
+        annotations: the downward API's file of the pod's annotations, which are laid over it.
 
     Raises:
         StartFailed: it can't be read, or something in it is wrong; the message names each key and what is wrong with it.
@@ -176,6 +306,10 @@ def load_config(path: Path) -> AgentConfig:
         raise StartFailed(f"{path}: can't be read: {error.strerror or error}") from error
     except ValueError as error:
         raise StartFailed(f"{path}: not JSON: {error}") from error
+    if isinstance(raw, dict):
+        named = {"seat": os.environ.get(SEAT_VARIABLE), "uid": os.environ.get(POD_VARIABLE)}
+        raw = {**{key: value for key, value in named.items() if value}, **raw}
+        raw = raw if annotations is None else laid_over(raw, read_annotations(annotations))
     try:
         return AgentConfig.model_validate(raw)
     except ValidationError as error:

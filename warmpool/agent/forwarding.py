@@ -18,6 +18,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from warmpool import listening
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import GuardState
 from warmpool.errors import EngineUnfit
@@ -51,7 +52,6 @@ _CONNECT_SECONDS = 5.0
 _LINGER_SECONDS = 1.0
 _CLOSE_SECONDS = 0.5
 _SCRAPES = 64
-_BACKLOG = 1024
 _VANISHED_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
 _HOP_BY_HOP = frozenset(  # https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1, and what belongs to one connection beside
     {
@@ -161,6 +161,7 @@ class ForwardingPort:
                 self._handle,
                 handler_cancellation=True,
                 access_log=None,
+                logger=listening.FAULTS,
                 auto_decompress=False,
                 keepalive_timeout=CLIENT_KEEP_ALIVE_SECONDS,
                 lingering_time=_LINGER_SECONDS,
@@ -169,7 +170,7 @@ class ForwardingPort:
             )
             runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_SECONDS)
             await runner.setup()
-            await web.SockSite(runner, listener, backlog=_BACKLOG).start()
+            await listening.start(runner, listener)
             self._engine.connect()
             self._runner = runner
 
@@ -197,7 +198,7 @@ class ForwardingPort:
 def _listener(host: str, port: int) -> socket.socket:
     """Listen on a port. A client that vanishes without a word is found out by the kernel (accepted sockets inherit this)."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listener = socket.create_server((host, port), family=family, backlog=listening.BACKLOG)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _VANISHED_SECONDS)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)

@@ -12,7 +12,7 @@ from warmpool.agent.config import GuardForm, ResidentConfig
 from warmpool.agent.forwarding import ForwardingPort
 from warmpool.agent.processes import Ports
 from warmpool.engines.guards import Guard, OwnGuard
-from warmpool.engines.kinds import connect
+from warmpool.engines.kinds import EngineKind, connect
 from warmpool.engines.port import Engine
 from warmpool.engines.transport import Transport
 from warmpool.errors import StartFailed
@@ -46,14 +46,18 @@ def connect_guarded(resident: ResidentConfig, ports: Ports) -> Engine:
         StartFailed: its guard wants a token, and there is none to show.
     """
     control = control_url(resident, ports)
-    guard: Guard
-    if resident.guard is GuardForm.MIDDLEWARE:
-        guard = MiddlewareGuard(control)
-    else:
-        guard = ForwardingPort(ports.host, ports.public, control)
     return connect(
-        resident.type, control, model=resident.model, front=(ports.host, ports.public), guard=guard
+        resident.type, control, model=resident.model, guard=_guard_before(resident, ports, control)
     )
+
+
+def _guard_before(resident: ResidentConfig, ports: Ports, control: str) -> Guard | None:
+    """Return what stands in front of an engine; None where it has a guard of its own."""
+    if resident.type is EngineKind.REFERENCE:
+        return None
+    if resident.guard is GuardForm.MIDDLEWARE:
+        return MiddlewareGuard(control)
+    return ForwardingPort(ports.host, ports.public, control)
 
 
 def control_url(resident: ResidentConfig, ports: Ports) -> str:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from warmpool.agent.processes import Ports, Start, address_in_use
+from warmpool.agent.processes import Ports, Start, address_in_use, telling
 from warmpool.errors import StartFailed, WarmpoolError
 from warmpool.launcher import PROTOCOL, Spec
 
@@ -507,7 +507,9 @@ class _Wire(asyncio.Protocol):
 
 
 def _spec(start: Start, ports: Ports) -> Spec:
-    return Spec(command=tuple(ports.fill_in(start.command)), environment=dict(start.environment))
+    return Spec(
+        command=tuple(ports.fill_in(start.command)), environment=ports.fill_in_values(start.environment)
+    )
 
 
 def _ports_to_json(ports: Ports) -> dict[str, Any]:
@@ -550,5 +552,5 @@ def _in_words(report: Message) -> str:
 def _log(report: Message) -> str:
     """Return the last lines of an engine's output, and then those of its errors: nobody knows in which order they were written."""
     tails = ((report.get("outTail", ""), _OUT_LINES), (report.get("errTail", ""), _ERR_LINES))
-    last = [[line.strip() for line in tail.splitlines() if line.strip()][-most:] for tail, most in tails]
+    last = [telling(tail)[-most:] for tail, most in tails]
     return " | ".join(itertools.chain.from_iterable(last))

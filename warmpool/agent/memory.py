@@ -1,49 +1,144 @@
-"""How much memory an engine holds, as far as it can be told from outside.
+"""How much memory each engine holds: of the device where the node tells it, else of the host.
 
-On a machine without accelerators that is the resident memory of its process tree.
+On a machine without accelerators that is the resident memory of an engine's process tree. On one with, it takes the node's memory
+service, which knows whose process holds what; without one, or where it can't tell, nothing is known and nothing is guessed.
 """
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 import psutil
 
+from warmpool.agent.board import Board, Record
+from warmpool.agent.processes import Process, descendants
+from warmpool.engines.deadline import Deadline
+from warmpool.nodehealth.client import NodeMemory, SeatMemory
+from warmpool.standins import stood_for
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What was measured.
+READ_SECONDS: Final = 0.25
+"""How long a reading may take: an order waits for it. The service's own calls take 0.5 ms when nothing hangs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One reading.
 
     Attributes:
-        held_bytes: memory held; None if it can't be told.
-        reason: why it can't be told; empty if it can.
+        held: bytes that each resident's engine holds, by policy; who is missing is unknown.
+        device: what is known of the seat's devices; None where there are none.
+        reason: why somebody is missing; empty if nobody is.
     """
 
-    held_bytes: int | None
+    held: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    device: SeatMemory | None = None
     reason: str = ""
 
 
-async def measure(pid: int, *, gpus: bool) -> Memory:
-    """Measure what the process `pid` and its descendants hold.
+class MemoryReader:
+    """Reads what the seat's engines hold, and notes it on the board.
 
     Args:
-        pid: the engine's process.
-        gpus: whether the seat has GPUs, so that the memory that matters is theirs.
+        board: the residents.
+        gpus: the seat's GPUs; empty where the node knows them.
+        node: where device memory is asked for; None on a machine without GPUs.
+
+    Attributes:
+        last: the last reading.
+        total_bytes: device memory of the seat's GPUs, once it has been told; None before.
     """
-    if gpus:
-        return Memory(None, "the seat has GPUs, and device memory per process isn't measured by this agent")
-    return await asyncio.to_thread(_resident_memory, pid)
+
+    def __init__(self, board: Board, gpus: Sequence[str], node: NodeMemory | None) -> None:
+        self._board = board
+        self._gpus = tuple(gpus)
+        self._node = node
+        self.last = Reading(reason="not measured yet")
+        self.total_bytes: int | None = None
+
+    @property
+    def of_device(self) -> bool:
+        """Whether it is device memory that is read."""
+        return self._node is not None
+
+    @property
+    def answers(self) -> bool:
+        """Whether devices were told of the last time: asking for them again won't cost an order time for nothing."""
+        return self.last.device is not None and self.last.device.total_bytes is not None
+
+    async def close(self) -> None:
+        """Let go of the way to the node."""
+        if self._node is not None:
+            await self._node.close()
+
+    async def read(self, *, seconds: float = READ_SECONDS) -> Reading:
+        """Read what is held now, within `seconds`."""
+        if self._node is None:
+            reading = Reading(held=MappingProxyType(await self._resident()))
+        else:
+            reading = self._of_device(await self._node.read(self._gpus, deadline=Deadline.after(seconds)))
+        self.last = reading
+        if self.answers and reading.device is not None:
+            self.total_bytes = reading.device.total_bytes
+        for record in self._board.records:
+            self._note(record, reading)
+        return reading
+
+    def _note(self, record: Record, reading: Reading) -> None:
+        process = record.process
+        record.memory_bytes = reading.held.get(record.policy)
+        if record.memory_bytes is not None:
+            record.memory_reason = ""
+        elif process is None or process.exited:
+            record.memory_reason = "its engine is not running"
+        elif self._node is None and process.visible_pid is None:
+            record.memory_reason = "its engine runs in another PID namespace"
+        else:
+            record.memory_reason = reading.reason or "nothing is told of its processes"
+
+    def _of_device(self, told: SeatMemory) -> Reading:
+        held = {
+            record.policy: size
+            for record in self._board.records
+            if (process := _running(record)) is not None and (size := _of_engine(told, process)) is not None
+        }
+        return Reading(held=MappingProxyType(held), device=told, reason=told.reason)
+
+    # ------------------------------------------------------------------ host memory
+
+    async def _resident(self) -> dict[str, int]:
+        pids = {
+            record.policy: process.visible_pid
+            for record in self._board.records
+            if (process := _running(record)) is not None and process.visible_pid is not None
+        }
+        return await asyncio.to_thread(_resident_memory, pids)
 
 
-def _resident_memory(pid: int) -> Memory:
-    try:
-        root = psutil.Process(pid)
-        held = int(root.memory_info().rss)
-        descendants = root.children(recursive=True)
-    except psutil.Error as error:
-        return Memory(None, f"process {pid} can't be read: {error}")
-    for process in descendants:
+def _running(record: Record) -> Process | None:
+    process = record.process
+    return None if process is None or process.exited else process
+
+
+def _of_engine(told: SeatMemory, process: Process) -> int | None:
+    """Return what an engine holds; one that was forked isn't under the process that stands for it."""
+    forks = () if process.visible_pid is None else stood_for(process.visible_pid)
+    sizes = [told.held_by(pid) for pid in (process.pid, *forks)]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _resident_memory(pids: Mapping[str, int]) -> dict[str, int]:
+    held: dict[str, int] = {}
+    for policy, pid in pids.items():
         try:
-            held += int(process.memory_info().rss)
-        except psutil.Error:  # it ended meanwhile and holds nothing
+            held[policy] = int(psutil.Process(pid).memory_info().rss)
+        except psutil.Error:  # it has just ended
             continue
-    return Memory(held)
+        for process in descendants(pid):
+            try:
+                held[policy] += int(process.memory_info().rss)
+            except psutil.Error:  # it ended meanwhile and holds nothing
+                continue
+    return held

@@ -9,18 +9,21 @@ from prometheus_client.registry import Collector
 from warmpool.agent.board import Board, Record
 from warmpool.agent.orders import OrderKind, Result
 from warmpool.agent.proof import Check, Verdict
+from warmpool.agent.room import SeatRoom
 from warmpool.engines.capabilities import Capability, Change, Ground
 from warmpool.engines.capabilities import Verdict as ChangeVerdict
 from warmpool.errors import AgentError
 from warmpool.metric_families import Family, Kind, Label, Row, RowMetric, counter, empty, histogram, listed
-from warmpool.states import ResidentState
+from warmpool.states import Depth, ResidentState
+from warmpool.tiers import Budget
 
 ORDER_PHASES = (
     *("preempt", "kv", "resume", "canary", "open", "drain", "abort", "pause", "undo", "proof", "probe"),
+    *("displace", "park", "unpark"),
 )
 """Steps of orders, as `warmpool.agent.operations` names them."""
 START_PHASES = (
-    *("spawn", "process", "load", "import", "weights", "warm", "ready"),
+    *("spawn", "fork", "process", "load", "import", "weights", "warm", "ready"),
     *("kv", "resume", "warmup", "proof", "probe", "pause"),
 )
 """Steps of a start, as `warmpool.agent.life` and engines that tell more precisely name them."""
@@ -33,10 +36,12 @@ _CODES = tuple(
 )
 
 _PHASES_OF = {
-    OrderKind.RESUME: ("preempt", "kv", "resume", "canary", "open"),
+    OrderKind.RESUME: ("preempt", "displace", "unpark", "kv", "resume", "canary", "open"),
     OrderKind.DRAIN: ("drain", "abort"),
     OrderKind.PAUSE: ("pause",),
     OrderKind.PROVE: ("kv", "resume", "proof", "probe", "pause"),
+    OrderKind.PARK: ("park",),
+    OrderKind.UNPARK: ("displace", "unpark"),
 }
 """Steps that an order of each kind can have: they start at zero, so that the first one is a rate and no new series."""
 
@@ -143,9 +148,73 @@ _VERIFICATION = Family(
         listed("verdict", ChangeVerdict, "verdicts on a change"),
     ),
 )
-_OF_BOARD = (_STATE, _MEMORY, _KV, _IN_FLIGHT, _RESTARTS, _PROVEN, _START, _CAPABILITY, _VERIFICATION)
+_CHECKS = Family(
+    name="emberpool_agent_memory_checks_total",
+    kind=Kind.COUNTER,
+    help="Changes by what the memory that the engine held afterwards says of them. Contradicted fails the change.",
+    unit="checks",
+    labels=(
+        _POLICY,
+        listed("change", Change, "changes that engines are told"),
+        listed("verdict", ChangeVerdict, "verdicts on a change"),
+    ),
+)
+_HELD = Family(
+    name="emberpool_agent_resident_held_bytes",
+    kind=Kind.GAUGE,
+    help="Device memory that its engine held when it was last measured at that depth; absent until it was.",
+    unit="bytes",
+    labels=(_POLICY, listed("depth", Depth, "depths of sleep")),
+)
+_PARKED = Family(
+    name="emberpool_agent_resident_parked_bytes",
+    kind=Kind.GAUGE,
+    help="Host memory that its weights take, parked or as a copy that its engine keeps; absent while unknown.",
+    unit="bytes",
+    labels=(_POLICY,),
+)
+_WAKE = Family(
+    name="emberpool_agent_resident_wake_seconds",
+    kind=Kind.GAUGE,
+    help="Median time of its last 16 promotions from that depth, from the order to the canary's answer; absent before the first.",
+    unit="seconds",
+    labels=(_POLICY, listed("depth", Depth, "depths of sleep")),
+)
+_WAITING = Family(
+    name="emberpool_agent_resident_waiting",
+    kind=Kind.GAUGE,
+    help="1 while its start-up waits for memory or for a witness; the state tells for which.",
+    unit="boolean",
+    labels=(_POLICY,),
+)
+_DEVICE = Family(
+    name="emberpool_agent_device_memory_bytes",
+    kind=Kind.GAUGE,
+    help="The seat's budget of device memory. Free is what is left of Device after the others; both are absent while unknown.",
+    unit="bytes",
+    labels=(
+        listed("part", ("Device", "Paused", "LargestCompute", "Reserve", "Free"), "parts of the budget"),
+    ),
+)
+_HOST = Family(
+    name="emberpool_agent_host_memory_bytes",
+    kind=Kind.GAUGE,
+    help="The seat's budget of host memory for parked residents, and what they take of it.",
+    unit="bytes",
+    labels=(listed("part", ("Budget", "Parked"), "parts of the budget"),),
+)
+_VERIFIED = Family(
+    name="emberpool_agent_memory_verified",
+    kind=Kind.GAUGE,
+    help="1 if device memory and what residents hold were measured; 0 if the budget stands on configured figures.",
+    unit="boolean",
+)
+_OF_BOARD = (
+    *(_STATE, _MEMORY, _HELD, _PARKED, _KV, _IN_FLIGHT, _RESTARTS, _PROVEN, _WAKE, _WAITING, _START),
+    *(_CAPABILITY, _VERIFICATION, _DEVICE, _HOST, _VERIFIED),
+)
 
-FAMILIES: tuple[Family, ...] = (_ORDERS, _ORDER_SECONDS, _ABORTED, _PROOFS, *_OF_BOARD)
+FAMILIES: tuple[Family, ...] = (_ORDERS, _ORDER_SECONDS, _ABORTED, _PROOFS, _CHECKS, *_OF_BOARD)
 """Everything that an agent exposes."""
 
 
@@ -156,7 +225,7 @@ class AgentMetrics:
         registry: what `/metrics` shows.
     """
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, room: SeatRoom) -> None:
         self.registry = CollectorRegistry()
         self._orders = counter(_ORDERS, self.registry)
         self._phases = histogram(_ORDER_SECONDS, self.registry)
@@ -167,11 +236,15 @@ class AgentMetrics:
             for phase in _PHASES_OF[kind]:
                 self._phases.labels(kind, phase)
         self._proofs = counter(_PROOFS, self.registry)
+        self._checks = counter(_CHECKS, self.registry)
         for record in board.records:
             for check in Check:
                 for verdict in Verdict:
                     self._proofs.labels(record.policy, check, verdict)
-        self.registry.register(_Residents(board))
+            for change in Change:
+                for judged in ChangeVerdict:
+                    self._checks.labels(record.policy, change, judged)
+        self.registry.register(_Residents(board, room))
 
     def done(self, kind: OrderKind, result: Result) -> None:
         """Count an order that was carried out."""
@@ -188,12 +261,17 @@ class AgentMetrics:
         """Count how a resident answered a known prompt."""
         self._proofs.labels(policy, check, verdict).inc()
 
+    def judged(self, policy: str, change: Change, verdict: ChangeVerdict) -> None:
+        """Count what a measurement said of a change."""
+        self._checks.labels(policy, change, verdict).inc()
+
 
 class _Residents(Collector):
-    """The board, read when somebody scrapes."""
+    """The board and the seat's memory, read when somebody scrapes."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, room: SeatRoom) -> None:
         self._board = board
+        self._room = room
 
     def describe(self) -> Iterable[Metric]:
         """Return every family, so that no other may take its name."""
@@ -209,6 +287,10 @@ class _Residents(Collector):
         yield RowMetric(
             _MEMORY, [((r.policy,), r.memory_bytes) for r in records if r.memory_bytes is not None]
         )
+        yield RowMetric(_HELD, [((r.policy, str(d)), size) for r in records for d, size in r.held.items()])
+        yield RowMetric(
+            _PARKED, [((r.policy,), r.parked_bytes) for r in records if r.parked_bytes is not None]
+        )
         yield RowMetric(
             _KV,
             [((r.policy,), 0 if r.kv_released else r.kv_bytes) for r in records if r.kv_bytes is not None],
@@ -216,9 +298,19 @@ class _Residents(Collector):
         yield RowMetric(_IN_FLIGHT, [((r.policy,), r.in_flight) for r in records])
         yield RowMetric(_RESTARTS, [((r.policy,), r.restarts) for r in records])
         yield RowMetric(_PROVEN, [((r.policy,), r.proven_at) for r in records if r.proven_at is not None])
+        yield RowMetric(
+            _WAKE, [((r.policy, str(d)), median) for r in records for d, median in r.wakes.medians().items()]
+        )
+        yield RowMetric(_WAITING, [((r.policy,), float(bool(r.waiting))) for r in records])
         yield RowMetric(_START, [row for record in records for row in _start(record)])
         yield RowMetric(_CAPABILITY, [row for record in records for row in _capabilities(record)])
         yield RowMetric(_VERIFICATION, [row for record in records for row in _verification(record)])
+        budget = self._room.budget
+        yield RowMetric(_DEVICE, _device(budget))
+        yield RowMetric(
+            _HOST, [(("Budget",), float(budget.host_bytes)), (("Parked",), float(budget.parked_bytes))]
+        )
+        yield RowMetric(_VERIFIED, [((), float(budget.verified))])
 
 
 def _start(record: Record) -> Iterator[Row]:
@@ -229,6 +321,19 @@ def _start(record: Record) -> Iterator[Row]:
         steps[name] = steps.get(name, 0.0) + seconds
     for name, seconds in steps.items():
         yield (record.policy, name), seconds
+
+
+def _device(budget: Budget) -> Iterator[Row]:
+    parts = {
+        "Device": budget.device_bytes,
+        "Paused": budget.paused_bytes,
+        "LargestCompute": budget.largest_compute_bytes,
+        "Reserve": budget.reserve_bytes,
+        "Free": budget.free_bytes,
+    }
+    for part, size in parts.items():
+        if size is not None:
+            yield (part,), float(size)
 
 
 def _capabilities(record: Record) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""The orders, carried out: resume (promotion or recall), drain, pause, prove.
+"""The orders, carried out: resume (promotion or recall), drain, pause, prove, park, unpark.
 
 Each has one deadline, and a part of it is kept back for undoing what was begun. What an engine doesn't answer in time is undone
 (`DeadlineExceeded`); an engine that answers wrongly, says no or can't be undone is failed and its process killed, which is the
@@ -7,57 +7,82 @@ undoing that always works.
 
 import asyncio
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
-from warmpool.agent.board import Board, Record
+from warmpool.agent.board import MOVING, Record
+from warmpool.agent.equipment import Equipment
+from warmpool.agent.failure import fail, give_up_memory
 from warmpool.agent.interruption import Interrupted
 from warmpool.agent.orders import Order, OrderKind, Refused, Result
 from warmpool.agent.phases import Phases
-from warmpool.agent.proof import Prover
-from warmpool.agent.slot import Running, Slot
-from warmpool.engines.capabilities import Capabilities, Capability, Ground
+from warmpool.agent.probing import probe
+from warmpool.agent.slot import Running
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.port import KvWhenPaused
 from warmpool.errors import (
     AgentBusy,
     AgentError,
     DeadlineExceeded,
-    EngineContradicted,
     EngineError,
-    EngineLost,
     EngineTimeout,
-    EngineUnfit,
-    WarmpoolError,
+    NeedsWitness,
+    NoRoom,
     WrongState,
 )
-from warmpool.states import ResidentState
+from warmpool.states import Depth, ResidentState
+from warmpool.tiers import Tier
 
-PROOF_PROMPTS = 2
+PROOF_PROMPTS: Final = 2
 """Prompts that an ordered proof asks."""
-PROBE_SECONDS = 180.0
-"""How long finding out what an engine can be told may take, with the undoing."""
 _UNDO_SHARE = 0.3
 _UNDO_AT_MOST_SECONDS = 2.0
-_EXIT_NOTICE_SECONDS = 0.5
 _POLL_FIRST_SECONDS = 0.001
 _POLL_LAST_SECONDS = 0.005
 _S = ResidentState
-_ENDED = frozenset({_S.FAILED, _S.TERMINATING})
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One order under way.
+
+    Attributes:
+        record: its resident.
+        running: the order, with the slot.
+        deadline: by when it must have been carried out or undone.
+        arrived: when it came, on the loop's clock.
+        phases: where the time goes.
+    """
+
+    record: Record
+    running: Running
+    deadline: Deadline
+    arrived: float
+    phases: Phases = field(default_factory=Phases)
+
+    @property
+    def order(self) -> Order:
+        return self.running.order
+
+    @property
+    def by_successor(self) -> str:
+        """By whom it was cut short, for messages."""
+        successor = self.running.successor
+        return "" if successor is None else f" by claim {successor.order.claim}"
 
 
 class Operations:
     """Carries out orders on one seat.
 
     Args:
-        board: the residents.
-        slot: who may work on them.
-        prover: makes the prover of a resident.
+        equipment: the seat's parts.
     """
 
-    def __init__(self, board: Board, slot: Slot, prover: Callable[[Record], Prover]) -> None:
-        self._board = board
-        self._slot = slot
-        self._prover = prover
+    def __init__(self, equipment: Equipment) -> None:
+        self._board = equipment.board
+        self._slot = equipment.slot
+        self._room = equipment.room
+        self._changes = equipment.changes
+        self._mover = equipment.mover
 
     async def carry_out(self, order: Order) -> Result:
         """Carry out one order.
@@ -67,17 +92,18 @@ class Operations:
             AgentError: it was not carried out in time or was cut short; what was begun has been undone.
             EngineError: the engine failed, and so has its resident.
         """
+        arrived = asyncio.get_running_loop().time()
         deadline = Deadline.after(order.deadline_seconds)
         try:
             record = self._board.record(order.policy)
-            running = await self._slot.acquire(order)
+            running = await self._slot.acquire(order, deadline)
         except AgentError as error:
             raise Refused(error) from error
         self._board.touch()
         try:
-            return await self._dispatch(record, running, deadline)
+            return await self._dispatch(_Work(record, running, deadline, arrived))
         except EngineError as error:
-            told = await self.fail(record, error)
+            told = await fail(self._board, record, error)
             if told is error:
                 raise
             raise told from error
@@ -85,91 +111,70 @@ class Operations:
             self._slot.release(running)
             self._board.touch()
 
-    async def fail(self, record: Record, error: WarmpoolError) -> WarmpoolError:
-        """Fail a resident for what went wrong, and end its engine for good.
-
-        Returns:
-            The error to tell: the process's own end, where that is what was behind it.
-        """
-        process = record.process
-        if isinstance(error, EngineLost) and process is not None:
-            # A dying process closes its sockets a little before it can be reaped, and its exit tells more than they do.
-            try:
-                async with asyncio.timeout(_EXIT_NOTICE_SECONDS):
-                    await self._board.until(lambda: record.state in _ENDED)
-            except TimeoutError:
-                pass
-            else:
-                return EngineLost(record.failure or str(error))
-        if isinstance(error, EngineContradicted):
-            record.verification = error.verification
-        if record.state not in _ENDED:
-            record.failure = str(error)
-            self._board.move(record, _S.FAILED)
-        if process is not None:
-            await process.stop(grace_seconds=0)
-        return error
-
-    async def probe(self, record: Record) -> None:
-        """Find out what a resident's engine can be told. Only out of rotation, and while it may compute.
-
-        Raises:
-            EngineUnfit: it lacks what its seat needs.
-            EngineError: it failed, or can't be brought back to computing.
-        """
-        await self._probe(record, Deadline.after(PROBE_SECONDS))
-
-    async def _probe(self, record: Record, deadline: Deadline) -> None:
-        found = record.capabilities = await record.engine.probe(record.kv, deadline=deadline)
-        self._board.touch()
-        lacks = _lacks(found, record.kv)
-        if lacks:
-            raise EngineUnfit(f"{record.policy}: {'; '.join(lacks)}")
-
-    async def _dispatch(self, record: Record, running: Running, deadline: Deadline) -> Result:
-        work = {
+    async def _dispatch(self, work: _Work) -> Result:
+        carry_out = {
             OrderKind.RESUME: self._resume,
             OrderKind.DRAIN: self._drain,
             OrderKind.PAUSE: self._pause,
             OrderKind.PROVE: self._prove,
-        }[running.order.kind]
-        phases = Phases()
-        aborted = await work(record, running, deadline, phases)
-        return Result(policy=record.policy, state=record.state, phases=phases.seconds, aborted=aborted)
+            OrderKind.PARK: self._park,
+            OrderKind.UNPARK: self._unpark,
+        }[work.order.kind]
+        aborted = await carry_out(work)
+        record = work.record
+        return Result(policy=record.policy, state=record.state, phases=work.phases.seconds, aborted=aborted)
 
     # ------------------------------------------------------------------ resume
 
-    async def _resume(self, record: Record, running: Running, deadline: Deadline, phases: Phases) -> int:
-        del running
-        await self._clear_seat(record, deadline, phases)
+    async def _resume(self, work: _Work) -> int:
+        record = work.record
+        await self._arrived(work)
+        if record.state in {_S.PAUSED, _S.PARKED, _S.PROVING} and record.prover.missing:
+            raise Refused(NeedsWitness(f"{record.policy} can't be promoted: {record.prover.missing}"))
+        await self._clear_seat(work)
         match record.state:
             case _S.SERVING:
                 pass
             case _S.DRAINING:
-                await self._recall(record, deadline, phases)
-            case _S.PROVING | _S.PAUSED:
-                await self._promote(record, deadline, phases)
-            case _S.FAILED:
-                raise Refused(WrongState(f"{record.policy} is Failed: {record.failure}"))
-            case other:
-                raise Refused(
-                    WrongState(
-                        f"{record.policy} is {other}; only a paused or draining resident can be resumed"
-                    )
-                )
+                await self._recall(work)
+            case _S.PARKED:
+                await self._wake(work)
+                await self._promote(work, Depth.PARKED)
+            case _S.PAUSED:
+                await self._make_room(work, Tier.AWAKE)
+                await self._promote(work, record.depth)
+            case _S.PROVING:
+                await self._promote(work, None)
+            case _:
+                raise Refused(WrongState(_no_candidate(record)))
         return 0
 
-    async def _clear_seat(self, record: Record, deadline: Deadline, phases: Phases) -> None:
+    async def _arrived(self, work: _Work) -> None:
+        """Wait until a resident whose weights are on their way has arrived: nothing else can be done with it before."""
+        record = work.record
+        if record.state not in MOVING:
+            return
+        with work.phases.step("preempt"):
+            try:
+                async with asyncio.timeout(max(0.0, work.deadline.left_seconds)):
+                    await self._board.until(lambda: record.state not in MOVING)
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"{record.policy} is {record.state} and has not arrived in time; nothing was begun"
+                ) from None
+
+    async def _clear_seat(self, work: _Work) -> None:
         """Make sure that nobody else computes: a start-up gives way, a neighbour that has the seat doesn't."""
+        record = work.record
         self._require_free(record)
         warming = self._slot.warming
-        if warming is None or record.state not in {_S.PAUSED, _S.PROVING}:
+        if warming is None or record.state not in {_S.PAUSED, _S.PARKED, _S.PROVING}:
             return
         warming.keep_awake = warming.record is record
         warming.interruption.request()
         try:
-            with phases.step("preempt"):
-                async with asyncio.timeout(deadline.left_seconds):
+            with work.phases.step("preempt"):
+                async with asyncio.timeout(work.deadline.left_seconds):
                     await self._board.until(lambda: self._slot.warming is None)
         except TimeoutError:
             raise DeadlineExceeded(
@@ -185,9 +190,10 @@ class Operations:
                 )
             )
 
-    async def _recall(self, record: Record, deadline: Deadline, phases: Phases) -> None:
+    async def _recall(self, work: _Work) -> None:
+        record, deadline = work.record, work.deadline
         try:
-            with phases.step("open"):
+            with work.phases.step("open"):
                 await record.engine.open_guard(deadline=_for_work(deadline))
         except EngineTimeout as error:
             await record.engine.close_guard(deadline=deadline)
@@ -196,40 +202,61 @@ class Operations:
             ) from error
         self._board.advance(record, _S.SERVING)
 
-    async def _promote(self, record: Record, deadline: Deadline, phases: Phases) -> None:
-        asleep = record.state is _S.PAUSED
-        engine, prover = record.engine, self._prover(record)
-        work = _for_work(deadline)
+    async def _promote(self, work: _Work, depth: Depth | None) -> None:
+        """Bring a paused resident into service, or one that computes already because it is being proven.
+
+        Args:
+            work: the order.
+            depth: from how deep it is woken; None if it computes already.
+        """
+        record, phases = work.record, work.phases
+        work_until = _for_work(work.deadline)
         self._board.advance(record, _S.PROMOTING)
         try:
-            if asleep:
+            if depth is not None or record.unsure:
                 with phases.step("kv" if record.kv_released else "resume"):
-                    record.verification = await engine.resume(record.kv, deadline=work)
-                record.kv_released = False
+                    await self._changes.resume(record, deadline=work_until)
             with phases.step("canary"):
-                await prover.canary(engine, deadline=work)
+                await self._canary(record, work_until)
+            if depth is not None:
+                record.wakes.note(depth, asyncio.get_running_loop().time() - work.arrived)
             with phases.step("open"):
-                await engine.open_guard(deadline=work)
+                await record.engine.open_guard(deadline=work_until)
         except EngineTimeout as error:
-            await self._undo_promotion(record, deadline, f"{phases.current}: {error}")
+            await self._undo_promotion(record, work.deadline, f"{phases.current}: {error}")
         record.proven_at = time.time()
         self._board.advance(record, _S.SERVING)
+
+    async def _canary(self, record: Record, deadline: Deadline) -> None:
+        """Ask for a token, and look at the engine's memory meanwhile; nothing waits for that look.
+
+        Raises:
+            EngineError: it answered otherwise, not at all, or holds more memory than computing takes.
+        """
+        most = self._room.most(record)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                looking = tasks.create_task(self._changes.check_awake(record, most))
+                await record.prover.canary(record.engine, deadline=deadline)
+                looking.cancel()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
 
     async def _undo_promotion(self, record: Record, deadline: Deadline, reason: str) -> None:
         try:
             await record.engine.close_guard(deadline=deadline)
-            record.verification = await record.engine.pause(record.kv, deadline=deadline)
+            await self._changes.pause(record, deadline=deadline)
         except EngineError as error:
             raise EngineTimeout(f"{reason}; undoing it failed too: {error}") from error
-        record.kv_released = record.releases_kv
         record.proven_at = None  # it may be promoted again, after those whose proof is fresh
         self._board.advance(record, _S.PAUSED)
         raise DeadlineExceeded(f"{reason}; {record.policy} is paused again")
 
     # ------------------------------------------------------------------ drain and pause
 
-    async def _drain(self, record: Record, running: Running, deadline: Deadline, phases: Phases) -> int:
-        if record.state is _S.PAUSED:
+    async def _drain(self, work: _Work) -> int:
+        record = work.record
+        if record.state in {_S.PAUSED, _S.PARKED}:
             return 0
         if record.state not in {_S.SERVING, _S.DRAINING}:
             raise Refused(
@@ -238,11 +265,11 @@ class Operations:
         if record.state is _S.SERVING:
             self._board.advance(record, _S.DRAINING)
         try:
-            return await running.interruption.run(lambda: self.close_and_wait(record, deadline, phases))
+            return await work.running.interruption.run(
+                lambda: self.close_and_wait(record, work.deadline, work.phases)
+            )
         except Interrupted:
-            successor = running.successor
-            by = "" if successor is None else f" by claim {successor.order.claim}"
-            raise WrongState(f"recalled{by}: {record.policy} goes back into service") from None
+            raise WrongState(f"recalled{work.by_successor}: {record.policy} goes back into service") from None
 
     async def close_and_wait(self, record: Record, deadline: Deadline, phases: Phases) -> int:
         """Close a draining resident's guard, wait for what it accepted, and end early what isn't finished in time.
@@ -287,8 +314,8 @@ class Operations:
             record.in_flight = in_flight
             self._board.touch()
 
-    async def _pause(self, record: Record, running: Running, deadline: Deadline, phases: Phases) -> int:
-        del running
+    async def _pause(self, work: _Work) -> int:
+        record, phases = work.record, work.phases
         if record.state is _S.PAUSED:
             return 0
         if record.state is not _S.DRAINING:
@@ -297,46 +324,42 @@ class Operations:
             )
         try:
             with phases.step("pause"):
-                record.verification = await record.engine.pause(record.kv, deadline=_for_work(deadline))
+                await self._changes.pause(record, deadline=_for_work(work.deadline))
         except EngineTimeout as error:
             with phases.step("undo"):
-                record.verification = await record.engine.resume(record.kv, deadline=deadline)
+                await self._changes.resume(record, deadline=work.deadline)
             raise DeadlineExceeded(
                 f"pause: {error}; {record.policy} computes again and is still draining"
             ) from error
-        record.kv_released = record.releases_kv
         self._board.advance(record, _S.PAUSED)
         return 0
 
     # ------------------------------------------------------------------ prove
 
-    async def _prove(self, record: Record, running: Running, deadline: Deadline, phases: Phases) -> int:
+    async def _prove(self, work: _Work) -> int:
+        record, phases = work.record, work.phases
         self._require_unlent(record)
-        engine, prover, work = record.engine, self._prover(record), _for_work(deadline)
+        engine, until = record.engine, _for_work(work.deadline)
         self._board.advance(record, _S.PROVING)
         late = ""
         try:
             with phases.step("kv" if record.kv_released else "resume"):
-                record.verification = await engine.resume(record.kv, deadline=work)
-            record.kv_released = False
+                await self._changes.resume(record, deadline=until)
             with phases.step("proof"):
-                await running.interruption.run(
-                    lambda: prover.prove(engine, prompts=PROOF_PROMPTS, deadline=work)
+                await work.running.interruption.run(
+                    lambda: record.prover.prove(engine, prompts=PROOF_PROMPTS, deadline=until)
                 )
             record.proven_at = time.time()
             if record.capabilities is None:  # a claim cut the first probe short
                 with phases.step("probe"):
-                    await running.interruption.run(lambda: self._probe(record, work))
+                    await work.running.interruption.run(lambda: probe(self._board, record, until))
         except Interrupted:
-            successor = running.successor
-            by = "" if successor is None else f" by claim {successor.order.claim}"
-            raise WrongState(f"taken over{by}: {record.policy} is promoted") from None
+            raise WrongState(f"taken over{work.by_successor}: {record.policy} is promoted") from None
         except EngineTimeout as error:
             late = f"{phases.current}: {error}; {record.policy} is paused again"
             record.proven_at = None
         with phases.step("pause"):
-            record.verification = await engine.pause(record.kv, deadline=deadline)
-        record.kv_released = record.releases_kv
+            await self._changes.pause(record, deadline=work.deadline)
         self._board.advance(record, _S.PAUSED)
         if late:
             raise DeadlineExceeded(late)
@@ -351,23 +374,107 @@ class Operations:
         warming = self._slot.warming
         if warming is not None:
             raise Refused(AgentBusy(f"{warming.record.policy} is starting up on this seat"))
+        try:
+            record.prover.require_known()
+            self._room.require(record, Tier.AWAKE)
+        except AgentError as error:
+            raise Refused(error) from error
+
+    # ------------------------------------------------------------------ park and unpark
+
+    async def _park(self, work: _Work) -> int:
+        record = work.record
+        await self._arrived(work)
+        if record.state is _S.PARKED:
+            record.displaced = False  # whoever orders it wants it to stay there
+            return 0
+        if record.state is not _S.PAUSED:
+            raise Refused(
+                WrongState(f"{record.policy} is {record.state}; only a paused resident can be parked")
+            )
+        try:
+            self._mover.require_parking(record)
+        except AgentError as error:
+            raise Refused(error) from error
+        with work.phases.step("park"):
+            await self._mover.park(record, deadline=work.deadline)
+        return 0
+
+    async def _unpark(self, work: _Work) -> int:
+        record = work.record
+        await self._arrived(work)
+        if record.state is _S.PAUSED:
+            return 0
+        if record.state is not _S.PARKED:
+            raise Refused(
+                WrongState(f"{record.policy} is {record.state}; only a parked resident can be unparked")
+            )
+        await self._wake(work)
+        return 0
+
+    async def _wake(self, work: _Work) -> None:
+        """Make room for a parked resident, and unpark it."""
+        await self._make_room(work, Tier.PAUSED)
+        with work.phases.step("unpark"):
+            await self._mover.unpark(work.record, deadline=work.deadline)
+
+    async def _make_room(self, work: _Work, tier: Tier) -> None:
+        """Park others for a resident where the seat's memory isn't enough.
+
+        Raises:
+            Refused: that would not be enough either, or can't be done.
+            DeadlineExceeded: it can't be done in time.
+        """
+        record, deadline = work.record, work.deadline
+        while not self._room.fits(record, tier):
+            try:
+                for other in self._room.displaced(record, tier, work.order.displace):
+                    with work.phases.step("displace"):
+                        await self._mover.give_room(other, to=record, deadline=deadline)
+            except NoRoom as error:
+                if not await self._clear_memory(work, tier):
+                    raise Refused(error) from error
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded(
+                    f"displace: {error}; {record.policy} is {record.state} as before"
+                ) from error
+        try:
+            await self._room.look(record, tier, deadline=deadline)
+        except NoRoom as error:
+            raise Refused(error) from error
+
+    async def _clear_memory(self, work: _Work, tier: Tier) -> bool:
+        """Have those give up memory who only prepare something: weights on their way arrive first, and start-ups end.
+
+        Returns:
+            Whether anybody did.
+        """
+        record = work.record
+        if self._mover.moving:
+            with work.phases.step("displace"):
+                try:
+                    async with asyncio.timeout(max(0.0, work.deadline.left_seconds)):
+                        await self._board.until(lambda: not self._mover.moving)
+                except TimeoutError:
+                    return False
+            return True
+        if work.order.kind is not OrderKind.RESUME:
+            return False
+        for other in self._board.records:
+            if other.starting and self._room.fits_without(other, record, tier, work.order.displace):
+                with work.phases.step("displace"):
+                    reason = f"its start-up gave way: {record.policy} is promoted and needs the memory"
+                    await give_up_memory(self._board, other, reason)
+                return True
+        return False
 
 
-def _lacks(found: Capabilities, kv: KvWhenPaused) -> list[str]:
-    """Return what an engine would need for its seat and doesn't have, with the reasons.
-
-    An engine that can't pause at all may be kept out of rotation on a seat of its own, and wants nothing more.
-    """
-    needed = {Capability.TOKEN_IDS, Capability.SCHEDULER_PAUSE}
-    if kv is KvWhenPaused.RELEASE:
-        needed.add(Capability.KV_RELEASE)
-    elif found.finding(Capability.SCHEDULER_PAUSE).ground is Ground.NOT_OF_KIND:
-        needed.discard(Capability.SCHEDULER_PAUSE)
-    return [
-        f"{capability} is refused ({finding.ground}): {finding.reason}"
-        for capability in Capability
-        if capability in needed and not (finding := found.finding(capability)).granted
-    ]
+def _no_candidate(record: Record) -> str:
+    why = record.failure or record.waiting
+    told = f": {why}" if why else ""
+    return (
+        f"{record.policy} is {record.state}{told}; only a paused, parked or draining resident can be resumed"
+    )
 
 
 def _for_work(deadline: Deadline) -> Deadline:

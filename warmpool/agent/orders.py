@@ -25,13 +25,17 @@ class OrderKind(StrEnum):
     """What may be ordered, as the API's paths name it."""
 
     RESUME = "resume"
-    """Bring a paused resident into service, or recall a draining one."""
+    """Bring a paused or parked resident into service, or recall a draining one."""
     DRAIN = "drain"
     """Refuse new requests and wait for the accepted ones."""
     PAUSE = "pause"
     """Pause a drained resident."""
     PROVE = "prove"
     """Compare tokens out of rotation."""
+    PARK = "park"
+    """Move a paused resident's weights to host memory."""
+    UNPARK = "unpark"
+    """Move a parked resident's weights back to device memory."""
 
 
 class Order(BaseModel):
@@ -43,6 +47,8 @@ class Order(BaseModel):
         claim: id of the claim in whose name; the idempotency key.
         epoch: the controller's term.
         deadline_seconds: by when it must have been carried out or undone, from its arrival.
+        displace: policies whose paused residents may be parked to make room, the first first; if left out, the least needed
+            first, which is the reverse of the config's order.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, strict=True)
@@ -52,6 +58,7 @@ class Order(BaseModel):
     claim: Annotated[str, Field(min_length=1, max_length=256)]
     epoch: Annotated[int, Field(ge=0)]
     deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
+    displace: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +113,13 @@ class OrderBook:
     """Which orders came, in whose term, and what became of them.
 
     A repeat of an order (same claim, kind and resident) gets the first one's answer, also while that one is still under way.
+
+    Args:
+        epoch: the highest term that an earlier agent of the seat has seen.
     """
 
-    def __init__(self) -> None:
-        self._epoch = 0
+    def __init__(self, epoch: int = 0) -> None:
+        self._epoch = epoch
         self._outcomes: OrderedDict[_Key, _Outcome] = OrderedDict()
 
     @property
@@ -123,12 +133,20 @@ class OrderBook:
         Raises:
             StaleEpoch: a later term has been seen.
         """
-        if order.epoch < self._epoch:
-            raise StaleEpoch(
-                f"the order comes from term {order.epoch}, and term {self._epoch} has begun; stop acting"
-            )
-        self._epoch = order.epoch
+        self.heed(order.epoch)
         return self._outcomes.get(_key(order))
+
+    def heed(self, epoch: int) -> None:
+        """Take note of a term in whose name something is asked.
+
+        Raises:
+            StaleEpoch: a later term has been seen.
+        """
+        if epoch < self._epoch:
+            raise StaleEpoch(
+                f"the order comes from term {epoch}, and term {self._epoch} has begun; stop acting"
+            )
+        self._epoch = epoch
 
     async def carry_out(self, order: Order, work: Callable[[Order], Awaitable[Result]]) -> None:
         """Do `work` for an order that `begin` noted, and keep what becomes of it."""

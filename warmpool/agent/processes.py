@@ -24,8 +24,11 @@ import psutil
 
 from warmpool.errors import StartFailed
 from warmpool.lifeline import die_with_parent
+from warmpool.standins import stood_for
 
 _LOG_LIMIT_BYTES = 16 * 2**20
+_STEP_OF_A_START = '{"phase": '
+"""How the reference engine tells how its start went on, which says nothing of its end."""
 _TAIL_BYTES = 4096
 _TAIL_LINES = 8
 _REAP_SECONDS = 5.0
@@ -63,11 +66,17 @@ class Ports:
 
     def fill_in(self, command: Sequence[str]) -> list[str]:
         """Return the command with the ports in it. Other braces stay: arguments may be JSON."""
+        return [self._filled(argument) for argument in command]
+
+    def fill_in_values(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return variables with the ports in their values."""
+        return {name: self._filled(value) for name, value in environment.items()}
+
+    def _filled(self, text: str) -> str:
         values = {"{host}": self.host, "{port}": str(self.public), "{controlPort}": str(self.control)}
-        filled = list(command)
         for placeholder, value in values.items():
-            filled = [argument.replace(placeholder, value) for argument in filled]
-        return filled
+            text = text.replace(placeholder, value)
+        return text
 
     def taken(self) -> bool:
         """Whether someone listens on either of them."""
@@ -81,7 +90,7 @@ class Start:
     Attributes:
         name: what it is called; one of a name runs at a time.
         command: program and arguments with placeholders.
-        environment: variables set beside its parent's own.
+        environment: variables set beside its parent's own, with placeholders.
     """
 
     name: str
@@ -216,7 +225,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, **ports.fill_in_values(environment)},
                 start_new_session=True,
                 preexec_fn=obey_the_kernel,
             )
@@ -249,13 +258,9 @@ class EngineProcess:
     async def wait(self) -> str:
         """Wait for its end, and say in words how it ended, with its last log lines."""
         code = await self._process.wait()
-        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         tail = await asyncio.to_thread(self._tail)
-        return (
-            f"engine process {self.pid} was {ended}"
-            if not tail
-            else f"engine process {self.pid} was {ended}; log: {tail}"
-        )
+        return f"engine process {self.pid} {ended}" + (f"; log: {tail}" if tail else "")
 
     async def lost_its_port(self) -> bool:
         """Whether it ended because someone else has one of its ports, as far as can be told afterwards."""
@@ -269,7 +274,7 @@ class EngineProcess:
         """Whether `pid` is this process or one that it started."""
         if pid == self.pid:
             return True
-        return any(child.pid == pid for child in await asyncio.to_thread(_descendants, self.pid))
+        return any(child.pid == pid for child in await asyncio.to_thread(descendants, self.pid))
 
     async def remember(self, note: Mapping[str, Any]) -> None:
         """Keep nothing: no agent comes after this one while the engine runs."""
@@ -278,16 +283,19 @@ class EngineProcess:
         """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
         if self._ended:
             return
-        descendants = await asyncio.to_thread(_descendants, self.pid)
+        others, forks = await asyncio.gather(
+            asyncio.to_thread(descendants, self.pid), asyncio.to_thread(forks_under, self.pid)
+        )
         if not self.exited and grace_seconds > 0:
             _signal_group(self.pid, signal.SIGTERM)
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_seconds):
                     await self._process.wait()
         _signal_group(self.pid, signal.SIGKILL)
-        for descendant in descendants:  # those that left the group
+        for other in others:  # those that left the group
             with suppress(psutil.Error):
-                descendant.kill()
+                other.kill()
+        await asyncio.to_thread(psutil.wait_procs, forks, _REAP_SECONDS)  # they hold the memory
         with suppress(
             TimeoutError
         ):  # a process in uninterruptible sleep can't be waited for; the kernel ends it when it wakes
@@ -303,8 +311,13 @@ class EngineProcess:
                 text = log.read(_TAIL_BYTES).decode(errors="replace")
         except OSError:
             return ""
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return " | ".join(lines[-_TAIL_LINES:])
+        return " | ".join(telling(text)[-_TAIL_LINES:])
+
+
+def telling(log: str) -> Sequence[str]:
+    """Return the lines of an engine's output that may say why it has ended."""
+    lines = [line.strip() for line in log.splitlines()]
+    return [line for line in lines if line and not line.startswith(_STEP_OF_A_START)]
 
 
 def address_in_use(log: str) -> bool:
@@ -322,7 +335,25 @@ def _open_log(log: Path, command: Sequence[str]) -> tuple[int, int]:
     return os.lseek(output, 0, os.SEEK_END), output
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
+def descendants(pid: int) -> list[psutil.Process]:
+    """Return the processes under one; a fork that is stood for counts as under its stand-in."""
+    found = _children(pid)
+    for fork in forks_under(pid):
+        found += [fork, *_children(fork.pid)]
+    return found
+
+
+def forks_under(pid: int) -> list[psutil.Process]:
+    """Return the forks that a process, or one under it, stands for."""
+    found = []
+    for each in (pid, *(child.pid for child in _children(pid))):
+        for fork in stood_for(each):
+            with suppress(psutil.Error):  # it has just ended
+                found.append(psutil.Process(fork))
+    return found
+
+
+def _children(pid: int) -> list[psutil.Process]:
     try:
         return list(psutil.Process(pid).children(recursive=True))
     except psutil.Error:

@@ -3,25 +3,26 @@
 import asyncio
 import logging
 import os
-import random
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from warmpool.agent.board import Board, Record
-from warmpool.agent.config import AgentConfig
-from warmpool.agent.life import Life
+from warmpool.agent.board import Record
+from warmpool.agent.equipment import Equipment
+from warmpool.agent.keeping import Kept, keeper_of
+from warmpool.agent.life import Engines, Life
 from warmpool.agent.metrics import AgentMetrics
 from warmpool.agent.operations import Operations
 from warmpool.agent.orders import Order, OrderBook, Refused, Result
 from warmpool.agent.phases import Phases
-from warmpool.agent.proof import Prover
-from warmpool.agent.slot import Slot
 from warmpool.engines.deadline import Deadline
 from warmpool.errors import AgentBusy, AgentError, EngineError, WarmpoolError
+from warmpool.expectations import Recording
 from warmpool.states import ResidentState
+from warmpool.wire import budget_to_json, recording_to_json, statement_to_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +31,8 @@ LOOK_SECONDS = 2.0
 MEASURE_SECONDS = 30.0
 """How often the engines' memory is measured."""
 DRAIN_AT_END_SECONDS = 10.0
-"""How long accepted requests may go on when the agent is told to end."""
+"""How long accepted requests may go on when the agent is told to end and nobody says how much time there is."""
+_STOPPING_SECONDS = 0.5  # of the time that a launcher leaves, for asking the engines to end
 _LOOK_ANSWER_SECONDS = 1.0
 
 
@@ -38,31 +40,37 @@ class LiveSeat:
     """Everything of one seat but its listener.
 
     Args:
-        config: the seat.
+        equipment: its parts.
+        engines: how its engines come to be.
         tasks: where its tasks live; it ends them itself in `shut_down`.
 
     Attributes:
         board: its residents.
         metrics: what it counts.
         address: base URL of its API; set once it listens.
+        drain_seconds: how long accepted requests may go on when it is told to end.
     """
 
-    def __init__(self, config: AgentConfig, tasks: asyncio.TaskGroup) -> None:
-        self.board = Board(config)
-        self.metrics = AgentMetrics(self.board)
+    def __init__(self, equipment: Equipment, engines: Engines, tasks: asyncio.TaskGroup) -> None:
+        self.board = equipment.board
+        self.metrics = AgentMetrics(equipment.board, equipment.room)
         self.address = ""
-        self._config = config
+        self.drain_seconds = DRAIN_AT_END_SECONDS
+        self._config = equipment.config
+        self._room = equipment.room
+        self._reader = equipment.reader
         self._tasks = tasks
-        self._slot = Slot()
-        self._book = OrderBook()
-        self._provers = {record.policy: self._prover(record) for record in self.board.records}
-        self._operations = Operations(self.board, self._slot, self._prover_of)
-        self._life = Life(config, self.board, self._slot, self._operations, self._prover_of)
+        self._slot = equipment.slot
+        self._keeper = keeper_of(equipment.config)
+        kept = self._keeper.read()
+        self._book = OrderBook(kept.epoch)
+        self._operations = Operations(equipment)
+        self._life = Life(equipment, engines)
         self._background: set[asyncio.Task[None]] = set()
-
-    def _prover(self, record: Record) -> Prover:
-        observer = partial(self.metrics.proved, record.policy)
-        return Prover(record.config.proof.prompts, random.Random(), observer)
+        equipment.changes.told = self.metrics.judged
+        for record in self.board.records:
+            record.prover.observer = partial(self.metrics.proved, record.policy)
+            record.prover.recording = kept.recordings.get(record.policy)
 
     def start(self) -> None:
         """Begin the residents' lives."""
@@ -83,6 +91,7 @@ class LiveSeat:
         except AgentError as error:
             self.metrics.not_done(order.kind, error.code)
             raise
+        self._keep()  # before anything is done in this term's name
         if outcome is None:
             outcome = self._book.begin(order)
             self._spawn(self._book.carry_out(order, self._counted))
@@ -109,14 +118,62 @@ class LiveSeat:
             "seq": self.board.seq,
             "gpus": list(self._config.gpus),
             "operation": None if running is None else running.to_json(),
+            "memory": budget_to_json(self._room.budget),
             "residents": [record.to_json() for record in self.board.records],
             "at": time.time(),
         }
 
+    # ------------------------------------------------------------------ what residents answer
+
+    def proof(self, policy: str) -> dict[str, Any]:
+        """Tell what a resident answers, and what that is compared with.
+
+        Raises:
+            UnknownResident: the seat has none of this policy.
+        """
+        prover = self.board.record(policy).prover
+        return {
+            "policy": policy,
+            "uid": self._config.uid,
+            "statement": None if prover.statement is None else statement_to_json(prover.statement),
+            "recording": None if prover.recording is None else recording_to_json(prover.recording),
+            "missing": prover.missing,
+        }
+
+    def take_recording(self, policy: str, recording: Recording, *, epoch: int) -> None:
+        """Compare a resident with a recording from now on.
+
+        Raises:
+            StaleEpoch: a later term has been seen.
+            UnknownResident: the seat has none of this policy.
+            NeedsWitness: the resident is the recording's only witness.
+            WrongState: the config has recorded tokens, or the recording belongs to another engine.
+        """
+        record = self.board.record(policy)
+        self._book.heed(epoch)
+        record.prover.accept(recording, record.running)
+        self._keep()
+        self.board.touch()
+
+    def _keep(self) -> None:
+        recordings = {
+            record.policy: record.prover.recording
+            for record in self.board.records
+            if record.prover.recording is not None
+        }
+        self._keeper.write(Kept(epoch=self._book.epoch, recordings=MappingProxyType(recordings)))
+
+    # ------------------------------------------------------------------ the end
+
+    def drain_within(self, seconds: float) -> None:
+        """Take note that the launcher is ending, with so many seconds left for draining."""
+        _LOG.info("the launcher has been told to end; %.0f s are left for draining", seconds)
+        self.drain_seconds = max(0.0, seconds - _STOPPING_SECONDS)
+
     async def shut_down(self) -> None:
         """Take no more orders, drain what serves within bounds, and stop all engines. Nothing of them is left afterwards."""
         self._slot.closed = "the agent is ending"
-        deadline = Deadline.after(DRAIN_AT_END_SECONDS)
+        deadline = Deadline.after(self.drain_seconds)
         async with asyncio.TaskGroup() as draining:
             for record in self.board.records:
                 draining.create_task(self._drain_at_end(record, deadline))
@@ -127,10 +184,16 @@ class LiveSeat:
             task.cancel()
 
     async def abandon(self) -> None:
-        """Kill whatever engines are left, whatever has gone wrong. After `shut_down` there are none."""
+        """End without a word, whatever has gone wrong: kill whatever engines are left, unless somebody else is their parent.
+
+        Engines of a launcher go on, and so do their streams: the next agent takes them up. After `shut_down` there are none.
+        """
         self._slot.closed = "the agent is ending"
-        for record in self.board.records:
-            await self._life.stop(record, grace_seconds=0)
+        if self._config.launcher is None:
+            for record in self.board.records:
+                await self._life.stop(record, grace_seconds=0)
+        await self._life.let_go()
+        await self._reader.close()
 
     async def _counted(self, order: Order) -> Result:
         try:
@@ -172,11 +235,7 @@ class LiveSeat:
     async def _measure(self) -> None:
         while True:
             await asyncio.sleep(MEASURE_SECONDS)
-            for record in self.board.records:
-                await self._life.measure(record)
-
-    def _prover_of(self, record: Record) -> Prover:
-        return self._provers[record.policy]
+            await self._reader.read()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks.create_task(work)

@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from warmpool.agent.orders import OrderKind, Result, parse_order
 from warmpool.agent.seat import LiveSeat
 from warmpool.errors import AgentError, BadOrder, EngineError, WarmpoolError
+from warmpool.wire import recording_from_json
 
 _LOG = logging.getLogger(__name__)
 _OPEN_ROUTES = frozenset({"/livez"})
@@ -32,6 +33,8 @@ def make_app(seat: LiveSeat, token: str) -> web.Application:
     app.router.add_get("/livez", api.livez)
     app.router.add_get("/metrics", api.metrics)
     app.router.add_get("/v1/state", api.state)
+    app.router.add_get("/v1/proof/{policy}", api.get_proof)
+    app.router.add_put("/v1/proof/{policy}", api.put_proof)
     for kind in OrderKind:
         app.router.add_post(f"/v1/{kind}", api.order)
     return app
@@ -53,11 +56,28 @@ class _Api:
 
     async def order(self, request: web.Request) -> web.Response:
         kind = OrderKind(request.path.rsplit("/", 1)[-1])
-        try:
-            body = await request.json()
-        except ValueError as error:
-            raise BadOrder(f"the body is no JSON: {error}") from error
-        return web.json_response(_result_json(await self._seat.order(parse_order(kind, body))))
+        order = parse_order(kind, await _body(request))
+        return web.json_response(_result_json(await self._seat.order(order)))
+
+    async def get_proof(self, request: web.Request) -> web.Response:
+        return web.json_response(self._seat.proof(request.match_info["policy"]))
+
+    async def put_proof(self, request: web.Request) -> web.Response:
+        policy, body = request.match_info["policy"], await _body(request)
+        if not isinstance(body, dict):
+            raise BadOrder("the body is no JSON object")
+        epoch = body.get("epoch")
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+            raise BadOrder("epoch: the controller's term, a whole number")
+        self._seat.take_recording(policy, recording_from_json(body), epoch=epoch)
+        return web.json_response(self._seat.proof(policy))
+
+
+async def _body(request: web.Request) -> object:
+    try:
+        return await request.json()
+    except ValueError as error:
+        raise BadOrder(f"the body is no JSON: {error}") from error
 
 
 def _result_json(result: Result) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """The seat's one slot for orders, and who has to give way to whom.
 
-One order at a time; another gets `AgentBusy`. Two exceptions, both of them a resume of the very resident that is being worked
-on: it cuts a drain short (recall) and takes over the engine that a proof has resumed. The slot is then handed over directly, so
-that nobody can step in between. A start-up doesn't hold the slot: orders come first, and it gives way to a promotion.
+One order at a time; another gets `AgentBusy`. The exceptions are all a resume of the very resident that is being worked on: it cuts
+a drain short (recall), takes over the engine that a proof has resumed, and follows a move of its weights without waiting for another
+order. The slot is then handed over directly, so that nobody can step in between. A start-up doesn't hold the slot: orders come first, and it gives way to a promotion.
 """
 
 import asyncio
@@ -13,9 +13,10 @@ from typing import Any
 from warmpool.agent.board import Record
 from warmpool.agent.interruption import Interruption
 from warmpool.agent.orders import Order, OrderKind
+from warmpool.engines.deadline import Deadline
 from warmpool.errors import AgentBusy
 
-_CUT_BY_RESUME = frozenset({OrderKind.DRAIN, OrderKind.PROVE})
+_CUT_BY_RESUME = frozenset({OrderKind.DRAIN, OrderKind.PROVE, OrderKind.PARK, OrderKind.UNPARK})
 
 
 @dataclass(slots=True, eq=False)
@@ -75,11 +76,13 @@ class Slot:
         """The order that has the slot."""
         return self._running
 
-    async def acquire(self, order: Order) -> Running:
+    async def acquire(self, order: Order, deadline: Deadline) -> Running:
         """Give the slot to an order: at once, or after cutting short what it has the right to cut short.
 
+        Weights that are on their way are let arrive first.
+
         Raises:
-            AgentBusy: another order has it.
+            AgentBusy: another order has it, or has not ended by the deadline.
         """
         if self.closed:
             raise AgentBusy(self.closed)
@@ -94,7 +97,15 @@ class Slot:
             )
         current.successor = mine
         current.interruption.request()
-        await mine.granted.wait()  # bounded by the other's deadline, and at once where it can be cut short
+        try:
+            async with asyncio.timeout(max(0.0, deadline.left_seconds)):
+                await mine.granted.wait()
+        except TimeoutError:
+            if not mine.granted.is_set():
+                current.successor = None
+                raise AgentBusy(
+                    f"{current.order.kind} of {current.order.policy} has not ended in time; nothing was begun"
+                ) from None
         return mine
 
     def release(self, mine: Running) -> None:

@@ -26,6 +26,7 @@ class Need:
     Attributes:
         kind: the kind of engine.
         shared: other residents live on the seat, so that KV memory has to be given back.
+        parked: its weights may go to host memory.
         port: port of its control listener; None lets the agent choose.
         kv_mib: KV memory that it may take, in MiB; None if that isn't decided.
         weights_mib: size of its weights on one device, in MiB; None if unknown.
@@ -35,6 +36,7 @@ class Need:
 
     kind: EngineKind
     shared: bool = True
+    parked: bool = False
     port: int | None = None
     kv_mib: int | None = None
     weights_mib: int | None = None
@@ -143,12 +145,10 @@ def _vllm(need: Need) -> Settings:
 
 
 def _vllm_memory(need: Need) -> Iterator[Setting]:
+    if need.shared or need.parked:
+        yield Setting(name="--enable-sleep-mode", why=_sleep_mode(need))
     if not need.shared:
         return
-    yield Setting(
-        name="--enable-sleep-mode",
-        why="puts its KV memory where it can be released from; without it a release frees nothing",
-    )
     if need.kv_mib is not None:
         yield Setting(
             name="--kv-cache-memory-bytes",
@@ -163,6 +163,15 @@ def _vllm_memory(need: Need) -> Iterator[Setting]:
     )
 
 
+def _sleep_mode(need: Need) -> str:
+    release, park = "puts its KV memory where it can be released from", "lets its weights go to host memory"
+    if need.shared and need.parked:
+        return f"{release}, and {park}; without it a release frees nothing, and it is never parked"
+    return (
+        f"{release}; without it a release frees nothing" if need.shared else f"{park}; without it they stay"
+    )
+
+
 def _vllm_notes(need: Need) -> tuple[str, ...]:
     notes = ["Leave --api-key away: the agent sends none, and the listener is on loopback."]
     if need.shared and need.kv_mib is None:
@@ -173,7 +182,21 @@ def _vllm_notes(need: Need) -> tuple[str, ...]:
         notes.append(
             "Releasing KV memory needs a CUDA device. Beside a KV connector (--kv-transfer-config) it is refused."
         )
+    if need.parked:
+        notes += [
+            _host_memory(need),
+            "Leave --mm-encoder-tp-mode data and --kv-transfer-config away: beside them it is never parked.",
+            "To be parked it needs its KV memory for a moment: an order while somebody serves may find no room.",
+        ]
     return tuple(notes)
+
+
+def _host_memory(need: Need) -> str:
+    weights = "its weights" if need.weights_mib is None else f"{need.weights_mib} MiB a device"
+    return (
+        f"Parked weights lie in host memory, and the copy stays once it is made: the container's memory limit needs {weights}"
+        " beside what the engine takes anyway."
+    )
 
 
 # ------------------------------------------------------------------ SGLang
@@ -189,12 +212,18 @@ def _sglang(need: Need) -> Settings:
 
 
 def _sglang_memory(need: Need) -> Iterator[Setting]:
+    if need.shared or need.parked:
+        yield Setting(
+            name="--enable-memory-saver",
+            why="without it a release of memory answers 200 and frees nothing; it needs the package torch-memory-saver",
+        )
+    if need.parked:
+        yield Setting(
+            name="--enable-weights-cpu-backup",
+            why="keeps a copy of the weights in host memory; without it a release throws them away",
+        )
     if not need.shared:
         return
-    yield Setting(
-        name="--enable-memory-saver",
-        why="without it a release of memory answers 200 and frees nothing; it needs the package torch-memory-saver",
-    )
     fraction = _static_fraction(need)
     if fraction is not None:
         yield Setting(
@@ -223,6 +252,8 @@ def _sglang_notes(need: Need) -> tuple[str, ...]:
         notes.append(
             "Beside speculative decoding the release of KV memory is refused: it has freed draft weights."
         )
+    if need.parked:
+        notes.append(_host_memory(need))
     return tuple(notes)
 
 
@@ -250,6 +281,14 @@ def _reference(need: Need) -> Settings:
         ),
         notes=(
             "Its KV memory is what --max-num-seqs sequences of --max-model-len tokens take: it takes no number of bytes.",
+            *(
+                (
+                    _host_memory(need),
+                    "Leave --kv-memory allocated away: weights in torch's allocations can't be parked.",
+                )
+                if need.parked
+                else ()
+            ),
         ),
     )
 
@@ -262,6 +301,8 @@ def _generic(need: Need) -> Settings:
     ]
     if need.shared:
         notes.insert(0, "It can't share a seat: it gives no KV memory back. Give it a fleet of its own.")
+    if need.parked:
+        notes.insert(0, "It can't be parked: nobody can tell it to move its weights.")
     return Settings(
         kind=need.kind,
         facts="Generic engines differ: this is what all of them need.",

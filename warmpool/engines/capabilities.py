@@ -111,6 +111,10 @@ class Change(StrEnum):
     """Stop computing and give its KV memory back."""
     RESUME = "Resume"
     """Take its KV memory where that was given back, and compute."""
+    PARK = "Park"
+    """Move its weights to host memory, and give back what device memory they and its KV memory took."""
+    UNPARK = "Unpark"
+    """Move its weights back to device memory; its KV memory stays given back."""
 
 
 class Verdict(StrEnum):

@@ -1,6 +1,10 @@
-"""Greedy completions past the guard, as proofs and probes ask for them: which tokens came, and for streams when and how they ended."""
+"""Greedy completions past the guard, as proofs and probes ask for them: which tokens came, and for streams when and how they ended.
+
+Log-probabilities are asked for where the kind of engine is known to tell them; one that refuses a request for that is asked without.
+"""
 
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +12,14 @@ from typing import Any
 import aiohttp
 
 from warmpool.engines.deadline import Deadline
+from warmpool.engines.port import Completion
 from warmpool.engines.transport import Answer, Transport, shown
 from warmpool.errors import EngineRejected, EngineUnfit
 
 PATH = "/v1/completions"
 _EVENT = b"data:"
 _DONE = b"[DONE]"
+_BAD_REQUEST = 400
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,20 +41,28 @@ class Completions:
     Args:
         transport: its control listener, which has the completions route too.
         model: the name that the route knows the model by.
+        logprobs: whether log-probabilities are asked for.
     """
 
-    def __init__(self, transport: Transport, model: str) -> None:
+    def __init__(self, transport: Transport, model: str, *, logprobs: bool = False) -> None:
         self._transport = transport
         self._model = model
+        self._logprobs = logprobs
 
-    async def tokens(self, prompt: str, count: int, deadline: Deadline) -> tuple[int, ...]:
+    async def tokens(self, prompt: str, count: int, deadline: Deadline) -> Completion:
         """Generate `count` tokens, and return their ids. Cancelling it ends the request.
 
         Raises:
             EngineError: as the port says; `EngineUnfit` if the answer tells no ids.
         """
-        answer = (await self._transport.post(PATH, deadline, body=self._body(prompt, count))).checked()
-        return _token_ids(answer)
+        body = self._body(prompt, count)
+        if self._logprobs:  # 0: of the chosen tokens alone
+            answer = await self._transport.post(PATH, deadline, body={**body, "logprobs": 0})
+            if answer.status != _BAD_REQUEST:
+                return _completion(answer.checked())
+        answer = (await self._transport.post(PATH, deadline, body=body)).checked()
+        self._logprobs = False
+        return _completion(answer)
 
     async def stream(self, prompt: str, count: int, heard: Heard, deadline: Deadline) -> AsyncIterator[None]:
         """Generate `count` tokens as a stream, and note in `heard` what came; yields after each event.
@@ -76,11 +90,23 @@ class Completions:
         }
 
 
-def _token_ids(answer: Answer) -> tuple[int, ...]:
+def _completion(answer: Answer) -> Completion:
     try:
-        return tuple(int(token) for token in answer.json()["choices"][0]["token_ids"])
+        choice = answer.json()["choices"][0]
+        tokens = tuple(int(token) for token in choice["token_ids"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise EngineUnfit(f"{answer.what}: the answer tells no token ids: {shown(answer.text)}") from error
+    return Completion(tokens, _logprobs(choice, len(tokens)))
+
+
+def _logprobs(choice: Mapping[str, Any], count: int) -> tuple[float, ...]:
+    """Return the tokens' log-probabilities; nothing unless there is a number for each."""
+    match choice.get("logprobs"):
+        case {"token_logprobs": list(values)}:
+            told = tuple(float(value) for value in values if isinstance(value, int | float))
+            return told if len(told) == count and all(map(math.isfinite, told)) else ()
+        case _:
+            return ()
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Mapping[str, Any]]:

@@ -11,12 +11,12 @@ from warmpool.engines.capabilities import Capabilities, Capability, Change, Find
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.evidence import Evidence
 from warmpool.engines.guarded import GuardedEngine
-from warmpool.engines.guards import Guard, require_empty
+from warmpool.engines.guards import Guard, OwnGuard, require_empty
 from warmpool.engines.pages import SGLANG, VLLM, parse_load
 from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.transport import Transport
 from warmpool.engines.trials import PROMPT, refused, token_ids_refused_by, tried
-from warmpool.errors import EngineError, EngineLost, EngineUnfit
+from warmpool.errors import EngineError, EngineLost, EngineRejected, EngineUnfit
 
 _NOT_YET: Final = 503
 _NO_PAUSE: Final = "a Generic engine has no route for it; it can only be kept out of rotation"
@@ -28,13 +28,14 @@ class GenericEngine(GuardedEngine):
     Args:
         control: base URL of its listener, which never leaves the seat.
         model: the name that its completions route knows it by.
-        guard: what stands in front of it.
+        guard: what stands in front of it; one of the engine's own if left out.
     """
 
     kind: ClassVar[str] = "Generic"
 
-    def __init__(self, control: str, *, model: str, guard: Guard) -> None:
-        super().__init__(Transport(control), model=model, guard=guard)
+    def __init__(self, control: str, *, model: str, guard: Guard | None = None) -> None:
+        transport = Transport(control)
+        super().__init__(transport, model=model, guard=OwnGuard(transport) if guard is None else guard)
 
     async def startup(self, *, deadline: Deadline) -> Startup:
         """Ask `/health`, and `/v1/models` where there is none; 503 means not yet."""
@@ -46,8 +47,10 @@ class GenericEngine(GuardedEngine):
         answer.checked()
         return Startup(ready=True)
 
-    def assume(self, *, kv_released: bool) -> None:
-        """Do nothing: its KV memory never leaves."""
+    def assume(
+        self, *, kv_released: bool, parked: bool = False, capabilities: Capabilities | None = None
+    ) -> None:
+        """Do nothing: its memory never leaves."""
 
     async def probe(self, kv: KvWhenPaused, *, deadline: Deadline) -> Capabilities:
         """Ask for a token; everything else is refused to engines of this kind, and so isn't tried."""
@@ -97,6 +100,23 @@ class GenericEngine(GuardedEngine):
         evidence.told("GET /v1/models: answered")
         evidence.untold("whether it computes can't be asked; the canary shows it")
         return evidence.verification()
+
+    async def park(self, *, deadline: Deadline) -> Verification:
+        """Refuse: its weights never leave.
+
+        Raises:
+            EngineRejected: always.
+        """
+        del deadline
+        raise EngineRejected(f"the engine can't be parked ({Ground.NOT_OF_KIND}): {_NO_PAUSE}")
+
+    async def unpark(self, *, deadline: Deadline) -> Verification:
+        """Refuse: it is never parked.
+
+        Raises:
+            EngineRejected: always.
+        """
+        return await self.park(deadline=deadline)
 
     async def load(self, *, deadline: Deadline) -> EngineLoad:
         """Read running and waiting requests from `/metrics`, if it uses vLLM's or SGLang's names.

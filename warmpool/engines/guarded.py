@@ -1,11 +1,11 @@
 """What all adapters have in common: connections to one engine, its completions past the guard, and the guard's orders."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.guards import Guard
-from warmpool.engines.port import GuardState
+from warmpool.engines.port import Completion, GuardState
 from warmpool.engines.transport import Transport
 
 
@@ -18,9 +18,12 @@ class GuardedEngine:
         guard: what stands in front of it.
     """
 
+    tells_logprobs: ClassVar[bool] = False
+    """Whether engines of this kind are known to tell log-probabilities."""
+
     def __init__(self, transport: Transport, *, model: str, guard: Guard) -> None:
         self._transport = transport
-        self._completions = Completions(transport, model)
+        self._completions = Completions(transport, model, logprobs=self.tells_logprobs)
         self._guard = guard
 
     async def __aenter__(self) -> Self:
@@ -36,9 +39,18 @@ class GuardedEngine:
         await self._guard.disconnect()
         await self._transport.close()
 
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
+    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> Completion:
         """Generate `tokens` tokens greedily, past the guard. A server that tells no token ids can't be proven."""
+        await self._require_weights(deadline)
         return await self._completions.tokens(prompt, tokens, deadline)
+
+    async def _require_weights(self, deadline: Deadline) -> None:
+        """See that its weights are in device memory.
+
+        Raises:
+            EngineRejected: they are parked.
+            EngineUnfit: it isn't known where they are.
+        """
 
     async def guard(self, *, deadline: Deadline) -> GuardState:
         """Ask the guard for its state."""

@@ -1,7 +1,7 @@
 """What stands in front of an engine and decides which requests reach it; the count of those inside is the drain's truth.
 
 An engine with a guard of its own is asked over its control listener. One without gets a port of the agent's, on which requests are
-passed on (`warmpool.engines.forwarding`).
+passed on; that is the agent's affair, which brings it along.
 """
 
 from typing import Protocol

@@ -19,6 +19,8 @@ VLLM: Final = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 SGLANG: Final = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
 """What SGLang calls them."""
 _SLEEP_STATE: Final = "vllm:engine_sleep_state"
+_COMPONENT_STATE: Final = "vllm:engine_sleep_component_state"
+"""What vLLM after 0.32 has beside it: the scheduler, the weights and the KV memory, each with a state of its own."""
 _CACHE: Final = "vllm:cache_config_info"
 _AWAY: Final = frozenset({"weights_offloaded", "discard_all"})
 
@@ -49,10 +51,31 @@ def weights_away(text: str) -> bool | None:
     Raises:
         EngineUnfit: it is no such text.
     """
+    away = _component_away(text, "weights")
+    if away is not None:
+        return away
     states = [each for each in _samples(text, (_SLEEP_STATE,)) if each.name == _SLEEP_STATE]
     if not states:
         return None
     return any(each.value > 0 and each.labels.get("sleep_state") in _AWAY for each in states)
+
+
+def kv_away(text: str) -> bool | None:
+    """Whether a vLLM page says that KV memory is given back; None if it doesn't tell, as up to version 0.32.
+
+    Raises:
+        EngineUnfit: it is no such text.
+    """
+    return _component_away(text, "kv_cache")
+
+
+def _component_away(text: str, component: str) -> bool | None:
+    states = {
+        each.labels.get("state")
+        for each in _samples(text, (_COMPONENT_STATE,))
+        if each.name == _COMPONENT_STATE and each.labels.get("component") == component and each.value > 0
+    }
+    return states != {"resident"} if states else None
 
 
 def kv_memory_bytes(text: str) -> int | None:

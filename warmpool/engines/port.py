@@ -6,14 +6,15 @@ what its role needs), `EngineContradicted` (it says that it did, and its own sta
 tests/contract runs on scripted engines and on real ones alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, Self
 
 from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.engines.deadline import Deadline
+from warmpool.expectations import Ownership
 
 
 class KvWhenPaused(StrEnum):
@@ -36,6 +37,8 @@ class Startup:
         pid: process id of the engine; None if it doesn't tell.
         kv_bytes: size of its KV memory; None if it doesn't tell.
         weights_bytes: size of its weights; None if it doesn't tell.
+        parked_bytes: host memory that a copy of its weights takes, parked or not; None if it doesn't tell.
+        ownership: what it runs with, which an expectation has to belong to; empty as far as it doesn't tell.
     """
 
     ready: bool
@@ -44,6 +47,8 @@ class Startup:
     pid: int | None = None
     kv_bytes: int | None = None
     weights_bytes: int | None = None
+    parked_bytes: int | None = None
+    ownership: Ownership = field(default_factory=Ownership)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,26 @@ class EngineLoad:
     waiting: int
 
 
+class Completion(tuple[int, ...]):  # noqa: SLOT001 (a tuple can have no slots)
+    """Ids of generated tokens, in order.
+
+    Args:
+        tokens: the ids.
+        logprobs: as below.
+
+    Attributes:
+        logprobs: natural logarithm of each token's probability; empty if the engine doesn't tell.
+    """
+
+    logprobs: tuple[float, ...]
+
+    def __new__(cls, tokens: Iterable[int], logprobs: Iterable[float] = ()) -> Self:
+        """Make it."""
+        made = super().__new__(cls, tokens)
+        made.logprobs = tuple(logprobs)
+        return made
+
+
 class Engine(Protocol):
     """One engine of one model."""
 
@@ -83,18 +108,22 @@ class Engine(Protocol):
             EngineError: as the port says.
         """
 
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> tuple[int, ...]:
+    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> Completion:
         """Generate `tokens` tokens greedily, past the guard, and return their ids. Cancelling it ends the request.
 
         Raises:
-            EngineError: as the port says; `EngineUnfit` if it doesn't tell token ids.
+            EngineError: as the port says; `EngineUnfit` if it doesn't tell token ids, `EngineRejected` if it is parked.
         """
 
-    def assume(self, *, kv_released: bool) -> None:
-        """Tell the adapter where the KV memory is of an engine that somebody else has driven before. A new engine has its own.
+    def assume(
+        self, *, kv_released: bool, parked: bool = False, capabilities: Capabilities | None = None
+    ) -> None:
+        """Tell the adapter what is known of an engine that somebody else has driven before. A new engine has its memory.
 
         Args:
-            kv_released: it is given back.
+            kv_released: its KV memory is given back.
+            parked: its weights are in host memory, and so its KV memory is given back too.
+            capabilities: what a probe has found; None if nobody has asked.
         """
 
     async def probe(self, kv: KvWhenPaused, *, deadline: Deadline) -> Capabilities:
@@ -112,6 +141,7 @@ class Engine(Protocol):
         """Finish what runs, stop the scheduler, release the KV memory if so asked, and ask it whether it did. Idempotent.
 
         Raises:
+            EngineRejected: it is parked.
             EngineError: as the port says; `EngineContradicted` if it claims to have paused and hasn't.
         """
 
@@ -128,7 +158,31 @@ class Engine(Protocol):
         Idempotent. That it answers 200 proves little: let it compute something before requests are sent to it.
 
         Raises:
+            EngineRejected: it is parked.
             EngineError: as the port says; `EngineContradicted` if it claims to compute and doesn't.
+        """
+
+    async def park(self, *, deadline: Deadline) -> Verification:
+        """Move its weights to host memory, so that neither they nor KV memory take device memory, and ask it whether it did.
+
+        Only while it is paused, its KV memory kept or released. Idempotent. A vLLM whose KV memory is released takes it for a
+        moment, for it would answer 200 and move nothing: the device must have room for that.
+
+        Raises:
+            EngineRejected: it isn't paused, it doesn't have `WEIGHTS_PARKING`, or host memory is short; it is as it was.
+            EngineUnfit: its weights may be half moved; it has to be replaced.
+            EngineError: as the port says; `EngineContradicted` if it claims to have moved them and hasn't.
+        """
+
+    async def unpark(self, *, deadline: Deadline) -> Verification:
+        """Move its weights back to device memory. It stays paused, with its KV memory given back. Idempotent.
+
+        Afterwards `resume` takes the KV memory, whatever `kv` says.
+
+        Raises:
+            EngineRejected: it isn't paused, or the device has too little memory.
+            EngineUnfit: its weights may be half moved; it has to be replaced.
+            EngineError: as the port says; `EngineContradicted` if it claims to have moved them and hasn't.
         """
 
     async def guard(self, *, deadline: Deadline) -> GuardState:

@@ -7,20 +7,22 @@ and frees nothing without `--enable-memory-saver`, and ends the server when anyt
 after each order, and never takes memory of which it doesn't know that it is away.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from warmpool.engines.capabilities import Capabilities, Change, Verification
+from warmpool.engines.capabilities import Capabilities, Change, Finding, Verification
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.drain import until_idle
 from warmpool.engines.evidence import Evidence
 from warmpool.engines.guarded import GuardedEngine
-from warmpool.engines.guards import Guard, require_empty
-from warmpool.engines.kv_memory import Kv
+from warmpool.engines.guards import Guard, OwnGuard, require_empty
+from warmpool.engines.memory import Kv, Weights, require_held, require_known
+from warmpool.engines.owners import of_sglang
 from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.sglang_controls import SglangControls
-from warmpool.engines.sglang_probe import SglangProbe
+from warmpool.engines.sglang_probe import SglangProbe, weights_parking
 from warmpool.engines.transport import Transport
-from warmpool.errors import EngineError, EngineLacksRoute, EngineLost, EngineUnfit
+from warmpool.errors import EngineError, EngineLacksRoute, EngineLost, EngineRejected, EngineUnfit
 
 _NOT_YET: Final = 503
 _MOST_GIB: Final = 2**20
@@ -33,14 +35,16 @@ class SglangEngine(GuardedEngine):
     Args:
         control: base URL of its listener, which never leaves the seat.
         model: the name that its completions route knows it by.
-        guard: what stands in front of it.
+        guard: what stands in front of it; one of the engine's own if left out.
     """
 
     kind: ClassVar[str] = "SGLang"
 
-    def __init__(self, control: str, *, model: str, guard: Guard) -> None:
-        super().__init__(Transport(control), model=model, guard=guard)
-        self._controls = SglangControls(self._transport)
+    def __init__(self, control: str, *, model: str, guard: Guard | None = None) -> None:
+        transport = Transport(control)
+        super().__init__(transport, model=model, guard=OwnGuard(transport) if guard is None else guard)
+        self._controls = SglangControls(transport)
+        self._parking: Finding | None = None  # once it is granted
 
     async def startup(self, *, deadline: Deadline) -> Startup:
         """Ask `/ready`, and `/health` where there is none; only before it has ever been paused, for both mean that too."""
@@ -50,19 +54,28 @@ class SglangEngine(GuardedEngine):
         if answer.status == _NOT_YET:
             return Startup(ready=False, phase="loading")
         answer.checked()
-        usage = await self._memory_usage(deadline)
+        info = await self._info(deadline)
+        usage = _memory_usage(info)
         return Startup(
-            ready=True, kv_bytes=_bytes(usage.get("kvcache")), weights_bytes=_bytes(usage.get("weight"))
+            ready=True,
+            kv_bytes=_bytes(usage.get("kvcache")),
+            weights_bytes=_bytes(usage.get("weight")),
+            ownership=of_sglang(info),
         )
 
-    def assume(self, *, kv_released: bool) -> None:
-        """Tell the adapter where the KV memory of an engine is that somebody else has driven before."""
-        self._controls.kv = Kv.RELEASED if kv_released else Kv.HELD
+    def assume(
+        self, *, kv_released: bool, parked: bool = False, capabilities: Capabilities | None = None
+    ) -> None:
+        """Tell the adapter what is known of an engine that somebody else has driven before."""
+        del capabilities  # nothing is done otherwise for them; whether it can be parked is asked again
+        self._controls.kv = Kv.RELEASED if kv_released or parked else Kv.HELD
+        self._controls.weights = Weights.PARKED if parked else Weights.HELD
 
     async def probe(self, kv: KvWhenPaused, *, deadline: Deadline) -> Capabilities:
         """Find out what it can be told, by asking and by doing what can be undone."""
         del kv  # releasing is never tried
         await require_empty(self._guard, deadline)
+        await self._require_weights(deadline)
         return await SglangProbe(self.kind, self._controls, self._completions).run(deadline)
 
     async def pause(self, kv: KvWhenPaused, *, deadline: Deadline) -> Verification:
@@ -73,17 +86,12 @@ class SglangEngine(GuardedEngine):
             EngineError: as the port says.
         """
         release = kv is KvWhenPaused.RELEASE
+        await self._require_weights(deadline)
         self._require_known_kv()
         evidence = Evidence(Change.RELEASE if release else Change.PAUSE)
         await self._pause_empty(deadline)
         evidence.told("GET /v1/loads: nothing runs and nothing waits")
-        ready = await self._controls.is_ready(deadline)
-        if ready:
-            raise evidence.contradict("GET /ready: 200")
-        if ready is None:
-            evidence.untold("it has no /ready, which would tell that it is paused")
-        else:
-            evidence.told("GET /ready: 503")
+        await self._verify_paused(evidence, deadline)
         if release and self._controls.kv is Kv.HELD:
             await self._controls.release_kv(deadline)
         if release:
@@ -111,6 +119,7 @@ class SglangEngine(GuardedEngine):
             EngineError: as the port says.
         """
         del kv
+        await self._require_weights(deadline)
         self._require_known_kv()
         evidence = Evidence(Change.RESUME)
         if self._controls.kv is Kv.RELEASED:
@@ -125,9 +134,72 @@ class SglangEngine(GuardedEngine):
             evidence.told("GET /ready: 200")
         return evidence.verification()
 
+    async def park(self, *, deadline: Deadline) -> Verification:
+        """Move its weights to host memory and verify as far as it tells. Idempotent.
+
+        Raises:
+            EngineUnfit: where its memory is isn't known.
+            EngineError: as the port says.
+        """
+        self._require_known_kv()
+        require_known(self._controls.weights)
+        evidence = Evidence(Change.PARK)
+        if self._controls.weights is Weights.HELD:
+            await self._require_parking(deadline)
+            await self._require_paused(deadline)
+            await self._controls.park(deadline)
+        await self._verify_paused(evidence, deadline)
+        evidence.untold("what it still holds of the device's memory takes a measurement")
+        return evidence.verification()
+
+    async def unpark(self, *, deadline: Deadline) -> Verification:
+        """Move its weights back to device memory; it stays paused. Idempotent.
+
+        Raises:
+            EngineUnfit: where its memory is isn't known.
+            EngineError: as the port says.
+        """
+        self._require_known_kv()
+        require_known(self._controls.weights)
+        evidence = Evidence(Change.UNPARK)
+        if self._controls.weights is Weights.PARKED:
+            await self._controls.unpark(deadline)
+        else:
+            await self._require_paused(deadline)
+        await self._verify_paused(evidence, deadline)
+        evidence.untold("whether its weights are whole shows in the first token that it computes")
+        return evidence.verification()
+
     async def load(self, *, deadline: Deadline) -> EngineLoad:
         """Ask its scheduler for running and waiting requests."""
         return await self._controls.load(deadline)
+
+    async def _verify_paused(self, evidence: Evidence, deadline: Deadline) -> None:
+        ready = await self._controls.is_ready(deadline)
+        if ready:
+            raise evidence.contradict("GET /ready: 200")
+        if ready is None:
+            evidence.untold("it has no /ready, which would tell that it is paused")
+        else:
+            evidence.told("GET /ready: 503")
+
+    async def _require_weights(self, deadline: Deadline) -> None:
+        """See that its weights are in device memory."""
+        del deadline
+        require_held(self._controls.weights)
+
+    async def _require_paused(self, deadline: Deadline) -> None:
+        """See that nothing is inside, for releasing memory then ends the server, and that it is paused as far as it tells."""
+        now = await self._controls.load(deadline)
+        if now.running + now.waiting or await self._controls.is_ready(deadline):
+            raise EngineRejected("the engine is not paused; pause it first")
+
+    async def _require_parking(self, deadline: Deadline) -> None:
+        if self._parking is None:
+            finding = weights_parking(await self._controls.server_info(deadline))
+            if not finding.granted:
+                raise EngineRejected(f"the engine can't be parked ({finding.ground}): {finding.reason}")
+            self._parking = finding
 
     async def _pause_empty(self, deadline: Deadline) -> None:
         """Pause it with nothing inside: a request that slips in between the wait and the pause is let finish."""
@@ -146,19 +218,23 @@ class SglangEngine(GuardedEngine):
                 "again may end the server"
             )
 
-    async def _memory_usage(self, deadline: Deadline) -> dict[str, Any]:
-        """Read the sizes of its memory, which are good to know and no reason to fail."""
+    async def _info(self, deadline: Deadline) -> Mapping[str, Any]:
+        """Read what it tells of itself, which is good to know and no reason to fail."""
         try:
-            info = await self._controls.server_info(deadline)
+            return await self._controls.server_info(deadline)
         except EngineLost:
             raise
         except EngineError:
             return {}
-        match info.get("internal_states"):
-            case [{"memory_usage": dict(usage)}, *_]:
-                return usage
-            case _:
-                return {}
+
+
+def _memory_usage(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sizes of its memory."""
+    match info.get("internal_states"):
+        case [{"memory_usage": dict(usage)}, *_]:
+            return usage
+        case _:
+            return {}
 
 
 def _bytes(gibibytes: object) -> int | None:

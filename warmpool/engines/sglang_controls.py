@@ -1,4 +1,4 @@
-"""SGLang's control routes as single steps, and what is known of the KV memory while they are taken.
+"""SGLang's control routes as single steps, and what is known of its memory while they are taken.
 
 Parameters go in JSON bodies here. An order that the scheduler can't carry out ends the whole server, so each has a precondition.
 """
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.kv_memory import Kv
+from warmpool.engines.memory import Kv, Weights
 from warmpool.engines.pages import SGLANG, parse_load
 from warmpool.engines.port import EngineLoad
 from warmpool.engines.transport import Answer, Transport, shown
 from warmpool.errors import EngineUnfit
 
-_KV_TAGS: Final = ("kv_cache",)
+_KV: Final = "kv_cache"
+_WEIGHTS: Final = "weights"
 _NOT_READY: Final = 503
 
 
@@ -25,11 +26,13 @@ class SglangControls:
 
     Attributes:
         kv: what is known of its KV memory.
+        weights: what is known of its weights.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.kv = Kv.HELD
+        self.weights = Weights.HELD
 
     async def pause(self, deadline: Deadline) -> None:
         """Stop the scheduler where it is: what still runs stays half done inside. The answer comes before it has stopped.
@@ -55,9 +58,7 @@ class SglangControls:
             EngineError: as the port says.
         """
         self.kv = Kv.UNKNOWN
-        answer = await self._transport.post(
-            "/release_memory_occupation", deadline, body={"tags": list(_KV_TAGS)}
-        )
+        answer = await self._release((_KV,), deadline)
         if answer.missing:
             self.kv = Kv.HELD
         answer.checked()
@@ -70,9 +71,40 @@ class SglangControls:
             EngineError: as the port says.
         """
         self.kv = Kv.UNKNOWN
-        body = {"tags": list(_KV_TAGS)}
-        (await self._transport.post("/resume_memory_occupation", deadline, body=body)).checked()
+        await self._take(_KV, deadline)
         self.kv = Kv.HELD
+
+    async def park(self, deadline: Deadline) -> None:
+        """Move the weights to host memory, and give the KV memory back if it is there. The engine has to be paused and empty.
+
+        Raises:
+            EngineError: as the port says.
+        """
+        before = self.kv
+        tags = (_KV, _WEIGHTS) if before is Kv.HELD else (_WEIGHTS,)
+        self.weights = Weights.UNKNOWN
+        answer = await self._release(tags, deadline)
+        if answer.missing:
+            self.weights, self.kv = Weights.HELD, before
+        answer.checked()
+        self.weights, self.kv = Weights.PARKED, Kv.RELEASED
+
+    async def unpark(self, deadline: Deadline) -> None:
+        """Move the weights back, which have to be away. KV memory and scheduler stay as they are.
+
+        Raises:
+            EngineError: as the port says.
+        """
+        self.weights = Weights.UNKNOWN
+        await self._take(_WEIGHTS, deadline)
+        self.weights = Weights.HELD
+
+    async def _release(self, tags: tuple[str, ...], deadline: Deadline) -> Answer:
+        return await self._transport.post("/release_memory_occupation", deadline, body={"tags": list(tags)})
+
+    async def _take(self, tag: str, deadline: Deadline) -> None:
+        body = {"tags": [tag]}
+        (await self._transport.post("/resume_memory_occupation", deadline, body=body)).checked()
 
     async def is_ready(self, deadline: Deadline) -> bool | None:
         """Ask whether it is healthy and not paused; None if it has no such route.

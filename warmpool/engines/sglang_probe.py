@@ -128,7 +128,7 @@ def _declared(info: Mapping[str, Any]) -> dict[Capability, Finding]:
             reason="pause_generation's default mode ends what runs; the adapter never sends it",
         ),
         _C.KV_RELEASE: _kv_release(info),
-        _C.WEIGHTS_PARKING: _weights_parking(info),
+        _C.WEIGHTS_PARKING: weights_parking(info),
     }
 
 
@@ -151,7 +151,12 @@ def _kv_release(info: Mapping[str, Any]) -> Finding:
     )
 
 
-def _weights_parking(info: Mapping[str, Any]) -> Finding:
+def weights_parking(info: Mapping[str, Any]) -> Finding:
+    """Tell from what it says of itself whether it can move its weights to host memory and back.
+
+    Args:
+        info: what `/server_info` tells.
+    """
     saver, backup = info.get("enable_memory_saver"), info.get("enable_weights_cpu_backup")
     if not isinstance(saver, bool) or not isinstance(backup, bool):
         return _UNTOLD
@@ -160,6 +165,11 @@ def _weights_parking(info: Mapping[str, Any]) -> Finding:
             Ground.SWITCHED_OFF,
             "GET /server_info: it was started without --enable-memory-saver or --enable-weights-cpu-backup, and weights that are "
             "released without a copy don't come back",
+        )
+    if info.get("speculative_algorithm"):
+        return refused(
+            Ground.UNCERTIFIED,
+            "GET /server_info: it has speculative decoding, beside which releasing KV memory has freed draft weights",
         )
     return Finding(
         ground=Ground.DECLARED,

@@ -1,14 +1,15 @@
-"""vLLM's control routes as single steps, and what is known of the KV memory while they are taken.
+"""vLLM's control routes as single steps, and what is known of its memory while they are taken.
 
 What a 200 is worth was learned on real servers of version 0.32: `/pause` ends requests unless `mode=wait` is sent as a query
 parameter, and ignores a JSON body; `/wake_up` with tags that aren't asleep answers 200 and names what still is; a release that
-failed leaves the memory marked as away all the same, until `/wake_up?tags=kv_cache`; `/resume` never takes memory back.
+failed leaves the memory marked as away all the same, until `/wake_up?tags=kv_cache`; `/resume` never takes memory back. From its
+source: `/sleep` while anything is away answers 200, has its metrics say that the weights are away, and moves nothing.
 """
 
 from typing import Final
 
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.kv_memory import Kv
+from warmpool.engines.memory import Kv, Weights
 from warmpool.engines.transport import Answer, Transport
 from warmpool.errors import EngineUnfit
 
@@ -18,6 +19,7 @@ METRICS: Final = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
     "vllm:engine_sleep_state",
+    "vllm:engine_sleep_component_state",
 )
 """What is read of the metrics page; servers that can't choose send all of it."""
 
@@ -30,12 +32,16 @@ class VllmControls:
 
     Attributes:
         kv: what is known of its KV memory.
+        weights: what is known of its weights.
+        half_awake: its weights came back alone. Until the KV memory follows, its metrics may go on calling them away.
         releases_by_sleep: its KV memory is released by `/sleep?tags=kv_cache`, which is known to do just that.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.kv = Kv.HELD
+        self.weights = Weights.HELD
+        self.half_awake = False
         self.releases_by_sleep = False
 
     async def pause(self, deadline: Deadline, *, mode: str = "wait", clear_cache: bool = False) -> None:
@@ -81,8 +87,8 @@ class VllmControls:
             EngineError: as the port says.
         """
         self.kv = Kv.UNKNOWN
-        await self._wake(deadline, {"tags": "kv_cache"})
-        self.kv = Kv.HELD
+        await self._wake_whole(deadline, {"tags": "kv_cache"})
+        self.kv, self.half_awake = Kv.HELD, False
 
     async def wake_all(self, deadline: Deadline) -> None:
         """Take everything that is away, weights too, and start the scheduler.
@@ -92,8 +98,32 @@ class VllmControls:
             EngineError: as the port says.
         """
         self.kv = Kv.UNKNOWN
-        await self._wake(deadline, None)
-        self.kv = Kv.HELD
+        await self._wake_whole(deadline, None)
+        self.kv, self.half_awake = Kv.HELD, False
+
+    async def park(self, deadline: Deadline) -> None:
+        """Move the weights to host memory and drop the KV memory. The engine has to be paused, with nothing inside.
+
+        Raises:
+            EngineError: as the port says.
+        """
+        before = self.kv
+        self.weights = Weights.UNKNOWN
+        answer = await self._transport.post("/sleep", deadline, params={"level": "1", "mode": "wait"})
+        if answer.missing:
+            self.weights, self.kv = Weights.HELD, before
+        answer.checked()
+        self.weights, self.kv, self.half_awake = Weights.PARKED, Kv.RELEASED, False
+
+    async def unpark(self, deadline: Deadline) -> None:
+        """Move the weights back, and nothing else: the KV memory stays away and the scheduler off.
+
+        Raises:
+            EngineError: as the port says.
+        """
+        self.weights = Weights.UNKNOWN
+        await self._wake(deadline, {"tags": "weights"})
+        self.weights, self.half_awake = Weights.HELD, True
 
     async def compute(self, deadline: Deadline) -> None:
         """Bring it back to computing from wherever it is.
@@ -132,8 +162,11 @@ class VllmControls:
         path = "/metrics?" + "&".join(f"name[]={name}" for name in METRICS)
         return (await self._transport.get(path, deadline)).checked().text
 
-    async def _wake(self, deadline: Deadline, params: dict[str, str] | None) -> None:
-        answer = (await self._transport.post("/wake_up", deadline, params=params)).checked()
+    async def _wake(self, deadline: Deadline, params: dict[str, str] | None) -> Answer:
+        return (await self._transport.post("/wake_up", deadline, params=params)).checked()
+
+    async def _wake_whole(self, deadline: Deadline, params: dict[str, str] | None) -> None:
+        answer = await self._wake(deadline, params)
         try:
             status = answer.json().get("status")
         except EngineUnfit:

@@ -3,7 +3,7 @@
 A route that answers 200 proves nothing: older versions ignore parameters that newer ones obey, and what they do instead ends
 requests or takes weights out of the device. So a running request is paused with each mode and watched to its end, a paused
 engine is sent a request that it has to hold, and released KV memory has to come back with the same token. What can't be undone is
-not tried: `/sleep` makes a copy of the weights in host memory that is not given back.
+not tried: `/sleep` makes a copy of the weights in host memory that is not given back, and takes seconds of a start.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any, Final
 from warmpool.engines.capabilities import Capabilities, Capability, Finding, Ground
 from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
+from warmpool.engines.owners import of_vllm
 from warmpool.engines.pages import weights_away
 from warmpool.engines.port import KvWhenPaused
 from warmpool.engines.transport import Transport
@@ -39,6 +40,7 @@ from warmpool.errors import (
     EngineTimeout,
     EngineUnfit,
 )
+from warmpool.expectations import Ownership
 
 _STEP_SECONDS: Final = 20.0
 """The longest that one trial may take; a real vLLM 0.32 took 3 s to answer its first `/server_info`, and milliseconds for the rest."""
@@ -90,7 +92,23 @@ class VllmProbe:
                 await self._controls.compute(deadline.at_most(undo))
         return Capabilities(kind=self._kind, version=version, findings=MappingProxyType(dict(self._found)))
 
+    async def parking(self, deadline: Deadline) -> Finding:
+        """Find out from what it says of itself whether it can be parked. Nothing is moved.
+
+        Raises:
+            EngineLost: it is gone.
+        """
+        return _parking(await self._config(deadline), await self._routes(deadline))
+
     # ------------------------------------------------------------------ what it tells
+
+    async def ownership(self, deadline: Deadline) -> Ownership:
+        """Ask what it runs with, as far as its routes tell.
+
+        Raises:
+            EngineLost: it is gone.
+        """
+        return of_vllm(await self._version(deadline), await self._config(deadline))
 
     async def _version(self, deadline: Deadline) -> str:
         told = await self._object("/version", deadline)
@@ -284,6 +302,17 @@ def _parking(config: Mapping[str, Any], routes: Mapping[str, Any]) -> Finding:
         )
     if not enabled:
         return refused(Ground.SWITCHED_OFF, "GET /server_info: it was started without --enable-sleep-mode")
+    if config.get("kv_transfer_config"):
+        return refused(
+            Ground.UNCERTIFIED,
+            "GET /server_info: it has a KV connector, beside which waking up has been a 500 and the engine's end",
+        )
+    if _encoder_mode(config) == "data":
+        return refused(
+            Ground.UNCERTIFIED,
+            "GET /server_info: it was started with --mm-encoder-tp-mode data, with which a sleep has answered 200 and left memory "
+            "taken",
+        )
     return Finding(ground=Ground.DECLARED, reason="GET /server_info: it was started with --enable-sleep-mode")
 
 
@@ -310,6 +339,14 @@ def _member(config: Mapping[str, Any], section: str, name: str) -> bool | None:
     values = config.get(section)
     value = values.get(name) if isinstance(values, dict) else None
     return value if isinstance(value, bool) else None
+
+
+def _encoder_mode(config: Mapping[str, Any]) -> object:
+    match config.get("model_config"):
+        case {"multimodal_config": {"mm_encoder_tp_mode": mode}}:
+            return mode
+        case _:
+            return None
 
 
 def _query(routes: Mapping[str, Any], path: str) -> frozenset[str]:

@@ -1,5 +1,20 @@
-"""`python -m warmpool.reference`."""
+"""`python -m warmpool.reference`. With `--zygote` it imports next to nothing before it has asked for a fork."""
 
-from warmpool.reference.cli import main
+import os
+import sys
+from pathlib import Path
 
-main()
+
+def _main() -> None:
+    from warmpool.reference import zygote_standin  # noqa: PLC0415 (as little as possible, and in this order)
+
+    path, command = zygote_standin.asks(sys.argv[1:], os.environ)
+    without = zygote_standin.stand_in(Path(path), command) if path else ""
+
+    from warmpool.reference.cli import main  # noqa: PLC0415
+    from warmpool.reference.startup import Origin  # noqa: PLC0415
+
+    main(Origin(without_zygote=without))
+
+
+_main()

@@ -1,19 +1,19 @@
-"""Where the KV memory of a CUDA device comes from: mapped at a fixed address, or an allocation of torch's.
+"""Where large memory of a CUDA device comes from: mapped at a fixed address, or an allocation of torch's.
 
 Mapped memory is the rule. Torch's allocator is for devices that can't map; its addresses change each time, so decode steps
 can't be captured as CUDA graphs there. Which one it is stands in the start's record; nothing changes quietly.
 """
 
 import logging
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from warmpool.reference.driver import CudaDriver, OutOfDeviceMemory, Unsupported
 from warmpool.reference.errors import CannotStart, NotEnoughMemory
-from warmpool.reference.vmm import CudaMapper, FixedRange, OutOfDeviceMemory, Unsupported
+from warmpool.reference.vmm import CudaMapper, FixedRange, Growth
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Arena(Protocol):
     def taken_bytes(self) -> int:
         """How much of its beginning can be used now."""
 
-    def take(self, grown: Callable[[], None]) -> Tensor:
+    def take(self, grown: Growth) -> Tensor:
         """Take it, at least its beginning; `grown` is called on another thread whenever more can be used.
 
         Returns:
@@ -98,15 +98,21 @@ class _Bytes:
 class MappedArena:
     """Memory behind a fixed address range.
 
+    Args:
+        nbytes: the size, filled up to whole pages of the device.
+        device: with its index.
+        what: what it is for, as messages name it.
+
     Raises:
         Unsupported: the device can't map memory.
     """
 
     kind = ArenaKind.MAPPED
 
-    def __init__(self, nbytes: int, device: torch.device) -> None:
+    def __init__(self, nbytes: int, device: torch.device, what: str = "KV memory") -> None:
         self._device = device
-        self._range = FixedRange(CudaMapper(device.index or 0), nbytes)
+        self._what = what
+        self._range = FixedRange(CudaMapper(CudaDriver(device.index or 0)), nbytes)
         self._whole: Tensor | None = None
 
     @property
@@ -119,12 +125,12 @@ class MappedArena:
         """How much of its beginning can be used now."""
         return self._range.taken_bytes
 
-    def take(self, grown: Callable[[], None]) -> Tensor:
+    def take(self, grown: Growth) -> Tensor:
         """Take the first chunk now and the others in the background."""
         try:
             self._range.take(grown)
         except OutOfDeviceMemory as error:
-            raise _not_enough(self.nbytes, str(error)) from error
+            raise _not_enough(self._what, self.nbytes, str(error)) from error
         if self._whole is None:
             # Torch looks at the first byte only, so there must be memory behind it; the address never changes after that.
             self._whole = torch.as_tensor(
@@ -157,14 +163,14 @@ class AllocatedArena:
         """All or nothing."""
         return 0 if self._whole is None else self.nbytes
 
-    def take(self, grown: Callable[[], None]) -> Tensor:
+    def take(self, grown: Growth) -> Tensor:
         """Allocate it; it never grows."""
         del grown
         if self._whole is None:
             try:
                 self._whole = torch.empty(self.nbytes, dtype=torch.uint8, device=self._device)
             except torch.OutOfMemoryError as error:
-                raise _not_enough(self.nbytes, str(error)) from error
+                raise _not_enough("KV memory", self.nbytes, str(error)) from error
         return self._whole
 
     def wait_taken(self, timeout_seconds: float) -> bool:
@@ -179,8 +185,8 @@ class AllocatedArena:
         torch.cuda.empty_cache()
 
 
-def _not_enough(nbytes: int, why: str) -> NotEnoughMemory:
+def _not_enough(what: str, nbytes: int, why: str) -> NotEnoughMemory:
     return NotEnoughMemory(
-        f"KV memory of {nbytes / 2**20:.0f} MiB can't be allocated: {why}",
+        f"{what} of {nbytes / 2**20:.0f} MiB can't be allocated: {why}",
         hint="lower --max-num-seqs or --max-model-len, or free memory held by others on this device",
     )

@@ -3,16 +3,20 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from warmpool.expectations import PROMPTS
 from warmpool.reference.errors import CannotStart
 from warmpool.reference.options import ModelOptions, ServerOptions
 from warmpool.reference.pacing import Pacer
 from warmpool.reference.scheduler import Limits
+from warmpool.reference.startup import Origin
+from warmpool.wire import answer_to_json, ownership_to_json
 
 app = typer.Typer(
     help="Emberpool's reference engine: an OpenAI-style server in torch.",
@@ -54,8 +58,18 @@ class Kernels(StrEnum):
     GATHERED = "gathered"
 
 
+_DieWithParent = Annotated[bool, typer.Option("--die-with-parent", help="End when the parent ends.")]
+_Zygote = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="SOCKET", help="Have the zygote at this socket fork; where there is none, start without it."
+    ),
+]
+
+
 @app.command()
 def serve(  # noqa: PLR0913 (one parameter per command-line option)
+    context: typer.Context,
     *,
     model: Annotated[
         list[str], typer.Option(help="Name that clients use; repeatable, the first names it in metrics.")
@@ -75,7 +89,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
     kv_memory: Annotated[
         KvMemoryKind,
         typer.Option(
-            help="KV memory on CUDA: mapped at a fixed address (fast to give back and take), or torch's."
+            help="KV memory and weights on CUDA: mapped at a fixed address (fast to give back and take), or torch's."
         ),
     ] = KvMemoryKind.AUTO,
     kernels: Annotated[
@@ -100,15 +114,15 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
     ready_fd: Annotated[
         int | None, typer.Option(help="Gets a line of JSON when ready, and is closed.")
     ] = None,
-    die_with_parent: Annotated[
-        bool, typer.Option("--die-with-parent", help="End when the parent ends.")
-    ] = False,
+    die_with_parent: _DieWithParent = False,
+    zygote: _Zygote = None,
 ) -> None:
     """Serve a checkpoint until SIGTERM."""
     parent = os.getppid()
     from warmpool.reference import serve as process  # noqa: PLC0415 (make-checkpoint needs no server)
 
-    if die_with_parent:
+    origin = _origin(context, zygote)
+    if die_with_parent and origin.fork is None:  # a fork dies with its stand-in, which has a parent
         process.die_with_parent(parent)
     model_options = ModelOptions(
         checkpoint=checkpoint,
@@ -137,7 +151,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
         ),
         pacer=Pacer(max_tokens_per_second),
     )
-    raise typer.Exit(process.run(server_options, model_options))
+    raise typer.Exit(process.run(server_options, model_options, origin))
 
 
 @app.command("make-checkpoint")
@@ -162,25 +176,91 @@ def make_checkpoint(
     typer.echo(made)
 
 
+def _origin(context: typer.Context, zygote: Path | None) -> Origin:
+    """Return how this process came to be. `--zygote` itself is acted on before this module is imported (`__main__`)."""
+    found = context.obj if isinstance(context.obj, Origin) else Origin()
+    if zygote is not None and found.fork is None and not found.without_zygote:
+        return Origin(without_zygote="only `python -m warmpool.reference` asks a zygote")
+    return found
+
+
 @app.command()
 def expect(
     *,
     checkpoint: Annotated[Path, typer.Option(help="Directory with config.json and .safetensors files.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on CPU, bfloat16 on CUDA.")] = Dtype.AUTO,
+    prompts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What is asked: a JSON list of texts.")
+    ] = None,
+    zygote: _Zygote = None,  # noqa: ARG001 (acted on before this module is imported)
 ) -> None:
-    """Print what a sound engine answers, as JSON: the record that proofs and canaries are held against."""
-    from warmpool.reference.expect import expectations  # noqa: PLC0415 (imports torch)
+    """Print what a sound engine answers, and what that belongs to, as the `proof` of an agent's config."""
+    from warmpool.reference.expect import record  # noqa: PLC0415 (imports torch)
 
+    asked = PROMPTS if prompts is None else _prompts(prompts)
     options = ModelOptions(
-        checkpoint=checkpoint, device=device, dtype="auto", threads=1, max_num_seqs=1, max_model_len=2
+        checkpoint=checkpoint, device=device, dtype=str(dtype), threads=1, max_num_seqs=1, max_model_len=2
     )
-    typer.echo(json.dumps({"prompts": expectations(options)}))
+    made = record(options, asked)
+    answers = [answer_to_json(answer) for answer in made.answers]
+    typer.echo(json.dumps({"prompts": answers, "ownership": ownership_to_json(made.ownership)}))
 
 
-def main() -> None:
-    """Run the command line; an error that a person can mend is two lines on stderr and exit code 2."""
+def _prompts(path: Path) -> Sequence[str]:
+    """Read what is asked.
+
+    Raises:
+        CannotStart: the file can't be read, or isn't a list of texts.
+    """
+    hint = 'write a JSON list such as ["The quick brown fox", "In the beginning"]'
     try:
-        app()
+        told = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CannotStart(f"{path}: can't be read as JSON: {error}", hint=hint) from error
+    if not isinstance(told, list) or not told or not all(isinstance(each, str) and each for each in told):
+        raise CannotStart(f"{path}: not a list of texts, each with at least one character", hint=hint)
+    return [str(each) for each in told]
+
+
+@app.command("zygote")
+def zygote(
+    *,
+    socket: Annotated[Path, typer.Option(help="Where `--zygote` of the other commands finds it.")],
+    die_with_parent: _DieWithParent = False,
+) -> None:
+    """Import everything once, and fork for each command that is started with --zygote, until SIGTERM."""
+    parent = os.getppid()
+    from warmpool.reference import serve as process  # noqa: PLC0415 (aiohttp)
+    from warmpool.reference import zygote as forking  # noqa: PLC0415
+
+    if die_with_parent:
+        process.die_with_parent(parent)
+    asked = forking.serve(socket)
+    if asked is not None:
+        sys.argv[1:] = asked.arguments
+        main(asked.origin)
+
+
+@app.command("zygote-memory")
+def zygote_memory(
+    *,
+    socket: Annotated[Path, typer.Option(help="The zygote's socket.")],
+) -> None:
+    """Print what a zygote and its forks take, as JSON: `pssBytes` add up to all of it."""
+    from warmpool.reference.zygote import ask_for_memory  # noqa: PLC0415
+
+    typer.echo(json.dumps(ask_for_memory(socket)))
+
+
+def main(origin: Origin | None = None) -> None:
+    """Run the command line; an error that a person can mend is two lines on stderr and exit code 2.
+
+    Args:
+        origin: how this process came to be; None for a process of its own.
+    """
+    try:
+        app(obj=origin)
     except CannotStart as error:
         typer.echo(f"error: {' '.join(str(error).split())}\nhint: {error.hint}", err=True)
         sys.exit(2)

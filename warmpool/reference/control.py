@@ -1,18 +1,32 @@
-"""The control surface, for the agent alone: vLLM's pause routes as vLLM has them, the guard's, the start's phases, metrics."""
+"""The control surface, for the agent alone: vLLM's pause and sleep routes as vLLM has them, the guard's, the start's phases, metrics.
+
+What moves memory answers once it has moved. `/emberpool/memory` tells at any moment where everything is, also while it moves.
+"""
 
 import asyncio
 import os
+from collections.abc import Mapping
 from concurrent.futures import Future
 from http import HTTPStatus
 
 from aiohttp import web
 
-from warmpool.reference.errors import NotEnoughMemory, WrongEngineState
+from warmpool.reference.errors import (
+    NotEnoughHostMemory,
+    NotEnoughMemory,
+    WeightsDamaged,
+    WrongEngineState,
+)
+from warmpool.reference.place import Place
 from warmpool.reference.scheduler import PauseMode, SchedulerState
-from warmpool.reference.server import MAX_BODY_BYTES, VERSION, Service, add_openai_routes, errors_as_json
+from warmpool.reference.server import MAX_BODY_BYTES, Service, add_openai_routes, errors_as_json
+from warmpool.reference.version import VERSION
+from warmpool.wire import ownership_to_json
 
 ORDER_SECONDS = 60.0
 """An order that only waits for the step that runs now, and for memory, is done long before."""
+MOVE_SECONDS = 600.0
+"""Weights may take so long on their way: page-locking memory for a large model takes minutes on some machines."""
 _TAGS = frozenset({"weights", "kv_cache"})
 
 
@@ -32,6 +46,7 @@ class Control:
                 web.post("/resume", self.resume),
                 web.get("/is_paused", self.is_paused),
                 web.post("/release_kv_cache_memory", self.release_kv),
+                web.post("/sleep", self.sleep),
                 web.post("/wake_up", self.wake_up),
                 web.get("/is_sleeping", self.is_sleeping),
                 web.get("/version", self.version),
@@ -39,6 +54,7 @@ class Control:
                 web.post("/guard/open", self.open_guard),
                 web.post("/guard/close", self.close_guard),
                 web.post("/guard/abort", self.abort),
+                web.get("/emberpool/memory", self.memory),
                 web.get("/emberpool/startup", self.startup),
             ]
         )
@@ -50,18 +66,22 @@ class Control:
         There is no prefix cache, so there is nothing that `clear_cache` could clear. With `wait` the answer comes when the last
         running request has ended; the deadline is the caller's.
         """
+        if request.query.get("clear_cache", "true").lower() not in {"true", "false", "1", "0"}:
+            return _wrong("clear_cache: true or false is wanted", HTTPStatus.BAD_REQUEST)
+        return await self._pause(request) or web.json_response({"status": "paused"})
+
+    async def _pause(self, request: web.Request) -> web.Response | None:
+        """Pause as the query says. Returns None once the pause is complete, else why it isn't."""
         mode = request.query.get("mode", PauseMode.ABORT)
         if mode not in set(PauseMode):
             return _wrong(
                 f"mode: one of {', '.join(PauseMode)} is wanted, not {mode}", HTTPStatus.BAD_REQUEST
             )
-        if request.query.get("clear_cache", "true").lower() not in {"true", "false", "1", "0"}:
-            return _wrong("clear_cache: true or false is wanted", HTTPStatus.BAD_REQUEST)
         try:
             await asyncio.wrap_future(self._service.engine.pause(PauseMode(mode)))
         except WrongEngineState as error:
             return _wrong(str(error))
-        return web.json_response({"status": "paused"})
+        return None
 
     async def resume(self, _request: web.Request) -> web.Response:
         """POST /resume."""
@@ -69,29 +89,60 @@ class Control:
 
     async def release_kv(self, _request: web.Request) -> web.Response:
         """POST /release_kv_cache_memory: 500 unless a pause is complete and the memory is there."""
-        answer = await self._order(self._service.engine.give_back_kv(), {"status": "released"})
-        if answer.status == HTTPStatus.OK:
-            self._service.metrics.sleep(asleep=True)
-        return answer
+        return await self._order(self._service.engine.give_back_kv(), {"status": "released"})
 
-    async def wake_up(self, request: web.Request) -> web.Response:
-        """POST /wake_up?tags=kv_cache: takes the KV memory and resumes scheduling. Weights are never away.
+    async def sleep(self, request: web.Request) -> web.Response:
+        """POST /sleep?level=0|1&mode=abort|wait|keep: pauses; at level 1 the weights go to host memory, and the KV memory is dropped.
 
-        On CUDA the answer comes when first requests can be computed; the rest of the memory is taken in the background, and
-        `kvTakenBytes` of GET /emberpool/startup tells how much there is.
+        Level 2 throws weights away, and nothing here would load them again. Tags are refused, for what is asked for with them would
+        not be what happens.
         """
-        tags = set(request.query.getall("tags", ["kv_cache"]))
-        if not tags <= _TAGS:
+        level = request.query.get("level", "1")
+        if level not in {"0", "1"} or "tags" in request.query:
             return _wrong(
-                f"tags: {', '.join(sorted(_TAGS))} are known, not {', '.join(sorted(tags))}",
+                "level: 0 or 1 is wanted, and no tags; POST /release_kv_cache_memory releases KV memory alone",
                 HTTPStatus.BAD_REQUEST,
             )
-        if "kv_cache" not in tags:
-            return web.json_response({"status": "awake"})
-        answer = await self._order(self._service.engine.wake_up(), {"status": "awake"})
-        if answer.status == HTTPStatus.OK:
-            self._service.metrics.sleep(asleep=False)
-        return answer
+        wrong = await self._pause(request)
+        if wrong is not None:
+            return wrong
+        answer = {"status": "sleeping", "level": int(level)}
+        if level == "0":
+            return web.json_response(answer)
+        return await self._order(self._service.engine.park(), answer, MOVE_SECONDS)
+
+    async def wake_up(self, request: web.Request) -> web.Response:
+        """POST /wake_up?tags=weights&tags=kv_cache: brings back what is named, or everything that is away.
+
+        With the KV memory scheduling resumes. On CUDA the answer comes when first requests can be computed; the rest of the memory is
+        taken in the background, and `kvTakenBytes` of GET /emberpool/memory tells how much there is.
+        """
+        tags = request.query.getall("tags", [])
+        wanted = set(tags) or _TAGS
+        if not wanted <= _TAGS:
+            return _wrong(
+                f"tags: {', '.join(sorted(_TAGS))} are known, not {', '.join(sorted(wanted))}",
+                HTTPStatus.BAD_REQUEST,
+            )
+        engine = self._service.engine
+        answer = web.json_response({})
+        if "weights" in wanted:
+            answer = await self._order(engine.unpark(), {}, MOVE_SECONDS)
+        if "kv_cache" in wanted and answer.status == HTTPStatus.OK:
+            answer = await self._order(engine.wake_up(), {})
+        if answer.status != HTTPStatus.OK:
+            return answer
+        status = "sleeping" if self._away() else "awake"
+        return web.json_response({"status": status, "tags": tags or None})
+
+    def _away(self) -> bool:
+        """Whether something is not in device memory."""
+        runner = self._service.engine.runner
+        return runner.weights_place is not Place.HELD or not runner.kv_is_taken
+
+    def _note_sleep(self) -> None:
+        parked = self._service.engine.runner.weights_place is Place.PARKED
+        self._service.metrics.sleep(asleep=self._away(), parked=parked)
 
     async def is_paused(self, _request: web.Request) -> web.Response:
         """GET /is_paused: true once a pause is complete."""
@@ -99,7 +150,7 @@ class Control:
         return web.json_response({"is_paused": state is SchedulerState.PAUSED})
 
     async def is_sleeping(self, _request: web.Request) -> web.Response:
-        """GET /is_sleeping: true while the KV memory is given back."""
+        """GET /is_sleeping: true while the KV memory is given back, and so while the weights are parked."""
         _, kv_is_taken = await self._state()
         return web.json_response({"is_sleeping": not kv_is_taken})
 
@@ -149,17 +200,35 @@ class Control:
                 "kvBytes": runner.kv_bytes,
                 "kvTakenBytes": runner.kv_taken_bytes,
                 "weightsBytes": runner.weights_bytes,
+                "parkedBytes": runner.parked_bytes,
+                "ownership": ownership_to_json(runner.ownership),
             }
         return web.json_response(facts)
 
-    async def _order(self, order: "Future[None]", answer: dict[str, str]) -> web.Response:
+    async def memory(self, _request: web.Request) -> web.Response:
+        """GET /emberpool/memory: where the weights are, what is taken, and why they can't be parked if they can't."""
+        runner = self._service.engine.runner
+        return web.json_response(
+            {
+                "weights": str(runner.weights_place),
+                "weightsTakenBytes": runner.weights_taken_bytes,
+                "kvTakenBytes": runner.kv_taken_bytes,
+                "parkedBytes": runner.parked_bytes,
+                "cannotPark": runner.cannot_park,
+            }
+        )
+
+    async def _order(
+        self, order: "Future[None]", answer: Mapping[str, object], seconds: float = ORDER_SECONDS
+    ) -> web.Response:
         try:
-            async with asyncio.timeout(ORDER_SECONDS):
+            async with asyncio.timeout(seconds):
                 await asyncio.wrap_future(order)
-        except WrongEngineState as error:
+        except (WrongEngineState, WeightsDamaged) as error:
             return _wrong(str(error))
-        except NotEnoughMemory as error:
+        except (NotEnoughMemory, NotEnoughHostMemory) as error:
             return _wrong(f"{error} (hint: {error.hint})")
+        self._note_sleep()
         return web.json_response(answer)
 
 

@@ -13,7 +13,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from warmpool.expectations import Ownership
 from warmpool.reference.errors import EngineStopped, ReferenceEngineError, WrongEngineState
+from warmpool.reference.place import Place
 from warmpool.reference.scheduler import Move, PauseMode, Room, Scheduler, SchedulerState
 from warmpool.reference.sequence import FinishReason, Load, Output, Sampled, Sequence
 from warmpool.reference.tokenizer import Tokenizer
@@ -33,6 +35,10 @@ class Runner(Protocol):
     @property
     def bos_token(self) -> int | None:
         """What every prompt starts with, if anything."""
+
+    @property
+    def ownership(self) -> Ownership:
+        """What it computes with."""
 
     @property
     def weights_bytes(self) -> int:
@@ -59,6 +65,22 @@ class Runner(Protocol):
         """Where the KV memory comes from."""
 
     @property
+    def weights_place(self) -> Place:
+        """Where the weights are. Any thread may ask."""
+
+    @property
+    def weights_taken_bytes(self) -> int:
+        """Device memory that the weights take now. Any thread may ask."""
+
+    @property
+    def parked_bytes(self) -> int:
+        """Host memory that a copy of the weights takes, parked or not. Any thread may ask."""
+
+    @property
+    def cannot_park(self) -> str:
+        """Why the weights can't be parked; empty if they can."""
+
+    @property
     def kv_positions(self) -> int:
         """How many tokens' keys and values fit, over all places."""
 
@@ -83,6 +105,22 @@ class Runner(Protocol):
 
     def give_back_kv(self) -> None:
         """Return the KV memory to the system."""
+
+    def park(self) -> None:
+        """Move the weights to host memory.
+
+        Raises:
+            NotEnoughHostMemory: the host can't take them; nothing has changed.
+            WrongEngineState: they can't be parked.
+        """
+
+    def unpark(self) -> None:
+        """Bring the weights back to where they were.
+
+        Raises:
+            NotEnoughMemory: the device has too little; they stay parked.
+            WeightsDamaged: what came back is not what left; they stay parked.
+        """
 
 
 Report = Callable[[list[Output], Load], None]
@@ -178,6 +216,17 @@ class Engine:
     def wake_up(self) -> Future[None]:
         """Take the KV memory if it was given back, and go on computing. Fails with NotEnoughMemory and stays paused."""
         return self.order(self._wake_up)
+
+    def park(self) -> Future[None]:
+        """Move the weights to host memory, and return the KV memory to the system.
+
+        Fails with WrongEngineState unless a pause is complete, and with NotEnoughHostMemory; either way it is as it was.
+        """
+        return self.order(self._park)
+
+    def unpark(self) -> Future[None]:
+        """Bring the weights back; it stays paused, without KV memory. Fails with NotEnoughMemory or WeightsDamaged, and stays parked."""
+        return self.order(self.runner.unpark)
 
     def state(self) -> Future[tuple[SchedulerState, bool]]:
         """The scheduler's state, and whether the KV memory is there."""
@@ -352,6 +401,7 @@ class Engine:
                 done.set_result(None)
 
     def _resume(self) -> None:
+        self._require_weights()
         if not self.runner.kv_is_taken:
             raise WrongEngineState(
                 "the KV memory has been given back; POST /wake_up?tags=kv_cache takes it and resumes"
@@ -372,7 +422,19 @@ class Engine:
         self.runner.give_back_kv()
         self._tell([])
 
+    def _park(self) -> None:
+        if self._scheduler.state is not SchedulerState.PAUSED:
+            raise WrongEngineState("the engine isn't paused; POST /pause and wait for its answer first")
+        self.runner.park()  # first, for it may fail
+        if self.runner.kv_is_taken:
+            self._give_back_kv()
+
+    def _require_weights(self) -> None:
+        if self.runner.weights_place is not Place.HELD:
+            raise WrongEngineState("the weights are parked; POST /wake_up?tags=weights brings them back")
+
     def _wake_up(self) -> None:
+        self._require_weights()
         self.runner.take_kv(self._look_again)
         self._resume()
 

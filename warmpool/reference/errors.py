@@ -23,6 +23,18 @@ class NotEnoughMemory(CannotStart):
     """Weights or KV memory don't fit. At the start the process ends; on a wake-up it stays paused and says so."""
 
 
+class NotEnoughHostMemory(ReferenceEngineError):
+    """The host can't take parked weights; `hint` says what to change. They stay where they are, and the engine as it is."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class WeightsDamaged(ReferenceEngineError):
+    """Weights that came back from host memory aren't those that were parked. The engine computes nothing with them."""
+
+
 class BadCheckpoint(CannotStart):
     """The checkpoint can't be read, or its tensors aren't those that its config.json promises."""
 

@@ -6,63 +6,84 @@ A record ends before a token that only rounding decides.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from warmpool.expectations import PROMPTS, Answer, Ownership
 from warmpool.reference.attention import forgetful
 from warmpool.reference.errors import BadCheckpoint
+from warmpool.reference.identity import identify
 from warmpool.reference.model import LlamaModel
-from warmpool.reference.numerics import prompt_rows
+from warmpool.reference.numerics import number_format, prompt_rows
 from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions
 from warmpool.reference.rope import Rotary
-from warmpool.reference.tokenizer import Tokenizer
-
-PROMPTS = (
-    "The quick brown fox",
-    "In the beginning",
-    "def main():",
-    "Once upon a time",
-    "Q: What is the capital of France?\nA:",
-    "3.14159",
-    "To be, or not to be",
-    "SELECT name FROM",
-)
-"""Short and unlike each other, so that they cross different embeddings; a proof takes some of them at random."""
 
 _TOKENS = 6
 """Tokens recorded for each prompt: enough to pass through every layer several times, quick enough for every promotion."""
 _MARGIN = {torch.float32: 1e-3, torch.bfloat16: 2e-2}
 """Least lead of the winning logit, as a share of the logits' spread; below it rounding may choose another token. A bfloat16 has
 eight bits of precision, so that sums in another order differ in the second decimal place."""
+_DIGITS = 5
+"""Decimal places of a log-probability; what serves differs from it in earlier ones."""
 
 
-def expectations(options: ModelOptions) -> list[Mapping[str, object]]:
+class Expected(NamedTuple):
+    """One token that a sound engine answers.
+
+    Attributes:
+        token: its id.
+        logprob: natural logarithm of its probability.
+    """
+
+    token: int
+    logprob: float
+
+
+class Record(NamedTuple):
+    """What a sound engine answers.
+
+    Attributes:
+        ownership: what computed it.
+        answers: for each prompt with at least one token that rounding can't change.
+    """
+
+    ownership: Ownership
+    answers: tuple[Answer, ...]
+
+
+def record(options: ModelOptions, prompts: Sequence[str] = PROMPTS) -> Record:
     """Compute the record of a checkpoint.
 
-    Returns:
-        One `{"prompt": text, "tokens": ids}` for each prompt with at least one token that rounding can't change.
+    Args:
+        options: the checkpoint, the device and the number format.
+        prompts: what is asked.
 
     Raises:
         CannotStart: the checkpoint or the device can't be used.
     """
-    opened = open_model(options)
-    start = opened.config.bos_token_id
-    prompts = [_encoded(opened.tokenizer, prompt, start) for prompt in PROMPTS]
-    record: list[Mapping[str, object]] = [
-        {"prompt": prompt, "tokens": tokens}
-        for prompt, tokens in zip(PROMPTS, answers(options, prompts, _TOKENS), strict=True)
-        if tokens
-    ]
-    if not record:
+    sound = _Sound(options)
+    answers = [(prompt, sound.answer(sound.encoded(prompt), _TOKENS)) for prompt in prompts]
+    kept = tuple(
+        Answer(
+            prompt=prompt,
+            tokens=tuple(expected.token for expected in answer),
+            logprobs=tuple(round(expected.logprob, _DIGITS) for expected in answer),
+        )
+        for prompt, answer in answers
+        if answer
+    )
+    if not kept:
         raise BadCheckpoint(
             "no prompt has an answer that rounding leaves alone: its logits are flat",
             hint="these weights can't be proven to serve right; check that the checkpoint is whole",
         )
-    return record
+    return Record(sound.ownership, kept)
 
 
 def answers(options: ModelOptions, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
@@ -79,33 +100,50 @@ def answers(options: ModelOptions, prompts: Sequence[list[int]], most: int) -> l
     Raises:
         CannotStart: the checkpoint or the device can't be used.
     """
-    opened = open_model(options)
-    device = torch.device(options.device)
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    model = LlamaModel(opened.config, device=device, dtype=dtype)
-    _fill(model, options.checkpoint)
-    model.finish()
-    longest = prompt_rows(max(map(len, prompts)) + most, device)
-    rotary = Rotary.of(opened.config, longest, device, dtype)
-    sampled = min(opened.tokenizer.size, opened.config.vocab_size)  # ids beyond the tokenizer's are padding
-
-    def logits(tokens: list[int]) -> Tensor:
-        rows = prompt_rows(len(tokens), device)
-        filled = torch.tensor(tokens + [tokens[-1]] * (rows - len(tokens)), device=device)
-        last = torch.tensor([len(tokens) - 1], device=device)
-        return model.prefill(filled, last, forgetful(rotary, rows))[0, :sampled]
-
-    return [_greedy(logits, tokens, most, _MARGIN[dtype]) for tokens in prompts]
+    sound = _Sound(options)
+    return [[expected.token for expected in sound.answer(prompt, most)] for prompt in prompts]
 
 
-def _encoded(tokenizer: Tokenizer, prompt: str, bos_token: int | None) -> list[int]:
-    tokens = tokenizer.encode(prompt)
-    return tokens if bos_token is None else [bos_token, *tokens]
+class _Sound:
+    """A model that computes every token as the end of a whole pass.
+
+    Args:
+        options: the checkpoint, the device and the number format.
+    """
+
+    def __init__(self, options: ModelOptions) -> None:
+        opened = open_model(options)
+        self._config, self._tokenizer = opened.config, opened.tokenizer
+        self._device = torch.device(options.device)
+        self._dtype = number_format(options.dtype, self._device)
+        self._model = LlamaModel(opened.config, device=self._device, dtype=self._dtype)
+        parameters = self._model.parameters()
+        _fill(parameters, options.checkpoint)
+        self.ownership = identify(parameters)
+        self._model.finish()
+
+    def encoded(self, prompt: str) -> list[int]:
+        """Return a prompt as token ids."""
+        tokens = self._tokenizer.encode(prompt)
+        start = self._config.bos_token_id
+        return tokens if start is None else [start, *tokens]
+
+    def answer(self, tokens: list[int], most: int) -> list[Expected]:
+        """Answer greedily, up to the first token that only rounding decides."""
+        longest = prompt_rows(len(tokens) + most, self._device)
+        rotary = Rotary.of(self._config, longest, self._device, self._dtype)
+        return _greedy(partial(self._logits, rotary), tokens, most, _MARGIN[self._dtype])
+
+    def _logits(self, rotary: Rotary, tokens: list[int]) -> Tensor:
+        rows = prompt_rows(len(tokens), self._device)
+        filled = torch.tensor(tokens + [tokens[-1]] * (rows - len(tokens)), device=self._device)
+        last = torch.tensor([len(tokens) - 1], device=self._device)
+        sampled = min(self._tokenizer.size, self._config.vocab_size)  # ids beyond are padding
+        return self._model.prefill(filled, last, forgetful(rotary, rows))[0, :sampled]
 
 
-def _fill(model: LlamaModel, directory: Path) -> None:
+def _fill(parameters: Mapping[str, Tensor], directory: Path) -> None:
     """Copy weights in with the format's own reader."""
-    parameters = model.parameters()
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as shard:
             for name in shard.keys():  # noqa: SIM118 - not a mapping
@@ -113,8 +151,10 @@ def _fill(model: LlamaModel, directory: Path) -> None:
                     parameters[name].copy_(shard.get_tensor(name))
 
 
-def _greedy(compute: Callable[[list[int]], Tensor], tokens: list[int], most: int, margin: float) -> list[int]:
-    answer: list[int] = []
+def _greedy(
+    compute: Callable[[list[int]], Tensor], tokens: list[int], most: int, margin: float
+) -> list[Expected]:
+    answer: list[Expected] = []
     while len(answer) < most:
         logits = compute(tokens)
         if not bool(torch.isfinite(logits).all()):
@@ -126,6 +166,7 @@ def _greedy(compute: Callable[[list[int]], Tensor], tokens: list[int], most: int
         lead = float(best.values[0] - best.values[1])
         if lead < margin * float(logits.max() - logits.min()):
             break
-        answer.append(int(best.indices[0]))
-        tokens = [*tokens, answer[-1]]
+        token = int(best.indices[0])
+        answer.append(Expected(token, float(torch.log_softmax(logits, dim=-1)[token])))
+        tokens = [*tokens, token]
     return answer

@@ -85,6 +85,12 @@ class Metrics:
             [*self._labels, "memory"],
             registry=self._registry,
         )
+        self._parked = Gauge(
+            "reference:parked_bytes",
+            "Host memory that a copy of the weights takes, whether or not they are parked.",
+            list(self._labels),
+            registry=self._registry,
+        ).labels(**self._labels)
         self._prompt = self._counter("prompt_tokens", "Number of prefill tokens processed.")
         self._generation = self._counter("generation_tokens", "Number of generation tokens processed.")
         self._success = Counter(
@@ -128,7 +134,7 @@ class Metrics:
         self._asked = self._histogram(
             "request_params_max_tokens", "Histogram of the max_tokens parameter.", counts
         )
-        self.sleep(asleep=False)
+        self.sleep(asleep=False, parked=False)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"vllm:{name}", text, list(self._labels), registry=self._registry).labels(**self._labels)
@@ -152,9 +158,13 @@ class Metrics:
         """Take over how much of the KV memory there is, in bytes, and where it comes from."""
         self._kv_taken.labels(**self._labels, memory=memory).set(nbytes)
 
-    def sleep(self, *, asleep: bool) -> None:
-        """Take over whether the KV memory is given back. Weights are never offloaded here."""
-        for state, value in (("awake", not asleep), ("weights_offloaded", False), ("discard_all", False)):
+    def parked(self, nbytes: int) -> None:
+        """Take over the host memory that a copy of the weights takes, in bytes."""
+        self._parked.set(nbytes)
+
+    def sleep(self, *, asleep: bool, parked: bool) -> None:
+        """Take over whether the KV memory is given back, and whether the weights are parked. They are never discarded here."""
+        for state, value in (("awake", not asleep), ("weights_offloaded", parked), ("discard_all", False)):
             self._sleep.labels(**self._labels, sleep_state=state).set(int(value))
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:

@@ -1,10 +1,11 @@
 """The Llama family in torch, for one prompt or one new token per running sequence.
 
 Weights that meet the same input are one matrix (queries, keys and values; gate and up); the loader fills their parts in place, so
-nothing is copied or joined afterwards. Positions and the past are the attention's matter, which comes from outside; `numerics.py`
+nothing is joined afterwards, and every weight stays at the address that it was given. Positions and the past are the attention's matter, which comes from outside; `numerics.py`
 says why rows are padded.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,7 @@ from torch.nn import functional
 from warmpool.reference.attention import Attention, prompt_kernel
 from warmpool.reference.config import LlamaConfig
 from warmpool.reference.numerics import LEAST_ROWS, RowRule
+from warmpool.reference.weights import AllocatedWeights, Shape, Weights
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class LlamaModel:
         device: where the weights lie.
         dtype: what is computed in; logits are float32 always.
         operations: what is neither a product nor attention.
+        weights: the memory that they lie in; torch's own if left out.
     """
 
     def __init__(
@@ -73,42 +76,27 @@ class LlamaModel:
         device: torch.device,
         dtype: torch.dtype,
         operations: Operations | None = None,
+        weights: Weights | None = None,
     ) -> None:
         self.config = config
         self.device = device
         self.dtype = dtype
         self.rows = RowRule(least=LEAST_ROWS, multiple=1)
         self._operations = operations or TorchOperations()
-        self._embedding = self._empty(config.vocab_size, config.hidden_size)
-        self._head = self._embedding if config.tied else self._empty(config.vocab_size, config.hidden_size)
-        self._norm = self._empty(config.hidden_size)
-        self._layers = [self._empty_layer() for _ in range(config.layers)]
+        memory = weights or AllocatedWeights(device, "they have no address of their own")
+        outer = {name: memory.empty(shape, dtype) for name, shape in _outer_shapes(config).items()}
+        self._embedding, self._norm = outer["embedding"], outer["norm"]
+        self._head = outer.get("head", self._embedding)
+        self._layers = [
+            Layer(**{name: memory.empty(shape, dtype) for name, shape in _layer_shapes(config).items()})
+            for _ in range(config.layers)
+        ]
         self._finished = False
-
-    def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, device=self.device, dtype=self.dtype)
-
-    def _empty_layer(self) -> Layer:
-        config = self.config
-        hidden, inner = config.hidden_size, config.intermediate_size
-        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        return Layer(
-            norm_before_attention=self._empty(hidden),
-            queries_keys_values=self._empty(queries + 2 * keys, hidden),
-            attention_out=self._empty(hidden, queries),
-            norm_before_mlp=self._empty(hidden),
-            gate_up=self._empty(2 * inner, hidden),
-            down=self._empty(hidden, inner),
-        )
 
     @property
     def weights_bytes(self) -> int:
         """Bytes of all weights as they lie in memory."""
-        own = [self._embedding, self._norm] + ([] if self.config.tied else [self._head])
-        for layer in self._layers:
-            own += [layer.norm_before_attention, layer.queries_keys_values, layer.attention_out]
-            own += [layer.norm_before_mlp, layer.gate_up, layer.down]
-        return sum(tensor.nbytes for tensor in own)
+        return sum(math.prod(shape) for shape in weight_shapes(self.config)) * self.dtype.itemsize
 
     @property
     def step_bytes(self) -> int:
@@ -145,8 +133,8 @@ class LlamaModel:
     def finish(self) -> None:
         """Turn the loaded matrices to (inputs, outputs).
 
-        On CPU they are laid out anew, one at a time, because products are fast and independent of the batch in that layout only.
-        On CUDA they are seen from the other side, and nothing moves.
+        On CPU they are laid out anew where they are, one at a time, because products are fast and independent of the batch in that
+        layout only. On CUDA they are seen from the other side, and nothing moves.
         """
         if self._finished:
             return
@@ -162,7 +150,10 @@ class LlamaModel:
         self._finished = True
 
     def _turned(self, matrix: Tensor) -> Tensor:
-        return matrix.t().contiguous() if self.device.type == "cpu" else matrix.t()
+        if self.device.type != "cpu":
+            return matrix.t()
+        home = matrix.view(matrix.shape[1], matrix.shape[0])
+        return home.copy_(matrix.t().contiguous())
 
     def matrices(self) -> list[Tensor]:
         """One matrix of each shape that rows are multiplied by, (inputs, outputs)."""
@@ -225,3 +216,32 @@ class LlamaModel:
             # Eight bits of mantissa would make ties, and ties would make tokens depend on the kernel.
             return torch.mm(normed, self._head, out_dtype=torch.float32)
         return torch.mm(normed.float(), self._head.float())
+
+
+def weight_shapes(config: LlamaConfig) -> list[Shape]:
+    """Return the shapes of all weights, in the order in which a model asks for their memory."""
+    layer = list(_layer_shapes(config).values())
+    return [*_outer_shapes(config).values(), *(layer * config.layers)]
+
+
+def _outer_shapes(config: LlamaConfig) -> dict[str, Shape]:
+    words = (config.vocab_size, config.hidden_size)
+    return {
+        "embedding": words,
+        **({} if config.tied else {"head": words}),
+        "norm": (config.hidden_size,),
+    }
+
+
+def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
+    """Shapes of a layer's weights as the loader fills them: (outputs, inputs)."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    return {
+        "norm_before_attention": (hidden,),
+        "queries_keys_values": (queries + 2 * keys, hidden),
+        "attention_out": (hidden, queries),
+        "norm_before_mlp": (hidden,),
+        "gate_up": (2 * inner, hidden),
+        "down": (hidden, inner),
+    }

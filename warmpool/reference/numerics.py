@@ -49,6 +49,13 @@ class RowRule:
         return next((size for size in self.sizes if size >= filled), filled)
 
 
+def number_format(name: str, device: torch.device) -> torch.dtype:
+    """Return what is computed in: `float32`, `bfloat16`, or what `auto` takes on a device."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
 def prompt_rows(count: int, device: torch.device) -> int:
     """The number of rows that a prompt of `count` tokens is computed with."""
     if device.type == "cpu":

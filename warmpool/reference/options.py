@@ -18,7 +18,8 @@ class ModelOptions:
         threads: threads that one operation may use on the CPU.
         max_num_seqs: sequences that run at once.
         max_model_len: tokens that one of them may have.
-        kv_memory: where a CUDA device's KV memory comes from: `mapped`, `allocated`, or `auto` for mapped where the device can.
+        kv_memory: where a CUDA device's KV memory comes from, and with it that of the weights: `mapped`, `allocated`, or `auto` for
+            mapped where the device can. Only from mapped memory can weights be parked.
         kernels: what computes attention on CUDA: `fused` (our own, which need Triton), `gathered` (torch's), or `auto` for ours
             where they can be compiled.
         enforce_eager: capture no CUDA graphs.

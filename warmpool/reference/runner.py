@@ -2,20 +2,22 @@
 
 import importlib
 import logging
-import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Protocol, cast
 
-import psutil
 import torch
 
 import loader
 from loader.errors import LoaderError
-from warmpool.reference.arena import ArenaKind
+from warmpool.expectations import Ownership
+from warmpool.reference import host_memory
+from warmpool.reference.arena import ArenaKind, MappedArena
 from warmpool.reference.attention import Attending
 from warmpool.reference.config import LlamaConfig
+from warmpool.reference.copies import FileCopy
 from warmpool.reference.decoding import (
     Capture,
     Captured,
@@ -26,19 +28,30 @@ from warmpool.reference.decoding import (
     GraphPrompter,
     Prompter,
 )
+from warmpool.reference.driver import CudaDriver
 from warmpool.reference.errors import CannotStart, NotEnoughMemory
+from warmpool.reference.identity import identify
 from warmpool.reference.kv import KvMemory, SlotMemory
-from warmpool.reference.model import LlamaModel, Operations, TorchOperations
-from warmpool.reference.numerics import PROMPT_SIZES, prompt_rows, row_rule
+from warmpool.reference.model import LlamaModel, Operations, TorchOperations, weight_shapes
+from warmpool.reference.numerics import PROMPT_SIZES, number_format, prompt_rows, row_rule
 from warmpool.reference.opening import OpenedModel, bad_checkpoint
 from warmpool.reference.options import ModelOptions
 from warmpool.reference.paged import GatheredAttention, PagedMemory
+from warmpool.reference.pinned import CudaLink, PinnedCopy
+from warmpool.reference.place import Place
 from warmpool.reference.rope import Rotary
 from warmpool.reference.sampling import sample
 from warmpool.reference.scheduler import Move, Room
 from warmpool.reference.sequence import Sampled, Sequence
 from warmpool.reference.startup import Phase, Startup
 from warmpool.reference.tokenizer import Tokenizer
+from warmpool.reference.weights import (
+    AllocatedWeights,
+    AnonymousMemory,
+    FixedWeights,
+    Weights,
+    bytes_for,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +68,15 @@ class Parts:
     """What one runner computes with.
 
     Attributes:
-        model: the weights.
+        model: the network.
+        weights: the memory of its weights.
         kv: the KV memory.
         attending: attention over it.
         kernels: the kind of attention, for the start's record.
     """
 
     model: LlamaModel
+    weights: Weights
     kv: KvMemory
     attending: Attending
     kernels: str
@@ -73,18 +88,21 @@ class TorchRunner:
     Attributes:
         step_bytes: bytes of weights that a decode step reads.
         device: where it computes.
+        ownership: what it computes with.
     """
 
-    def __init__(self, parts: Parts, tokenizer: Tokenizer) -> None:
+    def __init__(self, parts: Parts, tokenizer: Tokenizer, ownership: Ownership) -> None:
         model, kv = parts.model, parts.kv
         self._parts = parts
         self._model = model
+        self._weights = parts.weights
         self._kv = kv
         self._prompter: Prompter = EagerPrompter(model, parts.attending)
         self._decoder: Decoder = EagerDecoder(model, parts.attending)
         self._sampled_vocabulary = min(tokenizer.size, model.config.vocab_size)
         self._reserved_bytes = 0
         self.tokenizer = tokenizer
+        self.ownership = ownership
         self.bos_token = model.config.bos_token_id
         self.eos_tokens = frozenset(model.config.eos_token_ids)
         self.weights_bytes = model.weights_bytes
@@ -108,6 +126,26 @@ class TorchRunner:
     def kv_room(self) -> Room:
         """KV memory that new sequences can have now."""
         return self._kv.room
+
+    @property
+    def weights_place(self) -> Place:
+        """Where the weights are. Any thread may ask."""
+        return self._weights.place
+
+    @property
+    def weights_taken_bytes(self) -> int:
+        """Device memory that the weights take now. Any thread may ask."""
+        return self._weights.taken_bytes
+
+    @property
+    def parked_bytes(self) -> int:
+        """Host memory that a copy of the weights takes, parked or not. Any thread may ask."""
+        return self._weights.parked_bytes
+
+    @property
+    def cannot_park(self) -> str:
+        """Why the weights can't be parked; empty if they can."""
+        return self._weights.cannot_park
 
     @property
     def facts(self) -> dict[str, object]:
@@ -155,6 +193,20 @@ class TorchRunner:
     def give_back_kv(self) -> None:
         """Return the KV memory to the system, and what long prompts have left behind."""
         self._kv.give_back()
+        self._give_back_leftovers()
+
+    @torch.inference_mode()
+    def park(self) -> None:
+        """Move the weights to host memory. Nothing may be computed until they are back."""
+        self._weights.park()
+        self._give_back_leftovers()
+
+    @torch.inference_mode()
+    def unpark(self) -> None:
+        """Bring the weights back to where they were."""
+        self._weights.unpark()
+
+    def _give_back_leftovers(self) -> None:
         if self._model.device.type == "cuda" and self._reserved() > self._reserved_bytes:
             torch.cuda.empty_cache()
 
@@ -175,6 +227,7 @@ class TorchRunner:
         model.rows = row_rule(model.matrices(), options.max_num_seqs)
         self._warm_prompts(options.max_model_len - 1)
         self._warm_steps(options)
+        self._weights.rehearse()
         if self._can_capture(options):
             self._capture(options)
         if model.device.type == "cuda":
@@ -230,13 +283,16 @@ def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> Torch
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     device = _device(options.device)
-    dtype = _dtype(options.dtype, device)
+    dtype = number_format(options.dtype, device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     startup.done(Phase.IMPORT, torch=torch.__version__)
     parts = _parts(opened.config, options, device, dtype)
     try:
         result = _load(opened.checkpoint, parts.model)
+        began = time.monotonic()
+        ownership = identify(parts.model.parameters())
+        digest_seconds = time.monotonic() - began
         parts.model.finish()
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise NotEnoughMemory(
@@ -247,9 +303,10 @@ def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> Torch
         bytes=result.nbytes,
         tier=str(result.tier),
         loadSeconds=round(result.seconds, 4),
+        digestSeconds=round(digest_seconds, 4),
         steps={str(step): round(seconds, 4) for step, seconds in result.seconds_by_step.items()},
     )
-    runner = TorchRunner(parts, opened.tokenizer)
+    runner = TorchRunner(parts, opened.tokenizer, ownership)
     runner.warm(options)
     startup.done(Phase.WARM, kvBytes=parts.kv.kv_bytes, **runner.facts)
     return runner
@@ -281,24 +338,41 @@ def _parts(config: LlamaConfig, options: ModelOptions, device: torch.device, dty
         _refuse_cuda_options(options)
         slot_memory = SlotMemory(config, slots=slots, max_length=length, dtype=dtype, rotary=rotary)
         _check_memory(config, slot_memory, device, dtype)
-        model = _empty_model(config, device, dtype, TorchOperations())
-        return Parts(model, slot_memory, slot_memory, TILED)
+        in_place = FixedWeights(AnonymousMemory(bytes_for(weight_shapes(config), dtype)), FileCopy)
+        model = _empty_model(config, dtype, TorchOperations(), in_place, device)
+        return Parts(model, in_place, slot_memory, slot_memory, TILED)
     fused = _fused(options.kernels, config.head_dim, device)
     kind = ArenaKind(options.kv_memory)
     kv = PagedMemory(config, slots=slots, max_length=length, device=device, dtype=dtype, kind=kind)
     _check_memory(config, kv, device, dtype)
+    weights = _device_weights(config, kv, device, dtype)
     if fused is None:
-        model = _empty_model(config, device, dtype, TorchOperations())
-        return Parts(model, kv, GatheredAttention(kv, rotary), GATHERED)
-    model = _empty_model(config, device, dtype, fused.FusedOperations())
-    return Parts(model, kv, fused.FusedAttention(kv, rotary), FUSED)
+        model = _empty_model(config, dtype, TorchOperations(), weights, device)
+        return Parts(model, weights, kv, GatheredAttention(kv, rotary), GATHERED)
+    model = _empty_model(config, dtype, fused.FusedOperations(), weights, device)
+    return Parts(model, weights, kv, fused.FusedAttention(kv, rotary), FUSED)
+
+
+def _device_weights(
+    config: LlamaConfig, kv: PagedMemory, device: torch.device, dtype: torch.dtype
+) -> Weights:
+    """Take a CUDA device's memory for the weights, in the way in which it gives KV memory."""
+    if not kv.has_fixed_address:
+        return AllocatedWeights(device, "they lie in torch's allocations, which have no fixed address")
+    home = MappedArena(bytes_for(weight_shapes(config), dtype), device, "weights")
+    link = CudaLink(device, CudaDriver(device.index or 0))
+    return FixedWeights(home, partial(PinnedCopy, link=link))
 
 
 def _empty_model(
-    config: LlamaConfig, device: torch.device, dtype: torch.dtype, operations: Operations
+    config: LlamaConfig,
+    dtype: torch.dtype,
+    operations: Operations,
+    weights: Weights,
+    device: torch.device,
 ) -> LlamaModel:
     try:
-        return LlamaModel(config, device=device, dtype=dtype, operations=operations)
+        return LlamaModel(config, device=device, dtype=dtype, operations=operations, weights=weights)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise NotEnoughMemory(
             f"the weights don't fit: {error}", hint="free memory on this device first"
@@ -342,12 +416,6 @@ def _load(checkpoint: loader.Checkpoint, model: LlamaModel) -> loader.LoadResult
         raise bad_checkpoint(error) from error
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
-
-
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -377,14 +445,4 @@ def _check_memory(config: LlamaConfig, kv: KvMemory, device: torch.device, dtype
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return min(int(psutil.virtual_memory().available), _control_group_bytes())
-
-
-def _control_group_bytes() -> int:
-    """What the process's control group may still take (cgroup v2), as seen inside a container."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return (1 << 62) if limit == "max" else max(0, int(limit) - used)
+    return host_memory.available().nbytes

@@ -87,7 +87,8 @@ def _settings(sequence: Sequence | None) -> tuple[float, float, float]:
 def _logprobs(logits: Tensor, chosen: Tensor, sequences: list[Sequence | None]) -> list[TokenLogprobs]:
     counts = [0 if entry is None else entry.sampling.logprobs or 0 for entry in sequences]
     values = torch.log_softmax(logits, dim=-1)
-    top, tokens = values.topk(min(max(counts), logits.shape[-1]), dim=-1)
+    # At least one, for a CUDA kernel that is asked for none may write all the same.
+    top, tokens = values.topk(min(max(1, *counts), logits.shape[-1]), dim=-1)
     told = zip(
         values.gather(1, chosen[:, None])[:, 0].tolist(), top.tolist(), tokens.tolist(), counts, strict=True
     )

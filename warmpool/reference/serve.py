@@ -22,7 +22,7 @@ from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions, ServerOptions
 from warmpool.reference.scheduler import PauseMode, Scheduler, SchedulerState
 from warmpool.reference.server import Service, public_app
-from warmpool.reference.startup import Phase, Startup
+from warmpool.reference.startup import Origin, Phase, Startup
 
 JOIN_SECONDS = 10.0
 """How long the compute thread may take for its last step."""
@@ -51,14 +51,19 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(options: ServerOptions, model: ModelOptions) -> ExitCode:
+def run(options: ServerOptions, model: ModelOptions, origin: Origin | None = None) -> ExitCode:
     """Serve until SIGTERM or SIGINT.
+
+    Args:
+        options: where and how to serve.
+        model: what.
+        origin: how this process came to be; None for a process of its own.
 
     Returns:
         0 after a signal, 1 if the engine failed, 2 if it couldn't start; then one line on stderr says why, and one how to mend it.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
-    process = _Process(options, model, Startup())
+    process = _Process(options, model, Startup(origin))
     try:
         code = asyncio.run(process.serve())
     except CannotStart as error:

@@ -19,8 +19,8 @@ from warmpool.reference.openai import Generation, Json, Reader, Writer, error_bo
 from warmpool.reference.options import ModelOptions, ServerOptions
 from warmpool.reference.sequence import FinishReason, Output
 from warmpool.reference.startup import Startup
+from warmpool.reference.version import VERSION
 
-VERSION = "0.1.0"
 FINGERPRINT = f"emberpool-reference-{VERSION}"
 MAX_BODY_BYTES = 8 << 20
 READ_SECONDS = 30.0
@@ -86,6 +86,7 @@ class Service:
         if self._engine is not None and self.startup.is_ready:
             runner = self._engine.runner
             self.metrics.kv_taken(runner.kv_taken_bytes, runner.kv_kind)
+            self.metrics.parked(runner.parked_bytes)
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self.metrics.text(request.query.getall("name[]", [])), headers=headers)
 
@@ -174,8 +175,10 @@ async def _stream(request: web.Request, writer: Writer, outputs: Outputs) -> web
             if outputs.ended and failure is None and writer.generation.include_usage:
                 events.append(writer.usage_chunk())
             data = "".join(f"data: {_dumps(event)}\n\n" for event in events)
+            # An error's event ends a stream: what isn't whole isn't marked as done.
+            end = "data: [DONE]\n\n" if outputs.ended and failure is None else ""
             async with asyncio.timeout(WRITE_SECONDS):
-                await response.write((data + ("data: [DONE]\n\n" if outputs.ended else "")).encode())
+                await response.write((data + end).encode())
         async with asyncio.timeout(WRITE_SECONDS):
             await response.write_eof()
     except ConnectionResetError:

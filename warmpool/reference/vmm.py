@@ -4,7 +4,6 @@ An ordinary allocation has another address each time, which breaks captured CUDA
 one that others have just given back takes long. CUDA's virtual memory management (driver API, `cuMemAddressReserve` and what follows it in the CUDA Driver API manual,
 "Virtual Memory Management") separates the two: an address range is reserved once, and physical memory is put behind it and taken
 away chunk by chunk. Chunks are mapped in order from the start of the range, so what can be used is always its first so many bytes.
-The driver library is called through ctypes: nothing has to be compiled.
 """
 
 import ctypes
@@ -14,6 +13,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from warmpool.reference.driver import (
+    AccessDescription,
+    AllocationProperties,
+    CudaDriver,
+    DriverError,
+    Location,
+    OutOfDeviceMemory,
+    Unsupported,
+)
+
 _log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 << 20
@@ -22,101 +31,11 @@ RETRY_SECONDS = 0.1
 """Pause before memory that the device refused is asked for again."""
 _JOIN_SECONDS = 10.0
 
-_SUCCESS = 0
-_OUT_OF_MEMORY = 2
 _PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
 _DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _SUPPORTED = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 _MINIMUM = 0  # CU_MEM_ALLOC_GRANULARITY_MINIMUM
-
-
-class DriverError(Exception):
-    """A call of the CUDA driver failed."""
-
-
-class OutOfDeviceMemory(DriverError):
-    """The device has no physical memory left for it."""
-
-
-class Unsupported(DriverError):
-    """There is no CUDA driver, or the device can't map memory."""
-
-
-class _Location(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class _AllocationFlags(ctypes.Structure):
-    _fields_ = (
-        ("compression", ctypes.c_ubyte),
-        ("rdma", ctypes.c_ubyte),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 4),
-    )
-
-
-class _AllocationProperties(ctypes.Structure):
-    """`CUmemAllocationProp`."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("handle_types", ctypes.c_int),
-        ("location", _Location),
-        ("win32", ctypes.c_void_p),
-        ("flags", _AllocationFlags),
-    )
-
-
-class _AccessDescription(ctypes.Structure):
-    """`CUmemAccessDesc`."""
-
-    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
-
-
-_SIGNATURES = {
-    "cuInit": (ctypes.c_uint,),
-    "cuDeviceGet": (ctypes.POINTER(ctypes.c_int), ctypes.c_int),
-    "cuDeviceGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int),
-    "cuDevicePrimaryCtxRetain": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
-    "cuCtxSetCurrent": (ctypes.c_void_p,),
-    "cuGetErrorName": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),
-    "cuMemGetInfo_v2": (ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)),
-    "cuMemGetAllocationGranularity": (
-        ctypes.POINTER(ctypes.c_size_t),
-        ctypes.POINTER(_AllocationProperties),
-        ctypes.c_int,
-    ),
-    "cuMemAddressReserve": (
-        ctypes.POINTER(ctypes.c_ulonglong),
-        ctypes.c_size_t,
-        ctypes.c_size_t,
-        ctypes.c_ulonglong,
-        ctypes.c_ulonglong,
-    ),
-    "cuMemAddressFree": (ctypes.c_ulonglong, ctypes.c_size_t),
-    "cuMemCreate": (
-        ctypes.POINTER(ctypes.c_ulonglong),
-        ctypes.c_size_t,
-        ctypes.POINTER(_AllocationProperties),
-        ctypes.c_ulonglong,
-    ),
-    "cuMemMap": (
-        ctypes.c_ulonglong,
-        ctypes.c_size_t,
-        ctypes.c_size_t,
-        ctypes.c_ulonglong,
-        ctypes.c_ulonglong,
-    ),
-    "cuMemSetAccess": (
-        ctypes.c_ulonglong,
-        ctypes.c_size_t,
-        ctypes.POINTER(_AccessDescription),
-        ctypes.c_size_t,
-    ),
-    "cuMemUnmap": (ctypes.c_ulonglong, ctypes.c_size_t),
-    "cuMemRelease": (ctypes.c_ulonglong,),
-}
 
 
 class Mapper(Protocol):
@@ -154,36 +73,21 @@ class CudaMapper:
     """The CUDA driver as a `Mapper`.
 
     Args:
-        ordinal: the device's number as CUDA counts those that are visible.
+        driver: for the device.
 
     Raises:
-        Unsupported: there is no driver, or the device can't map memory.
+        Unsupported: the device can't map memory.
     """
 
-    def __init__(self, ordinal: int) -> None:
-        try:
-            self._library = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise Unsupported(f"libcuda.so.1: {error}") from error
-        for name, arguments in _SIGNATURES.items():
-            function = getattr(self._library, name, None)
-            if function is None:
-                raise Unsupported(f"this driver has no {name}")
-            function.argtypes, function.restype = arguments, ctypes.c_int
-        device, supported = ctypes.c_int(), ctypes.c_int()
-        self._call("cuInit", 0)
-        self._call("cuDeviceGet", ctypes.byref(device), ordinal)
-        self._call("cuDeviceGetAttribute", ctypes.byref(supported), _SUPPORTED, device)
-        if not supported.value:
-            raise Unsupported(f"CUDA device {ordinal} doesn't support virtual memory management")
-        # The context that torch uses too. It lives as long as the process, so it is never released here.
-        self._context = ctypes.c_void_p()
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
-        location = _Location(_DEVICE, device.value)
-        self._properties = _AllocationProperties(type=_PINNED, location=location)
-        self._access = _AccessDescription(location, _READ_WRITE)
+    def __init__(self, driver: CudaDriver) -> None:
+        self._driver = driver
+        if not driver.attribute(_SUPPORTED):
+            raise Unsupported(f"CUDA device {driver.device} doesn't support virtual memory management")
+        location = Location(_DEVICE, driver.device)
+        self._properties = AllocationProperties(type=_PINNED, location=location)
+        self._access = AccessDescription(location, _READ_WRITE)
         granularity = ctypes.c_size_t()
-        self._call(
+        self._driver.call(
             "cuMemGetAllocationGranularity",
             ctypes.byref(granularity),
             ctypes.byref(self._properties),
@@ -198,23 +102,23 @@ class CudaMapper:
 
     def enter(self) -> None:
         """Make the device's context the calling thread's."""
-        self._call("cuCtxSetCurrent", self._context)
+        self._driver.enter()
 
     def free_bytes(self) -> int:
         """Physical memory that is free on the device, for whoever asks first."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        self._driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value
 
     def reserve(self, nbytes: int) -> int:
         """Reserve an address range; returns its start."""
         address = ctypes.c_ulonglong()
-        self._call("cuMemAddressReserve", ctypes.byref(address), nbytes, 0, 0, 0)
+        self._driver.call("cuMemAddressReserve", ctypes.byref(address), nbytes, 0, 0, 0)
         return address.value
 
     def unreserve(self, address: int, nbytes: int) -> None:
         """Give a range back that nothing is mapped to."""
-        self._call("cuMemAddressFree", address, nbytes)
+        self._driver.call("cuMemAddressFree", address, nbytes)
 
     def map(self, address: int, nbytes: int) -> None:
         """Put new memory behind a part of a reserved range, for reading and writing by this device.
@@ -224,31 +128,26 @@ class CudaMapper:
             DriverError: another failure; nothing has changed.
         """
         handle = ctypes.c_ulonglong()
-        self._call("cuMemCreate", ctypes.byref(handle), nbytes, ctypes.byref(self._properties), 0)
+        self._driver.call("cuMemCreate", ctypes.byref(handle), nbytes, ctypes.byref(self._properties), 0)
         try:
-            self._call("cuMemMap", address, nbytes, 0, handle, 0)
+            self._driver.call("cuMemMap", address, nbytes, 0, handle, 0)
         finally:
             # From now on the mapping alone keeps the memory: unmapping it gives it back.
-            self._call("cuMemRelease", handle)
+            self._driver.call("cuMemRelease", handle)
         try:
-            self._call("cuMemSetAccess", address, nbytes, ctypes.byref(self._access), 1)
+            self._driver.call("cuMemSetAccess", address, nbytes, ctypes.byref(self._access), 1)
         except DriverError:
             with suppress(DriverError):
-                self._call("cuMemUnmap", address, nbytes)
+                self._driver.call("cuMemUnmap", address, nbytes)
             raise
 
     def unmap(self, address: int, nbytes: int) -> None:
         """Give back the memory behind a part of a range that consists of whole mappings."""
-        self._call("cuMemUnmap", address, nbytes)
+        self._driver.call("cuMemUnmap", address, nbytes)
 
-    def _call(self, name: str, *arguments: object) -> None:
-        code = getattr(self._library, name)(*arguments)
-        if code == _SUCCESS:
-            return
-        text = ctypes.c_char_p()
-        self._library.cuGetErrorName(code, ctypes.byref(text))
-        kind = OutOfDeviceMemory if code == _OUT_OF_MEMORY else DriverError
-        raise kind(f"{name}: {(text.value or b'error').decode()} ({code})")
+
+Growth = Callable[[], None]
+"""Called on another thread whenever more memory can be used."""
 
 
 def ignore_growth() -> None:
@@ -282,7 +181,7 @@ class FixedRange:
         """How much of the range's beginning has memory behind it."""
         return self._taken_bytes
 
-    def take(self, grown: Callable[[], None] = ignore_growth) -> None:
+    def take(self, grown: Growth = ignore_growth) -> None:
         """Take memory for the whole range: the first chunk now, the others in the background. Taking it twice is taking it once.
 
         What is there is asked for first, so that a range that doesn't fit takes nothing. Should others take the memory in
@@ -307,7 +206,9 @@ class FixedRange:
             self._complete.set()
             return
         self._stop.clear()
-        self._thread = threading.Thread(target=self._take_rest, args=(grown,), name="kv-memory", daemon=True)
+        self._thread = threading.Thread(
+            target=self._take_rest, args=(grown,), name="device-memory", daemon=True
+        )
         self._thread.start()
 
     def wait_complete(self, timeout_seconds: float) -> bool:
@@ -339,7 +240,7 @@ class FixedRange:
         self._mapper.map(self.address + self._taken_bytes, nbytes)
         self._taken_bytes += nbytes
 
-    def _take_rest(self, grown: Callable[[], None]) -> None:
+    def _take_rest(self, grown: Growth) -> None:
         told = False
         try:
             self._mapper.enter()

@@ -159,7 +159,14 @@ class Api:
     epoch: int = 1
 
     async def order(
-        self, kind: str, policy: str, *, seconds: float = 10.0, epoch: int | None = None, claim: str = ""
+        self,
+        kind: str,
+        policy: str,
+        *,
+        seconds: float = 10.0,
+        epoch: int | None = None,
+        claim: str = "",
+        **others: Any,
     ) -> Answer:
         self.claims += 1
         body = {
@@ -168,11 +175,16 @@ class Api:
             "epoch": self.epoch if epoch is None else epoch,
             "deadlineSeconds": seconds,
         }
-        return await self.post(f"/v1/{kind}", json=body)
+        return await self.post(f"/v1/{kind}", json=body | others)
 
     async def post(self, path: str, **arguments: Any) -> Answer:
         headers = arguments.pop("headers", {"Authorization": f"Bearer {TOKEN}"})
         async with self.session.post(f"{self.url}{path}", headers=headers, **arguments) as response:
+            return Answer(response.status, await response.json())
+
+    async def put(self, path: str, body: object) -> Answer:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with self.session.put(f"{self.url}{path}", json=body, headers=headers) as response:
             return Answer(response.status, await response.json())
 
     async def get(self, path: str) -> Json:

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Agent]:
     directory = tmp_path_factory.mktemp("pair")
-    async with running_agent(directory, [resident("a", seed=1), resident("b", seed=2)]) as agent:
+    residents = [resident("a", seed=1), resident("b", seed=2)]
+    async with running_agent(directory, residents, memory={"hostMiB": 64}) as agent:
         yield agent
 
 
@@ -42,6 +43,8 @@ async def calm(agent: Agent) -> Agent:
         if each["state"] in {"Serving", "Draining"}:
             await agent.api.order("drain", each["policy"])
             await agent.api.order("pause", each["policy"])
+        if each["state"] == "Parked":
+            await agent.api.order("unpark", each["policy"])
         await agent.api.script(each["policy"], faults={}, forget=True)
     await agent.controller.until_states(
         **{each["policy"]: "Paused" for each in (await agent.api.get("/v1/state"))["residents"]}
@@ -238,6 +241,68 @@ async def test_a_claim_during_a_proof_takes_over_the_resumed_engine(pair: Agent)
     calls = (await pair.api.engine_log("a"))["calls"]
     assert calls.count("POST /wake_up?tags=kv_cache") == 1
     assert calls[-3:-2] == ["POST /v1/completions"]
+
+
+async def test_weights_are_parked_and_come_back_with_a_promotion(pair: Agent) -> None:
+    parked = await pair.api.order("park", "a")
+    assert (parked.status, parked.body["state"]) == (200, "Parked")
+    assert parked.body["phases"].keys() == {"park"}
+    state = await pair.api.get("/v1/state")
+    assert of(state, "a")["parkedBytes"] == 4096
+    assert state["memory"]["parkedBytes"] == sum(each["parkedBytes"] for each in state["residents"])
+    assert of(state, "a")["verification"]["change"] == "Park"
+    assert (await pair.api.order("prove", "a")).code == "WrongState"
+    promoted = await pair.api.order("resume", "a", displace=["b"])
+    assert (promoted.status, promoted.body["state"]) == (200, "Serving")
+    assert promoted.body["phases"].keys() == {"unpark", "kv", "canary", "open"}
+    status, text = await pair.api.generate("a", tokens=3)
+    assert (status, text.count("token_ids")) == (200, 3)
+    told = of(await pair.api.get("/v1/state"), "a")
+    assert 0 < told["wakeSeconds"]["Parked"] < 5
+    calls = (await pair.api.engine_log("a"))["calls"]
+    assert [call for call in calls if "/sleep" in call or "/wake_up" in call] == [
+        *("POST /sleep?level=1&mode=wait", "POST /wake_up?tags=weights", "POST /wake_up?tags=kv_cache")
+    ]
+
+
+async def test_a_parked_resident_is_unparked_ahead_of_need(pair: Agent) -> None:
+    await pair.api.order("park", "b")
+    unparked = await pair.api.order("unpark", "b")
+    assert (unparked.status, unparked.body["state"], unparked.body["phases"].keys()) == (
+        *(200, "Paused"),
+        {"unpark"},
+    )
+    assert of(await pair.api.get("/v1/state"), "b")["kvReleased"]
+
+
+async def test_where_nobody_is_parked_the_order_is_refused(single: Agent) -> None:
+    refused = await single.api.order("park", "a")
+    assert (refused.status, refused.code) == (409, "WrongState")
+    assert "memory.hostMiB is 0" in refused.message
+    assert (await single.api.order("park", "a", displace="b")).code == "BadOrder"
+
+
+async def test_what_a_resident_is_compared_with_is_told_and_not_taken_from_anybody(single: Agent) -> None:
+    assert await single.api.get("/v1/proof/a") == {
+        "policy": "a",
+        "uid": "uid-1",
+        "statement": None,
+        "recording": None,
+        "missing": "",
+    }
+    term = single.api.epoch
+    good = {"epoch": term, "answers": [{"prompt": "p", "tokens": [1]}], "witnesses": ["other"]}
+    table = [
+        (await single.api.put("/v1/proof/a", good), 409, "WrongState", "the config has recorded tokens"),
+        (await single.api.put("/v1/proof/nobody", good), 404, "UnknownResident", "it has a"),
+        (await single.api.put("/v1/proof/a", good | {"epoch": 0}), 409, "StaleEpoch", f"term {term}"),
+        (await single.api.put("/v1/proof/a", good | {"epoch": str(term)}), 400, "BadOrder", "epoch: "),
+        (await single.api.put("/v1/proof/a", good | {"answers": []}), 400, "BadOrder", "at least one"),
+        (await single.api.put("/v1/proof/a", []), 400, "BadOrder", "no JSON object"),
+    ]
+    for answer, status, code, words in table:
+        assert (answer.status, answer.code) == (status, code)
+        assert words in answer.message
 
 
 async def test_metrics_and_liveness(single: Agent) -> None:

@@ -46,6 +46,17 @@ def resume(engine: Engine, deadline: Deadline) -> Awaitable[object]:
     return engine.resume(KEEP, deadline=deadline)
 
 
+async def parked(engine: Engine, deadline: Deadline) -> object:
+    await engine.pause(KEEP, deadline=Deadline.after(5))
+    return await engine.park(deadline=deadline)
+
+
+async def parked_before(engine: Engine, deadline: Deadline) -> object:
+    await engine.pause(KEEP, deadline=Deadline.after(5))
+    await engine.park(deadline=Deadline.after(5))
+    return await engine.unpark(deadline=deadline)
+
+
 CALLS: list[tuple[str, str, Call]] = [
     ("recorded vLLM", "GET /health", startup),
     ("recorded vLLM", "POST /v1/completions", complete),
@@ -56,6 +67,8 @@ CALLS: list[tuple[str, str, Call]] = [
     ("recorded vLLM", "POST /resume", resume),
     ("recorded vLLM", "POST /wake_up", released_before),
     ("recorded vLLM", "GET /is_sleeping", resume),
+    ("recorded vLLM", "POST /sleep", parked),
+    ("recorded vLLM", "POST /wake_up", parked_before),
     ("SGLang by its source", "GET /ready", startup),
     ("SGLang by its source", "POST /v1/completions", complete),
     ("SGLang by its source", "GET /v1/loads", load),
@@ -64,6 +77,8 @@ CALLS: list[tuple[str, str, Call]] = [
     ("SGLang by its source", "POST /release_memory_occupation", release),
     ("SGLang by its source", "POST /continue_generation", resume),
     ("SGLang by its source", "POST /resume_memory_occupation", released_before),
+    ("SGLang by its source", "POST /release_memory_occupation", parked),
+    ("SGLang by its source", "POST /resume_memory_occupation", parked_before),
     ("generic", "GET /health", startup),
     ("generic", "POST /v1/completions", complete),
     ("generic", "GET /v1/models", resume),
@@ -115,7 +130,7 @@ async def test_a_page_for_people_is_no_answer(kind: str, route: str, call: Call)
 @pytest.mark.parametrize("call", [startup, complete, resume], ids=name_of)
 async def test_a_listener_that_nobody_reads_is_late_and_not_waited_for(kind: str, call: Call) -> None:
     async with half_open() as url:
-        engine = connect(FAKES[kind][0], url, model=MODEL, front=("127.0.0.1", 1))
+        engine = connect(FAKES[kind][0], url, model=MODEL, guard=None)
         began = time.monotonic()
         with pytest.raises(EngineTimeout):
             await call(engine, Deadline.after(0.2))
@@ -158,7 +173,7 @@ async def test_the_connection_of_a_server_fault_is_not_used_again() -> None:
 
 @pytest.mark.parametrize("kind", FAKES)
 async def test_nobody_there_is_lost(kind: str) -> None:
-    engine = connect(FAKES[kind][0], f"http://127.0.0.1:{free_port()}", model=MODEL, front=("127.0.0.1", 1))
+    engine = connect(FAKES[kind][0], f"http://127.0.0.1:{free_port()}", model=MODEL, guard=None)
     with pytest.raises(EngineLost):
         await engine.startup(deadline=Deadline.after(5))
     await engine.close()

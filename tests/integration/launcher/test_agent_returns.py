@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import aiohttp
 import pytest
@@ -25,8 +26,10 @@ from tests.integration.agent.conftest import (
     resident,
 )
 from tests.integration.launcher.conftest import Launcher, Launchers, await_death, living, until
+from warmpool.agent.app import serve_until
+from warmpool.agent.config import AgentConfig
 
-TOKENS = 200
+TOKENS = 100
 SLOW = {"tokenSeconds": 0.01}
 
 
@@ -63,6 +66,26 @@ class Seat:
                 process.kill()
             await process.wait()
 
+    @asynccontextmanager
+    async def next_agent(self, residents: list[Json]) -> AsyncIterator[Api]:
+        """Run an agent in the test's own process, which takes less time than one of its own; its engines are left as they are."""
+        raw = agent_config(
+            self.directory, residents, controllers=[self.hears.url], launcher=str(self.launcher.path)
+        )
+        async with asyncio.TaskGroup() as tasks:
+            agent = tasks.create_task(serve_until(AgentConfig.model_validate(raw), TOKEN, asyncio.Event()))
+            told = await self.hears.until(lambda told: told["pid"] == os.getpid())
+            yield Api(told["agent"], self.session)
+            agent.cancel()
+
+    async def told_by_next(self, **states: str) -> Json:
+        """Wait until the agent in the test's own process says that residents are in these states."""
+        return await self.hears.until(
+            lambda told: (
+                told["pid"] == os.getpid() and all(of(told, p)["state"] == s for p, s in states.items())
+            )
+        )
+
     async def all_paused(self, *policies: str) -> Json:
         return await self.hears.until_states(**dict.fromkeys(policies, "Paused"))
 
@@ -89,13 +112,14 @@ async def test_an_agent_that_is_killed_comes_back_to_engines_as_they_were(seat: 
             await api.script("a", forget=True)
             first.kill()
             await first.wait()
-        async with seat.agent(residents) as (second, api):
-            told = await seat.hears.until_states(a="Serving", b="Paused")
-            assert told["pid"] == second.pid
+        async with seat.next_agent(residents) as api:
+            told = await seat.told_by_next(a="Serving", b="Paused")
             assert pids(told) == pids(before)
             assert of(told, "b")["provenAt"] == of(before, "b")["provenAt"]
             assert of(told, "b")["kvReleased"]
             assert of(told, "a")["restarts"] == 0
+            assert list(of(told, "a")["wakeSeconds"]) == ["KvReleased"]
+            assert of(told, "a")["capabilities"] == of(before, "a")["capabilities"] is not None
             calls = (await api.engine_log("a"))["calls"]
             assert not [call for call in calls if call.startswith("POST") and "completions" not in call], (
                 calls
@@ -105,6 +129,43 @@ async def test_an_agent_that_is_killed_comes_back_to_engines_as_they_were(seat: 
             for kind, policy in (("drain", "a"), ("pause", "a"), ("resume", "b")):
                 assert (await api.order(kind, policy)).status == 200
             assert (await api.generate("b", tokens=3))[1].count("token_ids") == 3
+
+
+class Breaking(asyncio.Event):
+    """Ends with an error instead of a word, as a fault of the agent's own would."""
+
+    async def wait(self) -> NoReturn:
+        await super().wait()
+        raise LookupError("a fault in the agent")
+
+
+async def test_an_agent_that_breaks_leaves_its_engines_and_their_streams(seat: Seat) -> None:
+    residents, breaking = [resident("a", script=SLOW)], Breaking()
+    raw = agent_config(
+        seat.directory, residents, controllers=[seat.hears.url], launcher=str(seat.launcher.path)
+    )
+    del raw["logDirectory"]  # a launcher's engines need none
+    async with asyncio.TaskGroup() as tasks:
+        agent = tasks.create_task(_broken(serve_until(AgentConfig.model_validate(raw), TOKEN, breaking)))
+        before = await seat.all_paused("a")
+        api = Api(before["agent"], seat.session)
+        await api.order("resume", "a")
+        started = asyncio.Event()
+        stream = tasks.create_task(api.generate("a", tokens=TOKENS, started=started))
+        await started.wait()
+        breaking.set()
+        await agent
+        async with seat.agent(residents) as (second, _api):
+            told = await seat.hears.until(
+                lambda told: told["pid"] == second.pid and of(told, "a")["state"] == "Serving"
+            )
+            assert pids(told) == pids(before)
+            assert (await stream)[1].count("token_ids") == TOKENS
+
+
+async def _broken(agent: Coroutine[Any, Any, None]) -> None:
+    with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
+        await agent
 
 
 async def test_a_resident_that_was_being_worked_on_is_proven_again_and_not_restarted(seat: Seat) -> None:
@@ -118,10 +179,8 @@ async def test_a_resident_that_was_being_worked_on_is_proven_again_and_not_resta
             first.kill()
             await first.wait()
             await lost
-    async with seat.agent([resident("a")]) as (second, api):
-        told = await seat.hears.until(
-            lambda told: told["pid"] == second.pid and of(told, "a")["state"] == "Paused"
-        )
+    async with seat.next_agent([resident("a")]) as api:
+        told = await seat.told_by_next(a="Paused")
         assert pids(told) == pids(before)
         assert of(told, "a")["provenAt"] > of(before, "a")["provenAt"]
         assert of(told, "a")["restarts"] == 0
@@ -143,10 +202,8 @@ async def test_a_resident_that_was_draining_still_is_and_its_requests_end_well(s
             first.kill()
             await first.wait()
             await lost
-        async with seat.agent([resident("a", script=SLOW)]) as (second, api):
-            told = await seat.hears.until(
-                lambda told: told["pid"] == second.pid and of(told, "a")["state"] == "Draining"
-            )
+        async with seat.next_agent([resident("a", script=SLOW)]) as api:
+            told = await seat.told_by_next(a="Draining")
             assert (pids(told), of(told, "a")["inFlight"]) == (pids(before), 1)
             await api.script("a", tokenSeconds=0.0)  # and the rest comes at once
             assert (await api.order("drain", "a", seconds=30)).status == 200
@@ -160,10 +217,8 @@ async def test_an_engine_that_was_loading_goes_on_loading(seat: Seat) -> None:
         before = await seat.hears.until_states(a="Loading")
         first.kill()
         await first.wait()
-    async with seat.agent(loading) as (second, _api):
-        told = await seat.hears.until(
-            lambda told: told["pid"] == second.pid and of(told, "a")["state"] == "Paused"
-        )
+    async with seat.next_agent(loading):
+        told = await seat.told_by_next(a="Paused")
         assert pids(told) == pids(before)
 
 
@@ -178,10 +233,8 @@ async def test_an_engine_that_ended_meanwhile_is_started_again(seat: Seat) -> No
         first.kill()
         await first.wait()
     os.kill(pids(before)["a"], signal.SIGKILL)
-    async with seat.agent([resident("a")]) as (second, _api):
-        told = await seat.hears.until(
-            lambda told: told["pid"] == second.pid and of(told, "a")["state"] == "Paused"
-        )
+    async with seat.next_agent([resident("a")]):
+        told = await seat.told_by_next(a="Paused")
         assert pids(told) != pids(before)
 
 
@@ -192,8 +245,8 @@ async def test_an_engine_that_is_configured_otherwise_now_is_replaced_and_one_of
         before = pids(await seat.all_paused("a", "b"))
         first.kill()
         await first.wait()
-    async with seat.agent([resident("a", seed=3)]) as (second, _api):
-        await seat.hears.until(lambda told: told["pid"] == second.pid and of(told, "a")["state"] == "Paused")
+    async with seat.next_agent([resident("a", seed=3)]):
+        await seat.told_by_next(a="Paused")
         for pid in before.values():
             await asyncio.to_thread(await_death, pid)
 
@@ -207,11 +260,9 @@ async def test_a_second_agent_takes_over_and_the_first_ends_without_a_trace(seat
             started = asyncio.Event()
             stream = tasks.create_task(api.generate("a", tokens=TOKENS, started=started))
             await started.wait()
-            async with seat.agent(residents) as (second, _api):
+            async with seat.next_agent(residents):
                 assert await asyncio.wait_for(first.wait(), 20) == 3
-                told = await seat.hears.until(
-                    lambda told: told["pid"] == second.pid and of(told, "a")["state"] == "Serving"
-                )
+                told = await seat.told_by_next(a="Serving")
                 assert pids(told) == pids(before)
                 assert (await stream)[1].count("token_ids") == TOKENS
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,11 @@ class Client:
             return response.status, await response.json()
 
     async def metric(self, name: str) -> float:
+        """Read one of vLLM's metrics; the first of that name, or with its labels the one that has them."""
         async with self.session.get(self.served.control + "/metrics") as response:
             page = await response.text()
-        return next(
-            float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"vllm:{name}{{")
-        )
+        start = f"vllm:{name}" if name.endswith("}") else f"vllm:{name}{{"
+        return next(float(line.split()[-1]) for line in page.splitlines() if line.startswith(start))
 
     async def metric_becomes(self, name: str, value: float) -> None:
         async with asyncio.timeout(STOP_SECONDS):
@@ -141,29 +142,36 @@ def served(checkpoint: Path) -> Iterator[Served]:
     assert stop(made) == 0
 
 
+@asynccontextmanager
+async def client_of(served: Served) -> AsyncIterator[Client]:
+    """Speak to one engine process."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        yield Client(session, served)
+
+
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[Client]:
-    timeout = aiohttp.ClientTimeout(total=60)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        made = Client(session, served)
+    async with client_of(served) as made:
         yield made
         await made.order("/guard/open")
         await made.order("/guard/abort")
         if (await made.get("/is_sleeping"))["is_sleeping"]:
-            await made.order("/wake_up?tags=kv_cache")
+            await made.order("/wake_up")
         await made.order("/resume")
         await made.metric_becomes("num_requests_running", 0)
 
 
-@pytest.fixture
-def tools() -> Any:
+class Tools:
     """The helpers above, for tests that start processes of their own."""
 
-    class Tools:
-        command = staticmethod(command)
-        start = staticmethod(start)
-        stop = staticmethod(stop)
-        body = staticmethod(body)
-        events = staticmethod(events)
+    command = staticmethod(command)
+    start = staticmethod(start)
+    stop = staticmethod(stop)
+    body = staticmethod(body)
+    events = staticmethod(events)
+    client = staticmethod(client_of)
 
+
+@pytest.fixture(scope="session")
+def tools() -> type[Tools]:
     return Tools

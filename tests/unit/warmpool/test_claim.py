@@ -59,7 +59,7 @@ def seat(a: S = S.PAUSED, b: S = S.PAUSED, *, serving: str = "", held: Claim | N
 
 class TestNewClaim:
     def test_everything_follows_from_the_arguments(self) -> None:
-        errand = Errand(operation=Operation.SWITCH, policy=A, leaving=B)
+        errand = Errand(operation=Operation.SWITCH, policy=A, leaving=B, displace=(B, C))
         assert new_claim(errand, TERM, number=7, now=NOW, seconds=2.5) == Claim(
             id="ctl-1-5-7",
             policy=A,
@@ -69,6 +69,7 @@ class TestNewClaim:
             since=NOW,
             deadline=NOW + 2.5,
             leaving=B,
+            displace=(B, C),
         )
 
     def test_another_number_or_term_is_another_id(self) -> None:
@@ -103,6 +104,7 @@ def test_no_claim_is_neither_in_force_nor_orphaned() -> None:
 
 
 P, W, D, R, V = Operation.PROMOTE, Operation.SWITCH, Operation.DEMOTE, Operation.RECALL, Operation.PROVE
+K, U = Operation.PARK, Operation.UNPARK
 
 
 @pytest.mark.parametrize(
@@ -124,6 +126,17 @@ P, W, D, R, V = Operation.PROMOTE, Operation.SWITCH, Operation.DEMOTE, Operation
             seat(held=claim(D, epoch=6)), claim(R), "later term", id="no-recall-from-a-term-that-is-over"
         ),
         pytest.param(seat(held=claim(V)), claim(P), "Prove of a", id="a-promotion-waits-for-a-proof"),
+        pytest.param(seat(), claim(U), None, id="unparking"),
+        pytest.param(seat(held=claim(U)), claim(P), None, id="a-promotion-follows-an-unparking"),
+        pytest.param(seat(held=claim(K)), claim(P), None, id="and-a-parking"),
+        pytest.param(seat(held=claim(U, B)), claim(P), "Unpark of b", id="not-of-another"),
+        pytest.param(seat(held=claim(U)), claim(K), "Unpark of a", id="no-move-overtakes-another"),
+        pytest.param(seat(held=claim(U, epoch=6)), claim(P), "later term", id="nor-does-a-term-that-is-over"),
+        pytest.param(seat(serving="b"), claim(U), "serves b", id="unparking-beside-who-serves"),
+        pytest.param(seat(serving="a"), claim(K), "serves a", id="parking-of-who-serves"),
+        pytest.param(
+            replace(seat(), verdict=Verdict.SUSPECT), claim(U), "Suspect GPU", id="unparking-on-suspect"
+        ),
         pytest.param(seat(serving="b"), claim(P), "serves b", id="promotion-beside-another"),
         pytest.param(seat(serving="a"), claim(P), "serves a", id="promotion-of-what-serves"),
         pytest.param(seat(serving="b"), claim(R), "serves b", id="recall-beside-another"),
@@ -170,6 +183,8 @@ def test_refusal(given: Seat, asked: Claim, says: str | None) -> None:
         pytest.param(P, None, id="promote"),
         pytest.param(R, None, id="recall"),
         pytest.param(V, None, id="prove"),
+        pytest.param(K, None, id="park"),
+        pytest.param(U, None, id="unpark"),
         pytest.param(D, A, id="demote"),
         pytest.param(W, B, id="switch"),
     ],
@@ -238,6 +253,10 @@ def orphan(operation: Operation, *, deadline: float = OLD) -> Claim:
         pytest.param(seat(a=S.PAUSED, held=orphan(D)), None, None, id="demotion-done"),
         pytest.param(seat(a=S.PROVING, held=orphan(V)), None, None, id="proof-hangs"),
         pytest.param(seat(a=S.PAUSED, held=orphan(V)), None, None, id="proof-done"),
+        pytest.param(seat(a=S.UNPARKING, held=orphan(U)), None, None, id="unparking-hangs"),
+        pytest.param(seat(a=S.PAUSED, held=orphan(U)), None, None, id="unparking-done"),
+        pytest.param(seat(a=S.PARKED, held=orphan(K)), None, None, id="parking-done"),
+        pytest.param(seat(a=S.UNPARKING, held=orphan(P)), None, None, id="promotion-hangs-in-its-unparking"),
         pytest.param(
             replace(seat(a=S.SERVING, held=orphan(P)), verdict=Verdict.BAD),
             None,
@@ -274,6 +293,9 @@ def test_an_orphan_is_finished_or_taken_back(
         pytest.param(seat(a=S.SERVING, held=claim(P, epoch=6)), id="of-a-later-term"),
         pytest.param(seat(a=S.PROMOTING, held=orphan(P, deadline=LATE)), id="the-agent-is-still-promoting"),
         pytest.param(seat(a=S.PROVING, held=orphan(V, deadline=LATE)), id="the-agent-is-still-proving"),
+        pytest.param(seat(a=S.UNPARKING, held=orphan(U, deadline=LATE)), id="the-agent-is-still-unparking"),
+        pytest.param(seat(a=S.UNPARKING, held=orphan(P, deadline=LATE)), id="on-its-way-to-a-promotion"),
+        pytest.param(seat(a=S.PARKING, held=orphan(K, deadline=LATE)), id="the-agent-is-still-parking"),
     ],
 )
 def test_nothing_to_resolve(given: Seat) -> None:

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from warmpool.plan import Action, Limits, Plan, Resize, SeatAction, Switch, Wants, plan
+from warmpool.plan import (
+    Action,
+    Limits,
+    Park,
+    Plan,
+    Promote,
+    Resize,
+    SeatAction,
+    Switch,
+    Unpark,
+    Wants,
+    plan,
+)
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import ResidentState as S
 
@@ -94,12 +106,14 @@ def texts(given: Plan) -> list[str]:
     return [told(action) for action in given.actions]
 
 
-PROMOTE, SWITCH, DEMOTE, RECALL, PROVE = (
+PROMOTE, SWITCH, DEMOTE, RECALL, PROVE, PARK, UNPARK = (
     Operation.PROMOTE,
     Operation.SWITCH,
     Operation.DEMOTE,
     Operation.RECALL,
     Operation.PROVE,
+    Operation.PARK,
+    Operation.UNPARK,
 )
 
 
@@ -362,6 +376,101 @@ PROMOTE, SWITCH, DEMOTE, RECALL, PROVE = (
             ["Promote 1 a", "Promote 2 a"],
             id="its-own-kv-memory-is-no-hindrance",
         ),
+        # depths
+        pytest.param([seat("1", a=S.PARKED)], {A: 1}, ["Promote 1 a"], id="parked-is-promotable"),
+        pytest.param(
+            [seat("1", a=S.PARKED), seat("2", a=resident(A, proven_at=None), b=S.PAUSED, c=S.PAUSED)],
+            {A: 1},
+            ["Promote 2 a"],
+            id="paused-before-parked",
+        ),
+        pytest.param(
+            [seat("1", a=S.PARKED), seat("2", held=claim(DEMOTE, A), a=S.DRAINING)],
+            {A: 1},
+            ["Recall 2 a"],
+            id="recall-before-parked",
+        ),
+        pytest.param(
+            [seat("1", a=S.PAUSED, b=S.PARKED), seat("2", a=S.PAUSED, b=S.PAUSED)],
+            {A: 1, B: 1},
+            ["Promote 1 a", "Promote 2 b"],
+            id="as-many-from-paused-as-can-be",
+        ),
+        pytest.param(
+            [seat("1", a=S.PARKED, b=S.PAUSED), seat("2", b=S.PAUSED)],
+            {A: 1, B: 1},
+            ["Promote 1 a", "Promote 2 b"],
+            id="a-parked-one-of-the-first-comes-before-the-second",
+        ),
+        pytest.param(
+            [seat("1", a=S.PARKED, b=S.PAUSED)],
+            {A: 1, B: 1},
+            ["Promote 1 a"],
+            id="priority-comes-before-depth",
+        ),
+        pytest.param(
+            [seat("1", a=S.PAUSED, b=S.UNPARKING), seat("2", a=S.PAUSED, b=S.PAUSED)],
+            {A: 1},
+            ["Promote 1 a"],
+            id="beside-an-unparking-one",
+        ),
+        pytest.param([seat("1", a=S.UNPARKING)], {A: 1}, [], id="what-is-on-the-move-is-waited-for"),
+        pytest.param([seat("1", a=S.PARKING)], {A: 1}, [], id="whichever-way-it-goes"),
+        pytest.param(
+            [seat("1", held=claim(PROMOTE, A), a=S.PARKED), seat("2", a=S.PAUSED)],
+            {A: 1},
+            [],
+            id="a-promotion-from-host-memory-counts-from-the-claim",
+        ),
+        pytest.param(
+            [seat("1", held=claim(PROMOTE, A), a=S.UNPARKING), seat("2", a=S.PAUSED)],
+            {A: 1},
+            [],
+            id="and-while-it-is-unparked",
+        ),
+        pytest.param(
+            [seat("1", a=S.PARKED), seat("2", held=claim(UNPARK, A), a=S.UNPARKING, b=S.PAUSED)],
+            {A: 1},
+            ["Promote 2 a"],
+            id="an-unparking-is-overtaken",
+        ),
+        pytest.param(
+            [seat("1", a=S.PAUSED, b=S.PAUSED), seat("2", held=claim(UNPARK, A), a=S.UNPARKING)],
+            {A: 1},
+            ["Promote 1 a"],
+            id="but-a-paused-one-comes-first",
+        ),
+        pytest.param(
+            [seat("1", a=S.PARKED), seat("2", held=claim(PARK, A), a=S.PARKING)],
+            {A: 2},
+            ["Promote 1 a", "Promote 2 a"],
+            id="a-parking-last-of-all",
+        ),
+        pytest.param(
+            [seat("1", held=claim(UNPARK, B), a=S.PAUSED, b=S.UNPARKING)],
+            {A: 1},
+            [],
+            id="not-by-another",
+        ),
+        pytest.param(
+            [replace(seat("1", held=claim(UNPARK, A), a=S.UNPARKING), verdict=Verdict.BAD)],
+            {A: 1},
+            [],
+            id="not-on-a-sick-seat",
+        ),
+        pytest.param([seat("1", "a", a=S.UNPARKING)], {A: 1}, [], id="unparking-may-be-a-late-report"),
+        pytest.param(
+            [seat("1", "b", a=S.PARKED, b=S.SERVING), seat("2", "b", a=S.PAUSED, b=S.SERVING)],
+            {A: 1, B: 1},
+            ["Switch 2 b>a"],
+            id="switch-to-a-paused-one-first",
+        ),
+        pytest.param(
+            [seat("1", "b", a=S.PARKED, b=S.SERVING)],
+            {A: 1, B: 0},
+            ["Switch 1 b>a"],
+            id="switch-to-a-parked-one",
+        ),
         pytest.param(
             [
                 replace(seat("1", a=S.PAUSED), verdict=Verdict.SUSPECT),
@@ -607,8 +716,260 @@ class TestProofs:
         assert self.proofs(seat("1", a=stale), seat("2", a=stale), wanted={A: 1}) == []
         assert self.proofs(seat("1", a=stale), wanted={A: 0, B: 1}) == []
 
+    def test_one_whose_proof_has_just_failed_is_left_alone(self) -> None:
+        seats = [seat(n, a=resident(A, proven_at=None)) for n in "12"]
+        wants = Wants(serving={F: {}})
+        (proof,) = plan(wants, seats, self.LIMITS, NOW, left_alone={(SeatName("1"), A)}).actions
+        assert told(proof) == "Prove 2 a"
+
     def test_infinity_is_never(self) -> None:
         assert texts(planned([seat("1", a=resident(A, proven_at=0.0))], {}, limits=NEVER)) == []
+
+
+def waiting(policy: PolicyName) -> Resident:
+    return resident(policy, S.STARTING, waiting="no room", proven_at=None)
+
+
+class TestDepths:
+    """Who is unparked, and who makes room: `wants.warm`."""
+
+    @staticmethod
+    def moved(
+        *seats: Seat,
+        warm: Mapping[PolicyName, int],
+        serving: Mapping[PolicyName, int] | None = None,
+        limits: Limits = NEVER,
+        **context: Any,
+    ) -> list[str]:
+        """Render the moves of a plan: `Unpark 1 a<b,c`, `Park 1 b`."""
+        wants = Wants(serving={F: serving or {}}, warm={F: warm}, order=(A, B, C))
+        given = plan(wants, seats, limits, NOW, **context)
+        return [
+            told(action) + (f"<{','.join(action.displace)}" if isinstance(action, Unpark) else "")
+            for action in given.actions
+            if isinstance(action, Unpark | Park)
+        ]
+
+    @pytest.mark.parametrize(
+        ("seats", "warm", "expected"),
+        [
+            pytest.param([seat("1", a=S.PARKED)], {A: 1}, ["Unpark 1 a<"], id="what-lacks-is-unparked"),
+            pytest.param([seat("1", a=S.PARKED)], {A: 0}, [], id="nobody-lacks"),
+            pytest.param([seat("1", a=S.PARKED)], {}, [], id="no-opinion-moves-nothing"),
+            pytest.param([seat("1", a=S.PAUSED), seat("2", a=S.PARKED)], {A: 1}, [], id="enough-is-paused"),
+            pytest.param([seat("1", a=S.PAUSED)], {A: 0}, [], id="nobody-is-parked-for-nobody"),
+            # who makes room
+            pytest.param(
+                [seat("1", a=S.PARKED, b=S.PAUSED, c=S.PAUSED)],
+                {A: 1, B: 0, C: 0},
+                ["Unpark 1 a<c,b"],
+                id="the-least-important-makes-room-first",
+            ),
+            pytest.param(
+                [seat("1", a=S.PARKED, b=S.PAUSED, c=S.PAUSED)],
+                {A: 1, B: 0, C: 1},
+                ["Unpark 1 a<b"],
+                id="nobody-who-is-wanted-there",
+            ),
+            pytest.param(
+                [seat("1", a=S.PARKED, b=S.PAUSED, c=S.PAUSED)],
+                {A: 1, C: 1},
+                ["Unpark 1 a<"],
+                id="nobody-without-an-opinion",
+            ),
+            pytest.param(
+                [seat("1", a=S.PARKED, b=S.PAUSED), seat("2", a=S.PARKED, c=S.PAUSED)],
+                {A: 1, B: 1, C: 0},
+                ["Unpark 2 a<c"],
+                id="where-room-can-be-made",
+            ),
+            pytest.param(
+                [seat("1", a=S.PARKED, b=S.PAUSED), *(seat(n, a=S.PARKED, b=S.PAUSED) for n in "2345")],
+                {A: 3, B: 4},
+                ["Unpark 1 a<b", "Unpark 2 a<"],
+                id="each-that-can-be-missed-once",
+            ),
+            pytest.param(
+                [seat("1", a=S.PARKED, b=S.PARKED), seat("2", c=S.PARKED), *map(seat, "34")],
+                {A: 1, B: 1, C: 1},
+                ["Unpark 1 a<"],
+                id="a-seat-once-and-half-of-them",
+            ),
+            # where
+            pytest.param(
+                [seat("1", a=S.PARKED, b=S.PAUSED), seat("2", a=S.PARKED)],
+                {A: 1},
+                ["Unpark 2 a<"],
+                id="where-the-fewest-are-in-the-way",
+            ),
+            pytest.param(
+                [
+                    replace(seat("1", a=S.PAUSED), node="x"),
+                    replace(seat("2", a=S.PARKED), node="x"),
+                    replace(seat("3", a=S.PARKED), node="y"),
+                ],
+                {A: 2},
+                ["Unpark 3 a<"],
+                id="on-a-node-without-one",
+            ),
+            pytest.param([seat("1", a=S.PARKED, b=S.LOADING)], {A: 1}, [], id="not-while-the-seat-starts"),
+            pytest.param([seat("1", a=S.PARKED, b=S.UNPARKING)], {A: 1}, [], id="not-beside-another-move"),
+            pytest.param([seat("1", "b", a=S.PARKED, b=S.SERVING)], {A: 1}, [], id="not-on-a-serving-seat"),
+            pytest.param(
+                [replace(seat("1", a=S.PARKED), verdict=Verdict.SUSPECT)], {A: 1}, [], id="not-on-a-sick-seat"
+            ),
+            pytest.param(
+                [seat("1", a=S.PARKED, b=waiting(B))], {A: 1}, ["Unpark 1 a<"], id="beside-one-that-waits"
+            ),
+            # who counts
+            pytest.param(
+                [seat("1", a=S.UNPARKING), seat("2", a=S.PARKED)], {A: 1}, [], id="what-is-on-its-way-counts"
+            ),
+            pytest.param(
+                [seat("1", held=claim(UNPARK, A), a=S.PARKED), seat("2", a=S.PARKED)],
+                {A: 1},
+                [],
+                id="from-its-claim-on",
+            ),
+            pytest.param(
+                [seat("1", held=claim(PROVE, A), a=S.PROVING), seat("2", a=S.PARKED)],
+                {A: 1},
+                [],
+                id="what-is-being-proven-counts",
+            ),
+            pytest.param(
+                [replace(seat("1", "b", a=S.PAUSED, b=S.SERVING), lent=True), seat("2", a=S.PARKED)],
+                {A: 1},
+                [],
+                id="on-a-lent-seat-too",
+            ),
+            pytest.param(
+                [seat("1", "b", a=S.PAUSED, b=S.SERVING), seat("2", a=S.PARKED)],
+                {A: 1},
+                ["Unpark 2 a<"],
+                id="not-behind-who-owns-the-seat",
+            ),
+            pytest.param(
+                [
+                    seat("1", held=replace(claim(UNPARK, B), displace=(A,)), a=S.PAUSED, b=S.UNPARKING),
+                    *(seat(n, a=S.PARKED) for n in "234"),
+                ],
+                {A: 1},
+                ["Unpark 2 a<"],
+                id="not-what-may-be-parked-this-moment",
+            ),
+            pytest.param(
+                [
+                    seat("1", held=replace(claim(UNPARK, B), displace=(A,)), a=S.PAUSED, b=S.UNPARKING),
+                    seat("2", a=S.PAUSED, c=S.PARKED),
+                    *(seat(n, a=S.PARKED) for n in "34"),
+                ],
+                {A: 1, B: 1, C: 1},
+                ["Unpark 2 c<"],
+                id="nor-is-it-given-away-twice",
+            ),
+            # room for who can't start
+            pytest.param(
+                [seat("1", a=waiting(A), b=S.PAUSED, c=S.PAUSED)],
+                {A: 1, B: 1, C: 0},
+                ["Park 1 c"],
+                id="room-to-start-in",
+            ),
+            pytest.param(
+                [seat("1", a=waiting(A), b=S.PAUSED)],
+                {A: 0, B: 0},
+                [],
+                id="not-for-who-lacks-nothing",
+            ),
+            pytest.param(
+                [seat("1", a=waiting(A), b=S.PAUSED)], {A: 1, B: 1}, [], id="not-by-who-is-wanted-there"
+            ),
+            pytest.param(
+                [seat("1", a=waiting(A), b=S.PAUSED), seat("2", a=S.PARKED), seat("3", b=S.PAUSED)],
+                {A: 1, B: 0},
+                ["Unpark 2 a<"],
+                id="unparking-is-quicker",
+            ),
+            pytest.param(
+                [seat("1", a=waiting(A), b=S.PAUSED), seat("2", a=S.LOADING, b=S.PAUSED), *map(seat, "34")],
+                {A: 1, B: 0},
+                [],
+                id="not-while-another-starts",
+            ),
+            pytest.param(
+                [
+                    seat("1", held=claim(PARK, B), a=waiting(A), b=S.PARKING),
+                    *(seat(n, a=waiting(A), b=S.PAUSED) for n in "2345"),
+                ],
+                {A: 1, B: 0},
+                [],
+                id="one-at-a-time",
+            ),
+        ],
+    )
+    def test_moves(self, seats: list[Seat], warm: dict[PolicyName, int], expected: list[str]) -> None:
+        assert self.moved(*seats, warm=warm) == expected
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            pytest.param(seat("2"), id="a-want-that-nobody-can-fill"),
+            pytest.param(seat("2", b=S.PAUSED), id="a-promotion-that-is-planned"),
+            pytest.param(seat("2", held=claim(PROMOTE, B), b=S.PROMOTING), id="one-that-is-under-way"),
+        ],
+    )
+    def test_wait_for_promotions(self, other: Seat) -> None:
+        sleeper = seat("1", a=S.PARKED)
+        assert self.moved(sleeper, other, warm={A: 1}, serving={B: 1}) == []
+        assert self.moved(sleeper, seat("2", "b", b=S.SERVING), warm={A: 1}, serving={B: 1}) == [
+            "Unpark 1 a<"
+        ]
+
+    def test_the_most_important_lack_first(self) -> None:
+        sleepers = [seat(n, a=S.PARKED, b=S.PARKED) for n in "1234"]
+        assert self.moved(*sleepers, warm={B: 2, A: 1}) == ["Unpark 1 a<", "Unpark 2 b<"]
+
+    def test_those_under_way_use_up_the_limit(self) -> None:
+        sleepers = [seat(str(n), a=S.PARKED) for n in range(9)]
+        under_way = seat("x", held=claim(UNPARK, B), b=S.UNPARKING)
+        limits = replace(NEVER, max_moves=3)
+        assert len(self.moved(*sleepers, under_way, warm={A: 9}, limits=limits)) == 2
+
+    def test_what_has_just_failed_is_left_alone(self) -> None:
+        sleepers = [seat(n, a=S.PARKED) for n in "12"]
+        failed = {(SeatName("1"), A)}
+        assert self.moved(*sleepers, warm={A: 1}, left_alone=failed) == ["Unpark 2 a<"]
+        assert self.moved(*sleepers, warm={A: 2}, left_alone=failed) == ["Unpark 2 a<"]
+
+    def test_a_seat_that_was_just_settled_is_left_alone(self) -> None:
+        settled = {SeatName("1"): NOW - 1}
+        assert self.moved(seat("1", a=S.PARKED), warm={A: 1}, settled=settled) == []
+
+    def test_a_promotion_may_displace_anybody_and_first_who_can_be_missed(self) -> None:
+        seats = [seat("1", a=S.PARKED, b=S.PAUSED, c=S.PAUSED, d=S.PARKED), seat("2", b=S.PAUSED)]
+        wants = Wants(serving={F: {A: 1}}, warm={F: {B: 1, C: 1}}, order=(A, B, C))
+        (promotion,) = plan(wants, seats, NEVER, NOW).actions
+        assert isinstance(promotion, Promote)
+        assert promotion.displace == (B, C)
+
+    def test_a_switch_may_park_who_leaves(self) -> None:
+        (switch,) = planned([seat("1", "b", a=S.PARKED, b=S.SERVING)], {A: 1, B: 0}).actions
+        assert isinstance(switch, Switch)
+        assert switch.displace == (B,)
+
+    def test_only_paused_residents_are_proven(self) -> None:
+        asleep = seat("1", a=resident(A, S.PARKED, proven_at=None), b=resident(B, proven_at=NOW - 500))
+        assert texts(planned([asleep], {}, limits=Limits())) == ["Prove 1 b"]
+        assert texts(planned([seat("1", a=resident(A, S.PARKED, proven_at=None))], {}, limits=Limits())) == []
+
+    def test_one_that_waits_for_room_keeps_no_neighbour_from_its_proof(self) -> None:
+        seats = [seat("1", a=resident(A, proven_at=None), b=waiting(B))]
+        assert texts(planned(seats, {}, limits=Limits())) == ["Prove 1 a"]
+
+    def test_a_seat_on_the_move_is_not_useless(self) -> None:
+        moving = replace(seat("1", a=S.UNPARKING), verdict=Verdict.BAD)
+        warm = seat("2", a=S.PAUSED)
+        assert texts(planned([moving, warm], {A: 0})) == []
 
 
 class TestResize:

@@ -55,13 +55,17 @@ V = SeatValue
         pytest.param(seat(S.WARMING), V.STARTING, id="warming"),
         pytest.param(seat(S.PROVING), V.STARTING, id="first-proof"),
         pytest.param(seat(S.UNPARKING), V.STARTING, id="unparking"),
+        pytest.param(seat(S.PARKING), V.STARTING, id="parking"),
+        pytest.param(seat(S.PARKING, S.PAUSED), V.SPARE, id="parking-beside-a-paused-one"),
+        pytest.param(seat(S.PARKED, operation=O.UNPARK), V.SPARE, id="claimed-for-unparking"),
+        pytest.param(seat(S.UNPARKING, operation=O.PROMOTE), V.PROMOTING, id="promoted-from-host-memory"),
         pytest.param(seat(S.FAILED), V.STARTING, id="failed-and-restarted-by-its-agent"),
         pytest.param(seat(S.PAUSED), V.SPARE, id="paused"),
         pytest.param(seat(S.PAUSED, S.WARMING), V.SPARE, id="the-first-of-two-is-promotable"),
         pytest.param(seat(S.PAUSED, S.FAILED), V.SPARE, id="one-of-two-failed"),
         pytest.param(seat(S.PROVING, operation=O.PROVE), V.SPARE, id="a-spare-under-proof-stays-spare"),
         pytest.param(seat(S.PROVING, S.PAUSED, operation=O.PROVE), V.SPARE, id="shared-spare-under-proof"),
-        pytest.param(seat(S.PARKED), V.HELD, id="parked-alone"),
+        pytest.param(seat(S.PARKED), V.SPARE, id="parked-alone"),
         pytest.param(seat(S.QUARANTINED), V.HELD, id="quarantined"),
         pytest.param(seat(S.TERMINATING), V.HELD, id="engine-stopped-for-good"),
         pytest.param(seat(S.QUARANTINED, S.STARTING), V.STARTING, id="one-is-still-coming"),
@@ -103,6 +107,11 @@ def test_what_serves_is_deleted_last_and_what_is_useless_first() -> None:
     assert (
         DELETION_COST[V.SPARE] < DELETION_COST[V.LENT] < DELETION_COST[V.DRAINING] < DELETION_COST[V.SERVING]
     )
+
+
+def test_a_parked_resident_is_promotable_and_one_on_the_move_is_not() -> None:
+    states = (S.PARKED, S.PARKING, S.UNPARKING)
+    assert [seat(state).promotable(A) for state in states] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpool.errors import BadOrder
+from warmpool.expectations import Answer, Ownership, Recording, Statement
 from warmpool.seats import (
     Claim,
     FleetName,
@@ -22,14 +23,21 @@ from warmpool.seats import (
     Verdict,
     seat_value,
 )
-from warmpool.states import ResidentState
+from warmpool.states import Depth, ResidentState
+from warmpool.tiers import Budget
 from warmpool.wire import (
+    budget_from_json,
+    budget_to_json,
     claim_from_json,
     claim_to_json,
+    recording_from_json,
+    recording_to_json,
     resident_from_json,
     resident_to_json,
     seat_from_json,
     seat_to_json,
+    statement_from_json,
+    statement_to_json,
 )
 
 times = st.floats(min_value=0, max_value=1e11, allow_nan=False)
@@ -46,8 +54,11 @@ residents = st.builds(
     in_flight=counts,
     restarts=counts,
     failure=st.text(max_size=20),
+    waiting=st.text(max_size=20),
     pid=st.none() | counts,
     memory_bytes=st.none() | counts,
+    parked_bytes=st.none() | counts,
+    wake_seconds=st.dictionaries(st.sampled_from(Depth), times),
     phases=st.dictionaries(st.text(max_size=8), times, max_size=3),
 )
 claims = st.builds(
@@ -60,6 +71,7 @@ claims = st.builds(
     since=times,
     deadline=times,
     leaving=st.none() | policies,
+    displace=st.none() | st.lists(policies, max_size=3).map(tuple),
 )
 seats = st.builds(
     Seat,
@@ -81,7 +93,39 @@ seats = st.builds(
     created_at=times,
     template=st.text(max_size=8),
     agent=st.text(max_size=8),
+    memory=st.none() | st.deferred(lambda: budgets),
 )
+budgets = st.builds(
+    Budget,
+    device_bytes=st.none() | counts,
+    paused_bytes=counts,
+    largest_compute_bytes=counts,
+    reserve_bytes=counts,
+    host_bytes=counts,
+    parked_bytes=counts,
+    verified=st.booleans(),
+)
+ownerships = st.builds(
+    Ownership,
+    weights_digest=st.text(max_size=8),
+    engine_version=st.text(max_size=8),
+    dtype=st.text(max_size=8),
+    tensor_parallel_size=st.integers(0, 64),
+)
+answers = st.builds(
+    Answer,
+    prompt=st.text(max_size=8),
+    tokens=st.lists(counts, min_size=1, max_size=3).map(tuple),
+    logprobs=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
+)
+said = st.lists(answers, min_size=1, max_size=3).map(tuple)
+recordings = st.builds(
+    Recording,
+    ownership=ownerships,
+    answers=said,
+    witnesses=st.frozensets(st.text(max_size=8), max_size=3),
+)
+statements = st.builds(Statement, uid=st.text(max_size=8), ownership=ownerships, answers=said)
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -103,6 +147,29 @@ def test_claims_survive(claim: Claim) -> None:
     assert claim_from_json(through_text(claim_to_json(claim))) == claim
 
 
+@given(budgets)
+def test_budgets_survive_and_say_what_is_left(budget: Budget) -> None:
+    data = through_text(budget_to_json(budget))
+    assert budget_from_json(data) == budget
+    assert data["freeBytes"] == budget.free_bytes
+
+
+@given(recordings)
+def test_recordings_survive(recording: Recording) -> None:
+    assert recording_from_json(through_text(recording_to_json(recording))) == recording
+
+
+@given(statements)
+def test_statements_survive(statement: Statement) -> None:
+    assert statement_from_json(through_text(statement_to_json(statement))) == statement
+
+
+@pytest.mark.parametrize("broken", [{"answers": []}, {"answers": [{"prompt": "p", "tokens": []}]}])
+def test_a_recording_that_expects_nothing_is_none(broken: dict[str, Any]) -> None:
+    with pytest.raises(BadOrder, match="at least one"):
+        recording_from_json({"witnesses": ["u"]} | broken)
+
+
 @given(seats)
 def test_seats_survive_and_carry_their_value(seat: Seat) -> None:
     data = through_text(seat_to_json(seat))
@@ -121,10 +188,15 @@ CLAIM = {
     "deadline": 2.0,
 }
 SEAT = {"name": "s", "uid": "u", "version": "1", "fleet": "f"}
+BUDGET = {"deviceBytes": 9, "pausedBytes": 1, "largestComputeBytes": 2, "reserveBytes": 3}
+ANSWERS = [{"prompt": "p", "tokens": [1]}]
 READERS: list[tuple[str, Callable[[Any], object], dict[str, Any]]] = [
     ("resident", resident_from_json, RESIDENT),
     ("claim", claim_from_json, CLAIM),
     ("seat", seat_from_json, SEAT),
+    ("budget", budget_from_json, BUDGET),
+    ("recording", recording_from_json, {"answers": ANSWERS, "witnesses": ["u"]}),
+    ("statement", statement_from_json, {"answers": ANSWERS, "uid": "u"}),
 ]
 by_reader = pytest.mark.parametrize(
     ("kind", "read", "least"), [pytest.param(*row, id=row[0]) for row in READERS]
@@ -151,7 +223,7 @@ def test_anything_else_is_a_bad_order_and_no_other_error(
     kind: str, read: Callable[[Any], object], least: dict[str, Any], data: st.DataObject
 ) -> None:
     keys = st.sampled_from(
-        [*least, "phases", "residents", "serving", "claim", "gpus", "inFlight", "provenAt"]
+        [*least, "phases", "residents", "serving", "claim", "gpus", "inFlight", "provenAt", "ownership"]
     )
     broken = data.draw(anything | st.dictionaries(keys, anything).map(lambda part: {**least, **part}))
     with suppress(BadOrder):
@@ -179,13 +251,16 @@ def test_anything_else_is_a_bad_order_and_no_other_error(
         pytest.param(seat_from_json, SEAT | {"serving": {"a": True}}, id="serving-is-a-mapping"),
         pytest.param(seat_from_json, SEAT | {"residents": [{}]}, id="a-resident-is-broken"),
         pytest.param(seat_from_json, SEAT | {"verdict": "Fine"}, id="unknown-verdict"),
+        pytest.param(budget_from_json, BUDGET | {"deviceBytes": "9"}, id="memory-is-text"),
+        pytest.param(recording_from_json, {"answers": [[1]], "witnesses": []}, id="answer-is-a-list"),
+        pytest.param(statement_from_json, {"answers": ANSWERS, "uid": 1}, id="uid-is-a-number"),
         pytest.param(seat_from_json, None, id="null"),
         pytest.param(claim_from_json, [], id="a-list"),
         pytest.param(resident_from_json, "Paused", id="text"),
     ],
 )
 def test_malformed(read: Callable[[Any], object], data: object) -> None:
-    with pytest.raises(BadOrder, match=r"^not a (resident|claim|seat)"):
+    with pytest.raises(BadOrder, match=r"^not a (resident|claim|seat|budget|recording|statement)"):
         read(data)
 
 

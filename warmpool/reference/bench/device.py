@@ -19,6 +19,14 @@ def used_bytes() -> int:
     return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
+def used_mebibytes() -> float | None:
+    """The same in MiB; None where there is no device to ask, or no package to ask with."""
+    try:
+        return used_bytes() / 2**20
+    except Exception:  # noqa: BLE001 (no package, no driver: there is no device to ask)
+        return None
+
+
 def card() -> dict[str, str]:
     """The card, the driver and the versions of what computes."""
     nvml, handle = _handle()

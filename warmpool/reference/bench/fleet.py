@@ -25,15 +25,22 @@ from warmpool.reference.options import ModelOptions
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 ORDER_SECONDS = 30.0
+MOVE_SECONDS = 300.0
+"""For weights on their way; page-locking memory for them takes long on some machines."""
 _POLL_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A streamed answer: its tokens, and when the first of them came, on `time.perf_counter`'s clock."""
+    """A streamed answer: its tokens, and when each of them came, on `time.perf_counter`'s clock."""
 
     tokens: list[int]
-    first_at: float
+    at: list[float]
+
+    @property
+    def first_at(self) -> float:
+        """When the first token came."""
+        return self.at[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +63,21 @@ class Resident:
     process: psutil.Process
     session: aiohttp.ClientSession
 
-    async def pause(self) -> None:
-        """Pause it and have its KV memory given back."""
-        await self.engine.pause(KvWhenPaused.RELEASE, deadline=Deadline.after(ORDER_SECONDS))
+    async def pause(self, kv: KvWhenPaused = KvWhenPaused.RELEASE) -> None:
+        """Pause it, and unless told otherwise have its KV memory given back."""
+        await self.engine.pause(kv, deadline=Deadline.after(ORDER_SECONDS))
 
     async def resume(self) -> None:
         """Have it take its KV memory, and resume it."""
         await self.engine.resume(KvWhenPaused.RELEASE, deadline=Deadline.after(ORDER_SECONDS))
+
+    async def park(self) -> None:
+        """Have its weights moved to host memory."""
+        await self.engine.park(deadline=Deadline.after(MOVE_SECONDS))
+
+    async def unpark(self) -> None:
+        """Have its weights brought back."""
+        await self.engine.unpark(deadline=Deadline.after(MOVE_SECONDS))
 
     async def answer(self, prompt: Sequence[int], tokens: int) -> Answer:
         """Ask it through its public port, and read the whole stream."""
@@ -75,16 +90,16 @@ class Resident:
             "stream": True,
             "return_token_ids": True,
         }
-        answered: list[int] = []
-        first_at = 0.0
+        answer = Answer([], [])
         async with self.session.post(f"{self.public}/v1/completions", json=body) as response:
             response.raise_for_status()
             async for line in response.content:
                 data = line.decode().strip().removeprefix("data: ")
                 if data and data != "[DONE]":
-                    answered += json.loads(data)["choices"][0]["token_ids"]
-                    first_at = first_at or time.perf_counter()
-        return Answer(answered, first_at)
+                    came = json.loads(data)["choices"][0]["token_ids"]
+                    answer.tokens.extend(came)
+                    answer.at.extend([time.perf_counter()] * len(came))
+        return answer
 
     async def until_whole(self) -> None:
         """Wait until the background has taken all of its KV memory."""

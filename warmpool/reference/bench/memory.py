@@ -18,6 +18,7 @@ import typer
 from warmpool.reference.arena import MappedArena
 from warmpool.reference.bench.device import used_bytes
 from warmpool.reference.bench.limits import copied_in
+from warmpool.reference.driver import CudaDriver
 from warmpool.reference.vmm import CudaMapper, FixedRange, ignore_growth
 
 _MEBIBYTE = 1 << 20
@@ -75,7 +76,7 @@ class Rounds:
 def measure_mapped(nbytes: int, chunk_bytes: int, rounds: Rounds) -> Taking:
     """Map and unmap."""
     device = torch.device("cuda", torch.cuda.current_device())
-    memory = FixedRange(CudaMapper(device.index or 0), nbytes, chunk_bytes=chunk_bytes)
+    memory = FixedRange(CudaMapper(CudaDriver(device.index or 0)), nbytes, chunk_bytes=chunk_bytes)
     clock = _Clock({})
 
     def take() -> None:

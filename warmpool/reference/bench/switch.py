@@ -10,44 +10,29 @@ memory are no other's right answer.
 
 import asyncio
 import json
-import math
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from warmpool.engines.deadline import Deadline
-from warmpool.reference.bench.device import card, used_bytes
+from warmpool.reference.bench.device import card, used_mebibytes
+from warmpool.reference.bench.figures import nearest_rank
 from warmpool.reference.bench.fleet import ORDER_SECONDS, Resident, fleet
-from warmpool.reference.checkpoints import SHAPES, make_checkpoint
-from warmpool.reference.expect import answers
+from warmpool.reference.bench.questions import SEQUENCES, Question, length_for, questions
+from warmpool.reference.checkpoints import make_checkpoint
 from warmpool.reference.options import ModelOptions
 
 TARGET_MILLISECONDS = 100.0
-_ANSWER_TOKENS = 4
-_PROMPTS = 4
-_CANDIDATES = 8
-_SEQUENCES = 32
-_BLOCK = 64
 _GROWTH_MEBIBYTES = 64
 """More growth of used memory than this from the first to the last switch counts as a leak."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A prompt and what a sound engine answers."""
-
-    prompt: list[int]
-    answer: list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,25 +58,6 @@ class Switch:
     whole: float
     right: bool
     device_mebibytes: float | None
-
-
-def questions(options: ModelOptions, engines: int, prompt_tokens: int, seed: int) -> list[list[Question]]:
-    """Prompts for each engine, with answers that rounding can't change, computed in a process that ends with its memory."""
-    choose = random.Random(seed)
-    prompts = [
-        [256, *(choose.randrange(32, 127) for _ in range(prompt_tokens - 1))]
-        for _ in range(engines * _CANDIDATES)
-    ]
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        answered = pool.submit(answers, options, prompts, _ANSWER_TOKENS).result()
-    known = [Question(prompt, answer) for prompt, answer in zip(prompts, answered, strict=True)]
-    sets = [
-        [entry for entry in known[start : start + _CANDIDATES] if entry.answer][:_PROMPTS]
-        for start in range(0, len(known), _CANDIDATES)
-    ]
-    if not all(sets):
-        raise ValueError("an engine has no prompt whose answer rounding leaves alone; choose another seed")
-    return sets
 
 
 async def switch(old: Resident, new: Resident, question: Question) -> Switch:
@@ -120,7 +86,7 @@ async def switch(old: Resident, new: Resident, question: Question) -> Switch:
         total=(times[-1] - times[0]) * 1e3,
         whole=(whole - times[0]) * 1e3,
         right=answer.tokens == question.answer,
-        device_mebibytes=_device_mebibytes(),
+        device_mebibytes=used_mebibytes(),
     )
 
 
@@ -156,7 +122,7 @@ class _Memory:
 
     @classmethod
     def of(cls, residents: Sequence[Resident]) -> "_Memory":
-        return cls(_device_mebibytes(), [entry.process.memory_info().rss / 2**20 for entry in residents])
+        return cls(used_mebibytes(), [entry.process.memory_info().rss / 2**20 for entry in residents])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,25 +148,13 @@ class Outcome:
         )
 
 
-def _device_mebibytes() -> float | None:
-    try:
-        return used_bytes() / 2**20
-    except Exception:  # noqa: BLE001 (no package, no driver: there is no device to ask)
-        return None
-
-
-def _at(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
 def _show(outcome: Outcome) -> None:
     typer.echo("milliseconds       p50      p99      max  p99/p50")
     for name in ("drain", "release", "take", "first", "total", "whole"):
         values = [getattr(entry, name) for entry in outcome.switches]
-        middle, high = statistics.median(values), _at(values, 0.99)
+        middle, high = statistics.median(values), nearest_rank(values, 0.99)
         typer.echo(f"{name:12s} {middle:9.1f} {high:8.1f} {max(values):8.1f} {high / middle:8.2f}")
-    high = _at([entry.total for entry in outcome.switches], 0.99)
+    high = nearest_rank([entry.total for entry in outcome.switches], 0.99)
     met = "met" if high <= TARGET_MILLISECONDS else "missed"
     typer.echo(f"order to first token, p99 at most {TARGET_MILLISECONDS:.0f} ms: {met} with {high:.1f} ms")
     typer.echo(f"switches with a wrong token: {outcome.wrong} of {len(outcome.switches)}")
@@ -231,19 +185,16 @@ def main(  # noqa: PLR0913 (one parameter per command-line option)
     seed: Annotated[int, typer.Option(help="Prompts and the order of switches follow from it.")] = 1,
 ) -> None:
     """Print the steps' times, whether all tokens were right, and memory before and after."""
-    config = SHAPES[shape]
-    per_token = config.layers * 2 * config.kv_heads * config.head_dim * (4 if device == "cpu" else 2)
-    length = int(gigabytes * 1e9 / per_token / _SEQUENCES) // _BLOCK * _BLOCK
+    length, kv_bytes = length_for(shape, gigabytes, device)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         directory = checkpoint or make_checkpoint(Path(scratch) / shape, shape, seed=1, shards=8)
         options = ModelOptions(
-            checkpoint=directory, device=device, max_num_seqs=_SEQUENCES, max_model_len=length
+            checkpoint=directory, device=device, max_num_seqs=SEQUENCES, max_model_len=length
         )
         asked = questions(replace(options, max_model_len=2), engines, prompt_tokens, seed)
         typer.echo(
-            f"{engines} engines, {_SEQUENCES} sequences of {length} tokens:"
-            f" {_SEQUENCES * length * per_token / 1e9:.2f} GB of KV memory each"
+            f"{engines} engines, {SEQUENCES} sequences of {length} tokens: {kv_bytes / 1e9:.2f} GB of KV memory each"
         )
         outcome = asyncio.run(run(replace(options, kv_memory=kv_memory), asked, switches, seed, out))
     described = {"machine": card() if device != "cpu" else {}, **asdict(outcome)}

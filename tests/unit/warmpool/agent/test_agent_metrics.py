@@ -6,22 +6,35 @@ from types import MappingProxyType
 
 import pytest
 
-from warmpool.agent import life, operations
+from warmpool.agent import operations, starting
 from warmpool.agent.board import Board
 from warmpool.agent.config import AgentConfig
+from warmpool.agent.equipment import Equipment
 from warmpool.agent.metrics import FAMILIES, ORDER_PHASES, OTHER, START_PHASES, AgentMetrics
 from warmpool.agent.orders import OrderKind, Result
+from warmpool.engines.capabilities import Change, Verdict
 from warmpool.metric_families import Kind
-from warmpool.states import ResidentState
+from warmpool.states import Depth, ResidentState
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> Board:
+def equipment(tmp_path: Path) -> Equipment:
     proof = {"prompts": [{"prompt": "x", "tokens": [1]}]}
     command = ["engine", "{port}", "{controlPort}"]
     residents = [{"policy": each, "model": each, "command": command, "proof": proof} for each in ("a", "b")]
     raw = {"seat": "seat-7", "fleet": "f", "uid": "u", "logDirectory": str(tmp_path), "residents": residents}
-    return Board(AgentConfig.model_validate(raw))
+    memory = {"deviceMiB": 100, "hostMiB": 7}
+    return Equipment.of(AgentConfig.model_validate(raw | {"memory": memory}), None)
+
+
+@pytest.fixture
+def board(equipment: Equipment) -> Board:
+    return equipment.board
+
+
+@pytest.fixture
+def metrics(equipment: Equipment) -> AgentMetrics:
+    return AgentMetrics(equipment.board, equipment.room)
 
 
 def read(metrics: AgentMetrics, name: str, **labels: str) -> float | None:
@@ -31,12 +44,16 @@ def read(metrics: AgentMetrics, name: str, **labels: str) -> float | None:
 def fill(board: Board) -> None:
     for record in board.records:
         record.memory_bytes, record.kv_bytes, record.proven_at = 700, 200, 12.5
+        record.held[Depth.PARKED] = 300
+        record.wakes.note(Depth.PARKED, 2.5)
         record.phases = MappingProxyType({"spawn": 0.5, "warmup": 2.0})
 
 
-def test_all_declared_families_are_exposed_as_declared_with_bounded_labels(board: Board) -> None:
+def test_all_declared_families_are_exposed_as_declared_with_bounded_labels(
+    board: Board, metrics: AgentMetrics
+) -> None:
     fill(board)
-    metrics = AgentMetrics(board)
+    metrics.judged("a", Change.PARK, Verdict.VERIFIED)
     metrics.done(OrderKind.RESUME, Result(policy="a", state=ResidentState.SERVING, phases={"canary": 0.1}))
     metrics.not_done(OrderKind.PAUSE, "Busy")
     families = {family.stem: family for family in FAMILIES}
@@ -54,12 +71,11 @@ def test_all_declared_families_are_exposed_as_declared_with_bounded_labels(board
 @pytest.mark.parametrize(
     "outcome", ["Done", "Busy", "StaleEpoch", "WrongState", "EngineFailed", "DeadlineExceeded"]
 )
-def test_orders_are_zero_before_the_first(board: Board, kind: OrderKind, outcome: str) -> None:
-    assert read(AgentMetrics(board), "orders_total", kind=kind, outcome=outcome) == 0.0
+def test_orders_are_zero_before_the_first(metrics: AgentMetrics, kind: OrderKind, outcome: str) -> None:
+    assert read(metrics, "orders_total", kind=kind, outcome=outcome) == 0.0
 
 
-def test_what_is_unknown_is_absent(board: Board) -> None:
-    metrics = AgentMetrics(board)
+def test_what_is_unknown_is_absent(board: Board, metrics: AgentMetrics) -> None:
     for name in ("resident_memory_bytes", "resident_kv_bytes", "resident_proven_timestamp_seconds"):
         assert read(metrics, name, policy="a") is None
     fill(board)
@@ -69,8 +85,7 @@ def test_what_is_unknown_is_absent(board: Board) -> None:
     assert read(metrics, "resident_kv_bytes", policy="a") == 0.0
 
 
-def test_steps_that_an_engine_made_up_add_up_under_one_name(board: Board) -> None:
-    metrics = AgentMetrics(board)
+def test_steps_that_an_engine_made_up_add_up_under_one_name(board: Board, metrics: AgentMetrics) -> None:
     board.record("a").phases = MappingProxyType(
         {"load": 1.0, "graph capture 17": 2.0, "graph capture 18": 3.0}
     )
@@ -83,7 +98,7 @@ def test_steps_that_an_engine_made_up_add_up_under_one_name(board: Board) -> Non
     assert read(metrics, "requests_aborted_total") == 2.0
 
 
-@pytest.mark.parametrize(("module", "known"), [(operations, ORDER_PHASES), (life, START_PHASES)])
+@pytest.mark.parametrize(("module", "known"), [(operations, ORDER_PHASES), (starting, START_PHASES)])
 def test_the_agents_own_steps_are_listed(module: object, known: tuple[str, ...]) -> None:
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))  # type: ignore[attr-defined]
     steps = {
@@ -98,8 +113,34 @@ def test_the_agents_own_steps_are_listed(module: object, known: tuple[str, ...])
     assert steps <= set(known)
 
 
-def test_the_seat_is_not_a_label(board: Board) -> None:
-    metrics = AgentMetrics(board)
+def test_depths_and_the_budget_have_figures_as_far_as_they_are_known(
+    board: Board, metrics: AgentMetrics
+) -> None:
+    fill(board)
+    assert read(metrics, "resident_held_bytes", policy="a", depth="Parked") == 300.0
+    assert read(metrics, "resident_held_bytes", policy="a", depth="Paused") is None
+    assert read(metrics, "resident_wake_seconds", policy="a", depth="Parked") == 2.5
+    assert read(metrics, "device_memory_bytes", part="Device") == 100 * 2**20
+    assert read(metrics, "device_memory_bytes", part="Reserve") == 2 * 2**20
+    assert read(metrics, "device_memory_bytes", part="Free") == 98 * 2**20
+    assert read(metrics, "host_memory_bytes", part="Budget") == 7 * 2**20
+    assert read(metrics, "memory_verified") == 0.0
+    assert read(metrics, "resident_waiting", policy="a") == 0.0
+    board.wait(board.record("a"), "no room")
+    assert read(metrics, "resident_waiting", policy="a") == 1.0
+
+
+def test_judgements_are_counted(metrics: AgentMetrics) -> None:
+    labels = {"policy": "a", "change": "Park", "verdict": "Contradicted"}
+    assert read(metrics, "memory_checks_total", **labels) == 0.0
+    metrics.judged("a", Change.PARK, Verdict.CONTRADICTED)
+    assert read(metrics, "memory_checks_total", **labels) == 1.0
+
+
+def test_the_seat_is_not_a_label(metrics: AgentMetrics) -> None:
     labels = {key for metric in metrics.registry.collect() for s in metric.samples for key in s.labels}
-    assert labels <= {"policy", "kind", "outcome", "check", "phase", "state", "le"}
+    assert labels <= {
+        *("policy", "kind", "outcome", "check", "phase", "state", "le"),
+        *("change", "verdict", "part"),
+    }
     assert {family.kind for family in FAMILIES} == set(Kind)

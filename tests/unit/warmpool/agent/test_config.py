@@ -77,8 +77,33 @@ def change(*path: str | int, to: object) -> Callable[[Json], None]:
         pytest.param(change("residents", 0, "type", to="TGI"), "residents[0].type: ", id="kind of engine"),
         pytest.param(
             change("residents", 0, "command", to=["engine", "{port}"]),
-            "contains {controlPort}",
+            "residents[0]: command: neither an argument nor a variable contains {controlPort}",
             id="no control port",
+        ),
+        pytest.param(
+            change("residents", 0, "command", to=["engine", "{controlPort}"]),
+            "contains {port}",
+            id="no port for a guard of its own",
+        ),
+        pytest.param(change("logDirectory", to=None), "logDirectory: without a launcher", id="no logs"),
+        pytest.param(change("nodeAgent", to="http://10.0.0.1:9"), "nodeAgent: 10.0.0.1 is another", id="far"),
+        pytest.param(change("nodeAgent", to="node.sock"), "nodeAgent: ", id="no address"),
+        pytest.param(change("memory", to={"hostMiB": -1}), "memory.hostMiB: ", id="host memory"),
+        pytest.param(change("kvWhenPaused", to="Lose"), "kvWhenPaused: ", id="KV memory"),
+        pytest.param(
+            change("residents", 0, "proof", "prompts", 0, "tokens", to=[]),
+            "residents[0].proof: prompts[0].tokens: at least one, or agree: true",
+            id="no tokens",
+        ),
+        pytest.param(
+            change("residents", 0, "proof", "agree", to=True),
+            "residents[0].proof: prompts[0].tokens: residents agree on them",
+            id="tokens that are to be agreed on",
+        ),
+        pytest.param(
+            change("residents", 0, "proof", "prompts", 0, "logprobs", to=[-0.5]),
+            "logprobs: 1 for 2 tokens",
+            id="log-probabilities for some tokens",
         ),
         pytest.param(change("residents", 0, "command", to=[]), "residents[0].command: ", id="no command"),
         pytest.param(
@@ -105,6 +130,52 @@ def test_a_mistake_is_named_by_its_key(
         load_config(write(tmp_path, config))
     assert f"{tmp_path}/agent.json: " in str(failed.value)
     assert complaint in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("others", "command", "environment"),
+    [
+        pytest.param(
+            {"type": "SGLang"}, ["engine", "{controlPort}"], {}, id="the agent has the port in front of it"
+        ),
+        pytest.param(
+            {"type": "VLLM", "guard": "Port"},
+            ["engine", "--port={controlPort}"],
+            {},
+            id="that is the default",
+        ),
+        pytest.param(
+            {"type": "VLLM", "guard": "Middleware"},
+            ["engine", "{port}"],
+            {"EMBERPOOL_GUARD_CONTROL": "127.0.0.1:{controlPort}"},
+            id="a variable tells it as well as an argument",
+        ),
+    ],
+)
+def test_an_engine_is_told_the_ports_that_it_listens_on_and_no_others(
+    tmp_path: Path, others: Json, command: list[str], environment: Json
+) -> None:
+    config = good()
+    config["residents"][0] |= {**others, "command": command, "environment": environment}
+    assert load_config(write(tmp_path, config)).residents[0].command == tuple(command)
+
+
+def test_with_a_launcher_logs_need_no_place(tmp_path: Path) -> None:
+    config = good() | {"launcher": "/run/launcher"}
+    del config["logDirectory"]
+    assert load_config(write(tmp_path, config)).log_directory is None
+
+
+@pytest.mark.parametrize(
+    ("residents", "said", "kv"),
+    [(1, None, "Keep"), (2, None, "Release"), (1, "Release", "Release"), (2, "Keep", "Keep")],
+)
+def test_who_shares_a_seat_gives_kv_memory_back_unless_told_otherwise(
+    tmp_path: Path, residents: int, said: str | None, kv: str
+) -> None:
+    config = good() | ({} if said is None else {"kvWhenPaused": said})
+    config["residents"] = [config["residents"][0] | {"policy": str(number)} for number in range(residents)]
+    assert load_config(write(tmp_path, config)).kv == kv
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

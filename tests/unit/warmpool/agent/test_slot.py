@@ -6,7 +6,10 @@ import pytest
 
 from warmpool.agent.orders import Order, OrderKind
 from warmpool.agent.slot import Slot
+from warmpool.engines.deadline import Deadline
 from warmpool.errors import AgentBusy
+
+CUT = {OrderKind.DRAIN, OrderKind.PROVE, OrderKind.PARK, OrderKind.UNPARK}
 
 
 def order(kind: OrderKind, policy: str = "a", claim: str = "c") -> Order:
@@ -17,23 +20,23 @@ def order(kind: OrderKind, policy: str = "a", claim: str = "c") -> Order:
 
 @pytest.mark.parametrize("first", list(OrderKind))
 @pytest.mark.parametrize("second", list(OrderKind))
-async def test_only_a_resume_cuts_and_only_a_drain_or_proof_of_its_own_resident(
+async def test_only_a_resume_cuts_and_only_what_works_on_its_own_resident(
     first: OrderKind, second: OrderKind
 ) -> None:
-    slot = Slot()
-    running = await slot.acquire(order(first))
+    slot, deadline = Slot(), Deadline.after(5)
+    running = await slot.acquire(order(first), deadline)
     with pytest.raises(AgentBusy, match=f"{first} of a is under way"):
-        await slot.acquire(order(second, policy="b"))
-    if second is not OrderKind.RESUME or first not in {OrderKind.DRAIN, OrderKind.PROVE}:
+        await slot.acquire(order(second, policy="b"), deadline)
+    if second is not OrderKind.RESUME or first not in CUT:
         with pytest.raises(AgentBusy):
-            await slot.acquire(order(second))
+            await slot.acquire(order(second), deadline)
         return
     async with asyncio.TaskGroup() as tasks:
-        next_one = tasks.create_task(slot.acquire(order(second, claim="recall")))
+        next_one = tasks.create_task(slot.acquire(order(second, claim="recall"), deadline))
         await asyncio.sleep(0)
         assert running.interruption.requested
         with pytest.raises(AgentBusy):  # one successor is enough
-            await slot.acquire(order(second, claim="another"))
+            await slot.acquire(order(second, claim="another"), deadline)
         slot.release(running)
         assert slot.running is not None
         assert slot.running.order.claim == "recall"
@@ -45,4 +48,18 @@ async def test_a_closed_slot_takes_nothing() -> None:
     slot = Slot()
     slot.closed = "the agent is ending"
     with pytest.raises(AgentBusy, match="ending"):
-        await slot.acquire(order(OrderKind.RESUME))
+        await slot.acquire(order(OrderKind.RESUME), Deadline.after(5))
+
+
+@pytest.mark.looptime
+async def test_one_that_waits_in_vain_leaves_its_place_to_another() -> None:
+    slot = Slot()
+    running = await slot.acquire(order(OrderKind.PARK), Deadline.after(100))
+    with pytest.raises(AgentBusy, match="park of a has not ended in time; nothing was begun"):
+        await slot.acquire(order(OrderKind.RESUME), Deadline.after(2))
+    assert asyncio.get_running_loop().time() == pytest.approx(2, abs=0.1)
+    async with asyncio.TaskGroup() as tasks:
+        later = tasks.create_task(slot.acquire(order(OrderKind.RESUME, claim="later"), Deadline.after(5)))
+        await asyncio.sleep(1)
+        slot.release(running)
+    assert slot.running is later.result()

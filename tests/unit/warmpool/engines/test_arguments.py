@@ -35,11 +35,35 @@ def test_an_sglang_that_shares_its_seat() -> None:
 
 
 @pytest.mark.parametrize(
+    ("need", "switches"),
+    [
+        (Need(kind=EngineKind.VLLM, shared=False, parked=True), ["--enable-sleep-mode"]),
+        (
+            Need(kind=EngineKind.SGLANG, shared=False, parked=True),
+            ["--enable-memory-saver", "--enable-weights-cpu-backup"],
+        ),
+    ],
+)
+def test_an_engine_that_is_to_be_parked_needs_the_same_alone_as_beside_others(
+    need: Need, switches: list[str]
+) -> None:
+    assert words(settings_for(need))[4:] == switches
+    assert set(switches) <= set(words(settings_for(replace(need, shared=True))))
+
+
+@pytest.mark.parametrize("kind", [each for each in EngineKind if each is not EngineKind.GENERIC])
+def test_what_parking_takes_of_the_host_is_said(kind: EngineKind) -> None:
+    notes = settings_for(Need(kind=kind, parked=True, weights_mib=64_000)).notes
+    assert any("needs 64000 MiB a device" in note for note in notes)
+
+
+@pytest.mark.parametrize(
     ("need", "missing"),
     [
         (Need(kind=EngineKind.VLLM), "give --kv-mib"),
         (Need(kind=EngineKind.SGLANG, kv_mib=1), "give --kv-mib, --weights-mib and --gpu-mib"),
         (Need(kind=EngineKind.GENERIC), "It can't share a seat"),
+        (Need(kind=EngineKind.GENERIC, parked=True), "It can't be parked"),
     ],
 )
 def test_what_could_not_be_worked_out_is_said(need: Need, missing: str) -> None:

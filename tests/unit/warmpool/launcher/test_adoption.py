@@ -1,9 +1,16 @@
 """Where in its life an engine is that an earlier agent has left."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from warmpool.agent.adoption import Note, state_of
+from warmpool.agent.wakes import REMEMBERED
+from warmpool.engines.capabilities import Capabilities, Capability, Finding, Ground
 from warmpool.engines.port import GuardState
+from warmpool.launcher import HELLO_BYTES
+from warmpool.states import Depth
 from warmpool.states import ResidentState as S
 
 PROVEN = Note(state=S.PAUSED, proven_at=1.0, kv_released=True)
@@ -26,6 +33,11 @@ CLOSED, DRAINING = GuardState(is_open=False, in_flight=0), GuardState(is_open=Fa
         (PROVEN, OPEN, True, S.LOADING),  # it would hold requests in silence
         (Note(state=S.SERVING, proven_at=1.0), DRAINING, False, S.DRAINING),
         (PROVEN, DRAINING, True, S.DRAINING),
+        (Note(state=S.PARKED, proven_at=1.0), CLOSED, True, S.PARKED),
+        (Note(state=S.PARKED), CLOSED, True, S.PARKED),  # its next promotion has a canary
+        (Note(state=S.PARKED, proven_at=1.0), CLOSED, False, S.LOADING),
+        (Note(state=S.PARKING, proven_at=1.0), CLOSED, True, S.LOADING),
+        (Note(state=S.UNPARKING, proven_at=1.0), CLOSED, True, S.LOADING),
     ],
 )
 def test_the_engine_itself_counts_more_than_what_was_noted(
@@ -34,9 +46,41 @@ def test_the_engine_itself_counts_more_than_what_was_noted(
     assert state_of(note, guard, paused=paused) is state
 
 
-@pytest.mark.parametrize("note", [Note(), PROVEN, Note(state=S.SERVING, proven_at=None)])
+FULL = Note(
+    state=S.PARKED,
+    proven_at=1.0,
+    kv_released=True,
+    loaded=True,
+    sizes={"kv": 3, "weights": 2},
+    usual={Depth.KV_RELEASED: 5},
+    held={Depth.PARKED: 1},
+    wakes={Depth.PARKED: (2.5, 0.75), Depth.PAUSED: (0.1,)},
+    capabilities=Capabilities(
+        kind="VLLM",
+        version="0.32.0",
+        findings={Capability.KV_RELEASE: Finding(ground=Ground.TRIED, reason="it was done")},
+    ),
+)
+
+
+@pytest.mark.parametrize("note", [Note(), PROVEN, Note(state=S.SERVING, proven_at=None), FULL])
 def test_a_note_is_read_as_it_was_written(note: Note) -> None:
     assert Note.from_json(note.to_json()) == note
+
+
+def test_a_note_always_has_room_at_its_launcher() -> None:
+    long = Finding(ground=Ground.ROUTE_FAILS, reason="\N{SNOWMAN}" * 300)
+    found = Capabilities(kind="VLLM", version="1", findings=dict.fromkeys(Capability, long))
+    full = dict.fromkeys(Depth, 10**15)
+    note = replace(
+        FULL,
+        capabilities=found,
+        usual=full,
+        held=full,
+        wakes=dict.fromkeys(Depth, (12345.678901,) * REMEMBERED),
+    )
+    assert len(json.dumps(note.to_json())) <= HELLO_BYTES
+    assert Note.from_json(note.to_json()) == replace(note, capabilities=None)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +90,8 @@ def test_a_note_is_read_as_it_was_written(note: Note) -> None:
         {"state": "Dreaming", "provenAt": "yesterday", "kvReleased": 1},
         {"state": 3, "provenAt": None, "kvReleased": None},
         {"state": []},
+        {"wakes": {"Deep": [1.0], "Paused": 3}, "capabilities": {"kind": 3}},
+        {"loaded": "yes", "sizes": [1], "usual": {"Paused": -1, "Deep": 3}, "held": {"Parked": True}},
     ],
 )
 def test_what_is_written_otherwise_counts_as_not_noted(raw: dict[str, object]) -> None:

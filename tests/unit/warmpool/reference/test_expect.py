@@ -1,14 +1,16 @@
 """Recorded answers: made apart from serving, and different for a checkpoint with one wrong tensor."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from warmpool.expectations import PROMPTS
 from warmpool.reference.checkpoints import make_checkpoint
-from warmpool.reference.expect import PROMPTS, expectations
+from warmpool.reference.expect import record
 from warmpool.reference.options import ModelOptions
 
 
@@ -24,14 +26,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_prompt_has_an_answer_and_they_differ(checkpoint: Path) -> None:
-    record = expectations(options(checkpoint))
-    assert {entry["prompt"] for entry in record} <= set(PROMPTS)
-    assert len(record) >= len(PROMPTS) // 2
-    assert len({tuple(entry["tokens"]) for entry in record}) > 1  # type: ignore[arg-type]
+    answers = record(options(checkpoint)).answers
+    assert {answer.prompt for answer in answers} <= set(PROMPTS)
+    assert len(answers) >= len(PROMPTS) // 2
+    assert len({answer.tokens for answer in answers}) > 1
 
 
 def test_the_record_is_the_same_each_time(checkpoint: Path) -> None:
-    assert expectations(options(checkpoint)) == expectations(options(checkpoint))
+    assert record(options(checkpoint)) == record(options(checkpoint))
 
 
 def test_one_swapped_tensor_changes_the_record(checkpoint: Path, tmp_path: Path) -> None:
@@ -43,4 +45,27 @@ def test_one_swapped_tensor_changes_the_record(checkpoint: Path, tmp_path: Path)
             tensors[name] = torch.flip(tensors[name], [0]).contiguous()
             save_file(tensors, shard, metadata={"format": "pt"})
             break
-    assert expectations(options(swapped)) != expectations(options(checkpoint))
+    wrong, right = record(options(swapped)), record(options(checkpoint))
+    assert wrong.answers != right.answers
+    assert wrong.ownership.differences(right.ownership) == (
+        f"weights digest {right.ownership.weights_digest} where {wrong.ownership.weights_digest} was recorded",
+    )
+
+
+def test_a_record_belongs_to_the_weights_however_their_files_are_cut(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    cut = make_checkpoint(tmp_path / "cut", "tiny", seed=1, shards=5)
+    assert record(options(cut), PROMPTS[:1]).ownership == record(options(checkpoint), PROMPTS[:1]).ownership
+
+
+def test_a_record_belongs_to_a_number_format(checkpoint: Path) -> None:
+    others = replace(options(checkpoint), dtype="bfloat16")
+    ownership = record(others, PROMPTS[:1]).ownership
+    assert ownership.dtype == "bfloat16"
+    assert ownership.differences(record(options(checkpoint), PROMPTS[:1]).ownership)
+
+
+def test_it_answers_the_prompts_that_it_is_given(checkpoint: Path) -> None:
+    (answer,) = record(options(checkpoint), ["2 + 2 ="]).answers
+    assert answer.prompt == "2 + 2 ="

@@ -82,13 +82,19 @@ def test_a_request_is_counted_once(metrics: Metrics) -> None:
     assert _values(metrics, "vllm:e2e_request_latency_seconds_sum")["0", "tiny"] == pytest.approx(0.06)
 
 
-def test_sleep_state_follows_the_kv_memory(metrics: Metrics) -> None:
-    metrics.sleep(asleep=True)
+@pytest.mark.parametrize("parked", [False, True])
+def test_sleep_state_tells_parked_from_released(metrics: Metrics, *, parked: bool) -> None:
+    metrics.sleep(asleep=True, parked=parked)
     assert _values(metrics, "vllm:engine_sleep_state") == {
         ("0", "tiny", "awake"): 0.0,
-        ("0", "tiny", "weights_offloaded"): 0.0,
+        ("0", "tiny", "weights_offloaded"): float(parked),
         ("0", "tiny", "discard_all"): 0.0,
     }
+
+
+def test_what_is_parked_is_shown(metrics: Metrics) -> None:
+    metrics.parked(8192)
+    assert _values(metrics, "reference:parked_bytes") == {("0", "tiny"): 8192.0}
 
 
 def test_taken_kv_memory_and_its_kind_are_shown(metrics: Metrics) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from warmpool.reference.bench.switch import Outcome, Question, run
+from warmpool.reference.bench.questions import Question
+from warmpool.reference.bench.switch import Outcome, run
 from warmpool.reference.expect import answers
 from warmpool.reference.options import ModelOptions
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from warmpool.reference.vmm import CudaMapper, DriverError, FixedRange, OutOfDeviceMemory, Unsupported
+from warmpool.reference.driver import CudaDriver, DriverError, OutOfDeviceMemory, Unsupported
+from warmpool.reference.vmm import CudaMapper, FixedRange
 
 WAIT_SECONDS = 10.0
 PAGE = 2 << 20
@@ -169,6 +170,6 @@ def test_what_is_mapped_stays_usable_when_the_device_fails(
 
 def test_without_a_driver_it_says_what_is_missing() -> None:
     try:
-        CudaMapper(0)
+        CudaMapper(CudaDriver(0))
     except Unsupported as error:
         assert "libcuda" in str(error) or "CUDA" in str(error)  # noqa: PT017 (a machine with a driver has none)

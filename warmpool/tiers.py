@@ -1,0 +1,272 @@
+"""Which residents of a seat are paused, parked or cold, and who gives way to whom: arithmetic over the memory of one seat.
+
+    Σ held + max(compute) + 2 % ≤ device memory        one resident computes at a time
+    Σ held + Σ compute    + 2 % ≤ device memory        all of them may compute at once
+
+Held is what a resident takes in its tier; compute is what it takes more while it computes, and is kept free for whoever in
+device memory takes most. A start-up computes beside whoever serves, so what computes already is added up. What isn't known
+counts as nothing: it can't be refused for a figure that nobody has, and is counted from its first measurement on.
+PURE: no I/O, no clock.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+RESERVE_PERCENT: Final = 2
+"""Part of device memory that stays free, in percent: allocators round up, and libraries take workspaces when they like."""
+_PERCENT: Final = 100
+_MIB: Final = 2**20
+
+
+class Tier(StrEnum):
+    """Where a resident stands in the memory of its seat, the most expensive first."""
+
+    AWAKE = "Awake"
+    """It computes, or may at any moment: it starts, proves, serves or moves its weights."""
+    PAUSED = "Paused"
+    """Its weights are in device memory."""
+    PARKED = "Parked"
+    """Its weights are in host memory."""
+    COLD = "Cold"
+    """It has no engine."""
+
+
+_IN_DEVICE_MEMORY = frozenset({Tier.AWAKE, Tier.PAUSED})
+
+Tiers = Mapping[str, Tier]
+"""The tier of each resident, by its policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What one resident takes. What isn't known is 0.
+
+    Attributes:
+        policy: whose resident it is.
+        paused: bytes of device memory that it holds while it is paused.
+        compute: bytes of device memory that it takes more while it computes: KV memory where that is given back, activations.
+        parked: bytes of device memory that its process still holds while it is parked.
+        host: bytes of host memory that its weights take while it is parked.
+        copy: bytes of host memory that they take all the same while it isn't: engines keep a copy once they have made it.
+        parkable: its engine can be parked, as far as is known.
+    """
+
+    policy: str
+    paused: int = 0
+    compute: int = 0
+    parked: int = 0
+    host: int = 0
+    copy: int = 0
+    parkable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The sum, as it is shown.
+
+    Attributes:
+        device_bytes: device memory of the seat; None while unknown, and then nothing is refused for its sake.
+        paused_bytes: what its residents hold in their tiers.
+        largest_compute_bytes: what is kept for computing.
+        reserve_bytes: what stays free in any case.
+        host_bytes: host memory that parked residents may take.
+        parked_bytes: host memory that their weights take, and copies of those that aren't parked any more.
+        verified: device memory and what residents hold were measured, not merely configured.
+    """
+
+    device_bytes: int | None
+    paused_bytes: int
+    largest_compute_bytes: int
+    reserve_bytes: int
+    host_bytes: int
+    parked_bytes: int
+    verified: bool = False
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What is left of device memory; negative if it is too little, None while unknown."""
+        if self.device_bytes is None:
+            return None
+        return self.device_bytes - self.paused_bytes - self.largest_compute_bytes - self.reserve_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether device memory is enough, as far as is known."""
+        return self.free_bytes is None or self.free_bytes >= 0
+
+    def __str__(self) -> str:
+        """Say it with its figures."""
+        device = "unknown" if self.device_bytes is None else f"{self.device_bytes // _MIB} MiB"
+        return (
+            f"{_mib(self.paused_bytes)} MiB held + {_mib(self.largest_compute_bytes)} MiB for computing + "
+            f"{_mib(self.reserve_bytes)} MiB reserve of {device} device memory"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The memory of one seat and whom it is for.
+
+    Attributes:
+        footprints: what each resident takes, in the order of need, the most needed first.
+        device_bytes: device memory; None if nobody knows.
+        host_bytes: host memory for parked residents; 0 lets none be parked.
+        exclusive: one resident computes at a time.
+    """
+
+    footprints: Sequence[Footprint]
+    device_bytes: int | None
+    host_bytes: int = 0
+    exclusive: bool = True
+
+    def footprint(self, policy: str) -> Footprint:
+        """Return what a resident takes.
+
+        Raises:
+            KeyError: no such resident.
+        """
+        for each in self.footprints:
+            if each.policy == policy:
+                return each
+        raise KeyError(policy)
+
+    def budget(self, tiers: Tiers) -> Budget:
+        """Add up what residents take in these tiers."""
+        reserve = 0 if self.device_bytes is None else -(-self.device_bytes * RESERVE_PERCENT // _PERCENT)
+        return Budget(
+            device_bytes=self.device_bytes,
+            paused_bytes=sum(_held(each, tiers[each.policy]) for each in self.footprints),
+            largest_compute_bytes=self._compute(tiers),
+            reserve_bytes=reserve,
+            host_bytes=self.host_bytes,
+            parked_bytes=self.parked_bytes(tiers),
+        )
+
+    def fits(self, tiers: Tiers) -> bool:
+        """Whether device memory is enough for these tiers."""
+        return self.budget(tiers).fits
+
+    def parked_bytes(self, tiers: Tiers) -> int:
+        """Return the host memory that weights take: of the parked ones, and what others have kept of it."""
+        return sum(_hosted(each, tiers[each.policy]) for each in self.footprints)
+
+    def hosts(self, tiers: Tiers) -> bool:
+        """Whether host memory is enough for those that are parked in these tiers."""
+        parked = any(tier is Tier.PARKED for tier in tiers.values())
+        return not parked or (self.host_bytes > 0 and self.parked_bytes(tiers) <= self.host_bytes)
+
+    # ------------------------------------------------------------------ who gives way to whom
+
+    def displaced(
+        self, tiers: Tiers, wanted: str, tier: Tier, order: Iterable[str] | None = None
+    ) -> Sequence[str] | None:
+        """Return whom to park, one after the other, so that a resident can be in a tier of device memory.
+
+        Nobody who is awake is parked, and nobody for nothing. While they move the resident stays where it is, so that host
+        memory has to be enough for all of them at once.
+
+        Args:
+            tiers: as they are.
+            wanted: the resident's policy.
+            tier: where it shall be.
+            order: who may be parked, the first first; the least needed first if left out.
+
+        Returns:
+            Their policies, none if there is room; None if there is no room to be made.
+        """
+        goal = {**tiers, wanted: tier}
+        moving = dict(tiers)
+        chosen: list[str] = []
+        for policy in self._least_needed() if order is None else order:
+            if self.fits(goal):
+                break
+            if policy == wanted or not self._may_park(moving, policy):
+                continue
+            goal[policy] = moving[policy] = Tier.PARKED
+            chosen.append(policy)
+        if not self.fits(goal):
+            return None
+        for policy in reversed(chosen[:-1]):  # a later one may have made the room of an earlier one, too
+            if self.fits({**goal, policy: Tier.PAUSED}):
+                goal[policy] = Tier.PAUSED
+                chosen.remove(policy)
+        return tuple(chosen)
+
+    def _may_park(self, tiers: Tiers, policy: str) -> bool:
+        """Whether a resident is paused and could be parked now. A parked one has to be able to come back some time."""
+        if tiers.get(policy) is not Tier.PAUSED or not self.footprint(policy).parkable:
+            return False
+        return self.hosts({**tiers, policy: Tier.PARKED})
+
+    def _least_needed(self) -> Sequence[str]:
+        return [each.policy for each in reversed(self.footprints)]
+
+    # ------------------------------------------------------------------ who is where
+
+    def filled(self) -> Tiers:
+        """Return the tiers that fill the seat best: in the order of need, each as high as those before it leave room for.
+
+        Whoever is parked can be unparked by displacing others, one after the other, within both budgets. So can whoever
+        starts in order to be parked.
+        """
+        tiers = {each.policy: Tier.COLD for each in self.footprints}
+        for each in self.footprints:
+            for tier in (Tier.PAUSED, Tier.PARKED):
+                if self._sound({**tiers, each.policy: tier}, newest=each):
+                    tiers[each.policy] = tier
+                    break
+        return MappingProxyType(tiers)
+
+    def _sound(self, tiers: Tiers, newest: Footprint) -> bool:
+        """Whether tiers fit, and everyone who is parked can come back."""
+        if not self.fits(tiers) or not self.hosts(tiers):
+            return False
+        if tiers[newest.policy] is Tier.PARKED and not self._can_start_to_be_parked(tiers, newest):
+            return False
+        parked = [policy for policy, tier in tiers.items() if tier is Tier.PARKED]
+        return all(self.displaced(tiers, policy, Tier.PAUSED) is not None for policy in parked)
+
+    def _can_start_to_be_parked(self, tiers: Tiers, newest: Footprint) -> bool:
+        """Whether one that is cold can be started and parked: those that it displaces stay in host memory meanwhile."""
+        if not newest.parkable:
+            return False
+        before = {**tiers, newest.policy: Tier.COLD}
+        displaced = self.displaced(before, newest.policy, Tier.AWAKE)
+        if displaced is None:
+            return False
+        return self.hosts({**tiers, **dict.fromkeys(displaced, Tier.PARKED)})
+
+    def _compute(self, tiers: Tiers) -> int:
+        there = [each for each in self.footprints if tiers[each.policy] in _IN_DEVICE_MEMORY]
+        everyone = [each.compute for each in there]
+        if not self.exclusive:
+            return sum(everyone)
+        awake = sum(each.compute for each in there if tiers[each.policy] is Tier.AWAKE)
+        return max([awake, *everyone], default=0)
+
+
+def _held(footprint: Footprint, tier: Tier) -> int:
+    match tier:
+        case Tier.AWAKE | Tier.PAUSED:
+            return footprint.paused
+        case Tier.PARKED:
+            return footprint.parked
+        case Tier.COLD:
+            return 0
+
+
+def _hosted(footprint: Footprint, tier: Tier) -> int:
+    match tier:
+        case Tier.PARKED:
+            return footprint.host
+        case Tier.AWAKE | Tier.PAUSED:
+            return footprint.copy
+        case Tier.COLD:
+            return 0
+
+
+def _mib(value: int) -> int:
+    return -(-value // _MIB)
