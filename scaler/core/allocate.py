@@ -11,7 +11,11 @@ Seats are handed out in rounds, each in order of priority:
 4. what the short window would like outside burst (`overflow`), from seats that nobody has any use for: with a spare
    seat idle nobody waits for the mean to rise
 5. what those who borrow want beyond their floor, from what is left above the spares that people asked for; rounds 1, 3
-   and 4 are not for them
+   and 4 are not for them. Whoever's requests are ended when his seat is wanted keeps a seat that he has until then: it is
+   back as soon as an idle one would be, and not while it drains
+
+A policy of which nothing is up anywhere asks in the same rounds for one seat on which a resident can start
+(`scaler.core.starting`). What it gets there holds nothing, and is told apart.
 
 So a policy that needs seats gets, in this order and without a word about it: its own, those it can recall, spare and
 lent ones, those that an equal keeps only out of caution, and those of lower classes above their floor. Which of them is
@@ -30,7 +34,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter, gt
 
-from scaler.core.placement import COUNT_MAX, Place, along, seats_for
+from scaler.core.placement import COUNT_MAX, Place, Pool, along, seats_for
 from warmpool.seats import PolicyName
 
 _HOLDER_SHARE = 0.5
@@ -50,6 +54,7 @@ class Applicant:
         most: residents that may serve, all fleets together.
         floor: residents that serve at least.
         borrows: beyond its floor it only borrows.
+        at_once: its requests on a borrowed seat that is wanted are ended instead of being waited for.
         holding: it is in Hold.
         present: the part of `need` for requests that are here at this moment.
         need: capacity that demand calls for now.
@@ -63,7 +68,9 @@ class Applicant:
         sheltered: it went from no seat to some less than a stable window ago: it may keep its first one that long.
         owed: residents that it has while its signals are missing (the fallback), which its turn gives it.
         fed_since: when it last went from no seat to some.
-        given: seats per place, filled in here.
+        starts: nothing of it is up, and its places are those on which a resident could start.
+        given: seats per place that it shall serve on, filled in here.
+        starting: seats per place that are kept free for a resident to start on, filled in here.
     """
 
     name: PolicyName
@@ -72,6 +79,7 @@ class Applicant:
     most: int
     floor: int
     borrows: bool
+    at_once: bool
     holding: bool
     present: float
     need: float
@@ -85,7 +93,9 @@ class Applicant:
     sheltered: bool
     owed: int
     fed_since: float
+    starts: bool
     given: list[int] = field(default_factory=list)
+    starting: list[int] = field(default_factory=list)
     seats: int = 0
     capacity: float = 0.0
 
@@ -94,10 +104,16 @@ class Applicant:
         place = self.places[index]
         before = self.given[index]
         self.given[index] = before + seats
-        place.pool.displaced += max(0, before + seats - place.idle) - max(0, before - place.idle)
+        if before + seats > place.idle:
+            place.pool.displaced += before + seats - max(place.idle, before)
         self.seats += seats
         self.capacity += seats * place.target
         place.pool.left -= seats
+
+    def tell_apart(self) -> None:
+        """Tell the seats that a resident starts on from seats that it serves on, once all are handed out."""
+        self.given, self.starting = [0] * len(self.places), self.given
+        self.seats, self.capacity = 0, 0.0
 
 
 @dataclass(slots=True)
@@ -106,8 +122,8 @@ class _Ask:
 
     Attributes:
         applicant: who.
-        capacity: until its seats hold this much,
-        seats: or until it has this many: whichever is met later.
+        capacity: until its seats hold this much; 0 in an ask for seats.
+        seats: until it has this many; 0 in an ask for capacity.
         limits: seats per place that it may have at most.
         weight: what its share is measured against; > 0.
     """
@@ -121,16 +137,14 @@ class _Ask:
     def missing(self) -> list[int]:
         """Return the seats per place that it would take if it were alone."""
         who = self.applicant
-        rooms = [max(0, limit - given) for limit, given in zip(self.limits, who.given, strict=True)]
-        most = max(0, who.most - who.seats)
-        more = along(who.places, rooms, self.capacity - who.capacity, most)
-        short = min(self.seats - who.seats, most) - sum(more)
-        for index, room in enumerate(rooms):
-            if short <= 0:
-                break
-            extra = min(short, room - more[index])
-            more[index] += extra
-            short -= extra
+        most = who.most - who.seats
+        rooms = [max(0, limit - who.given[index]) for index, limit in enumerate(self.limits)]
+        if not self.seats:
+            return along(who.places, rooms, self.capacity - who.capacity, most)
+        more, short = [], max(0, min(self.seats - who.seats, most))
+        for room in rooms:
+            more.append(min(short, room))
+            short -= more[-1]
         return more
 
     def rank(self, heaviest: float) -> tuple[int, float, float, float, str]:
@@ -148,28 +162,34 @@ class _Ask:
 
 
 def allocate(applicants: Sequence[Applicant]) -> None:
-    """Hand out the seats of all pools: fills every applicant's `given`.
+    """Hand out the seats of all pools: fills every applicant's `given` and `starting`.
 
-    Σ of `given` over the policies on a fleet never exceeds the fleet's usable seats, and no policy gets more on a fleet
+    Σ of both over the policies on a fleet never exceeds the fleet's usable seats, and no policy gets more on a fleet
     than it can reach there.
     """
     for applicant in applicants:
         applicant.given = [0] * len(applicant.places)
-    everyone = sorted((a for a in applicants if a.places), key=_by_priority)
+    everyone = sorted([a for a in applicants if a.places], key=_by_priority)
     ordered = [a for a in everyone if not a.borrows]
-    classes = _classes(ordered)
+    ranks = _classes(everyone)
+    classes = ranks if len(ordered) == len(everyone) else _classes(ordered)
     _round([_seats_ask(a, COUNT_MAX, [place.own for place in a.places]) for a in ordered if a.holding])
-    for rivals in _classes(everyone):
+    for rivals in ranks:
         _round([_seats_ask(a, a.floor, _reaches(a)) for a in rivals if a.floor > a.seats])
     for rivals in classes:
         _round([_seats_ask(a, a.owed, _reaches(a)) for a in rivals if a.owed > a.seats])
-        _round([_capacity_ask(a, a.present, _reaches(a)) for a in rivals if a.present > a.capacity])
+        if len(rivals) > 1:  # one alone takes what is here before what it calls for in any case
+            _round([_capacity_ask(a, a.present, _reaches(a)) for a in rivals if a.present > a.capacity])
         _round([_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity])
         _keep(rivals, ordered)
         _round([_capacity_ask(a, a.answer, _idles(a)) for a in rivals if a.answer > a.capacity])
     for rivals in classes:
         _round([_capacity_ask(a, a.overflow, _idles(a)) for a in rivals if a.overflow > a.capacity])
-    _lend([a for a in everyone if a.borrows])
+    if len(ordered) < len(everyone):
+        _lend([a for a in everyone if a.borrows and not a.starts])
+    for applicant in applicants:
+        if applicant.starts:
+            applicant.tell_apart()
 
 
 def _classes(ordered: Sequence[Applicant]) -> list[list[Applicant]]:
@@ -179,19 +199,31 @@ def _classes(ordered: Sequence[Applicant]) -> list[list[Applicant]]:
 
 def _lend(borrowers: Sequence[Applicant]) -> None:
     """Lend what nobody else has any use for, and keep the spares that people asked for."""
-    if not borrowers:
-        return
     classes = _classes(borrowers)
     pools = {id(place.pool): place.pool for a in borrowers for place in a.places}
-    withheld = [(pool, min(pool.left, pool.unlent)) for pool in pools.values()]
-    for pool, seats in withheld:
-        pool.left -= seats
+    going = _withhold([(pool, pool.going + pool.unlent) for pool in pools.values() if pool.going])
+    for rivals in classes:
+        _round([_kept_ask(a) for a in rivals if a.at_once and _wish(a) > a.capacity])
+    unlent = _withhold([(pool, pool.unlent) for pool in pools.values() if not pool.going])
     for rivals in classes:
         _round([_borrowing_ask(a) for a in rivals if _wish(a) > a.capacity])
     for rivals in classes:
         _round([_seats_ask(a, COUNT_MAX, a.keep) for a in rivals])
-    for pool, seats in withheld:
+    for pool, seats in going + unlent:
         pool.left += seats
+
+
+def _withhold(wanted: Sequence[tuple[Pool, int]]) -> list[tuple[Pool, int]]:
+    """Take seats out of what is left of the pools, and return how many of each."""
+    withheld = [(pool, min(pool.left, seats)) for pool, seats in wanted]
+    for pool, seats in withheld:
+        pool.left -= seats
+    return withheld
+
+
+def _kept_ask(applicant: Applicant) -> _Ask:
+    """Ask for the seats that a borrower has already, whose requests end as soon as somebody wants one."""
+    return _capacity_ask(applicant, _wish(applicant), [place.own for place in applicant.places])
 
 
 def _borrowing_ask(applicant: Applicant) -> _Ask:
@@ -204,6 +236,9 @@ def _wish(applicant: Applicant) -> float:
 
 def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:
     """Let each keep what it has for a while longer, but not the very seats that others were just told to take over."""
+    keepers = [a for a in rivals if any(map(gt, a.keep, a.given))]
+    if not keepers:
+        return
     pools = {id(place.pool): place.pool for a in rivals for place in a.places if place.pool.displaced > 0}
     members: dict[int, list[tuple[Applicant, int]]] = {key: [] for key in pools}
     for a in everyone if pools else ():
@@ -216,7 +251,7 @@ def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:
         surplus = max(0, pool.left - max(0, vacated - pool.displaced))
         pool.left -= surplus
         withheld.append((pool, surplus))
-    _round([_seats_ask(a, COUNT_MAX, a.keep) for a in rivals if any(map(gt, a.keep, a.given))])
+    _round([_seats_ask(a, COUNT_MAX, a.keep) for a in keepers])
     for pool, surplus in withheld:
         pool.left += surplus
 
@@ -244,23 +279,21 @@ def _seats_ask(applicant: Applicant, seats: int, limits: Sequence[int]) -> _Ask:
 
 def _round(asks: Sequence[_Ask]) -> None:
     """Meet the asks of one round: wholly if the seats suffice, else by fair shares."""
-    open_asks = [(ask, more) for ask in asks if any(more := ask.missing())]
-    if not open_asks:
-        return
-    sums: dict[str, int] = {}
-    for ask, more in open_asks:
-        for place, seats in zip(ask.applicant.places, more, strict=True):
-            sums[place.pool.name] = sums.get(place.pool.name, 0) + seats
-    lacking = any(
-        sums[place.pool.name] > place.pool.left for ask, _more in open_asks for place in ask.applicant.places
-    )
-    if lacking:
-        _share_out([ask for ask, _more in open_asks])
-        return
-    for ask, more in open_asks:
-        for index, seats in enumerate(more):
+    asked: dict[int, int] = {}
+    wishes = []
+    lacking = False
+    for ask in asks:
+        for index, seats in enumerate(ask.missing()):
             if seats:
-                ask.applicant.take(index, seats)
+                pool = ask.applicant.places[index].pool
+                asked[id(pool)] = together = asked.get(id(pool), 0) + seats
+                lacking = lacking or together > pool.left
+                wishes.append((ask, index, seats))
+    if lacking:
+        _share_out(list({id(ask): ask for ask, _index, _seats in wishes}.values()))
+        return
+    for ask, index, seats in wishes:
+        ask.applicant.take(index, seats)
 
 
 def _share_out(asks: Sequence[_Ask]) -> None:

@@ -2,21 +2,26 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from scaler.core.allocate import Applicant
-from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, Demand, measure
-from scaler.core.memory import PolicyMemory, Seen, Service, Throughput
+from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, PLAUSIBLE_MAX, Demand, measure
+from scaler.core.memory import Coming, PolicyMemory, Seen, Service
 from scaler.core.model import FallbackBehavior, Floor, Load, Mode, PolicySpec, Quality
 from scaler.core.modes import Phase, is_hot, next_phase
-from scaler.core.need import Terms, measure_service, terms
-from scaler.core.orders import fluid, watch
+from scaler.core.need import Capacity, Terms, terms
+from scaler.core.orders import fluid, horizon
 from scaler.core.placement import Place, along, bounds, count
+from scaler.core.service import watch
+from scaler.core.starting import Turn, turn_of
+from scaler.core.values import frozen
+from scaler.core.waking import awaited
 from scaler.core.windows import Maxima, Ring, next_slide
 from warmpool.seats import FleetName
 
+_NOTHING_ASKED = Maxima()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@frozen(kw_only=True)
 class Assessment:
     """What is known of one policy before seats are handed out.
 
@@ -27,18 +32,21 @@ class Assessment:
         demand: what its readings amount to.
         terms: the terms of the law.
         phase: its mode.
+        holding: it is in Hold.
         capacity: C, of usable serving and promoting residents.
+        coming: the part of it that isn't ready yet.
         sticky: the answer may not fall: burst is on, or readings are not fresh.
         answer: capacity that the law asks for, before overflow.
         fluid: capacity that new seats are made for at least, once the first window of an order is over.
-        throughput: averages that new seats are ordered by.
+        promised: residents that it has whatever others need: its floor, without what only a fallback adds to that.
         floor: residents that serve at least.
         most: residents that serve at most.
         scheduled: what the clock asks for.
         ring: demand of the past, this moment included.
-        service: averages for the service rate.
+        service: how requests come and how long they take, this moment included.
         seen: when each part of the demand was last known.
         asked: per fleet, the seats asked for over its demote window, this moment included.
+        turn: whether it stands in line for a seat to start a resident on; None unless nothing of it is up anywhere.
     """
 
     spec: PolicySpec
@@ -47,11 +55,13 @@ class Assessment:
     demand: Demand
     terms: Terms
     phase: Phase
+    holding: bool
     capacity: float
+    coming: tuple[Coming, ...]
     sticky: bool
     answer: float
     fluid: float
-    throughput: Throughput | None
+    promised: int
     floor: int
     most: int
     scheduled: Floor
@@ -59,21 +69,17 @@ class Assessment:
     service: Service | None
     seen: Seen
     asked: Mapping[FleetName, Maxima]
+    turn: Turn | None
 
     @property
-    def holding(self) -> bool:
-        """Whether the policy is in Hold."""
-        return self.phase.mode is Mode.HOLD
+    def starts(self) -> bool:
+        """Whether what it stands in line for is a seat to start a resident on."""
+        return self.turn is not None and self.turn.stands
 
     @property
     def overflows(self) -> bool:
         """Whether the short window may raise the answer outside burst: demand passes what serves can hold."""
         return self.phase.mode is Mode.STABLE and not self.sticky and self.terms.pressing > self.capacity
-
-    @property
-    def promised(self) -> int:
-        """Residents that it has whatever others need: its floor, without what only a fallback adds to that."""
-        return bounds(self.spec, self.scheduled)[0]
 
     @property
     def need(self) -> float:
@@ -112,7 +118,7 @@ class Assessment:
         return None if since is None else since + self.spec.burst.stable_window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Sight:
     """What one policy is seen with at one moment.
 
@@ -139,20 +145,24 @@ def assess(
         memory: what is remembered of it.
         now: the time.
     """
-    capacity = float(sum(place.own * place.target for place in places))
+    capacity = float(sum([place.own * place.target for place in places]))
+    coming = awaited(memory.coming, places) if memory.coming else ()
     demand, seen = measure(sight.load, memory.seen, serving=sight.serving, now=now)
     ring = _remember(memory.ring, demand, spec, now)
-    service = measure_service(memory.service, demand, now - memory.observed_at, spec.burst.window)
-    throughput = watch(memory.throughput, demand, now - memory.observed_at, spec.burst.stable_window)
-    rate = 0.0 if service is None else service.rate
-    wants = terms(demand, ring, rate, spec, capacity, now)
+    before_this = memory.service
+    rate = 0.0 if before_this is None else before_this.rate
+    wants = terms(demand, ring, rate, spec, Capacity(capacity, coming), now)
     phase = next_phase(memory, demand, hot=is_hot(wants, spec, capacity), spec=spec, now=now)
     sticky = phase.burst is not None or demand.quality is not Quality.FRESH
     before = capacity if memory.needed is None else memory.needed
     answer = max(wants.pressing, before) if sticky else wants.stable
-    if phase.mode is Mode.HOLD:
+    if holding := phase.mode is Mode.HOLD:
         answer = before
-    floor, most = _bounds(spec, sight.scheduled, phase.mode)
+    promised, most = bounds(spec, sight.scheduled)
+    floor = promised
+    if holding:
+        floor, most = _held_bounds(spec, promised, most)
+    catching_up = horizon(memory.order, capacity, _start_seconds(spec, places), now)
     return Assessment(
         spec=spec,
         memory=memory,
@@ -160,53 +170,65 @@ def assess(
         demand=demand,
         terms=wants,
         phase=phase,
+        holding=holding,
         capacity=capacity,
+        coming=coming,
         sticky=sticky,
         answer=answer,
-        fluid=max(fluid(demand, throughput, _start_seconds(spec, places)), wants.backlog, wants.correction),
-        throughput=throughput,
+        fluid=max(fluid(demand, before_this, catching_up), wants.backlog, wants.correction),
+        promised=promised,
         floor=floor,
         most=most,
         scheduled=sight.scheduled,
         ring=ring,
-        service=service,
+        service=watch(before_this, demand, now - memory.observed_at, spec.burst.stable_window),
         seen=seen,
         asked=_remember_asked(spec, memory, places, (max(answer, wants.pressing), most, sticky), now),
+        turn=turn_of(places, memory.start, now) if capacity <= 0.0 else None,
     )
 
 
 def _start_seconds(spec: PolicySpec, places: Sequence[Place]) -> float:
     """Return what a seat takes to start, on the fleet that is fastest; the stable window while none has been seen to."""
-    known = [place.pool.start_seconds for place in places if 0.0 < place.pool.start_seconds < math.inf]
+    known = [place.pool.start_seconds for place in places if 0.0 < place.pool.start_seconds <= PLAUSIBLE_MAX]
     return min(known, default=spec.burst.stable_window)
 
 
 def applicant(assessment: Assessment, now: float) -> Applicant:
     """Return the policy as it stands in line for seats."""
-    first_turn = assessment.starving_until()
-    held = assessment.memory.given
-    own = sum(place.own for place in assessment.places)
+    spec, memory, places = assessment.spec, assessment.memory, assessment.places
+    first_turn, held, starts = assessment.starving_until(), memory.given, assessment.starts
+    need, holding = assessment.need, assessment.holding
     return Applicant(
-        name=assessment.spec.name,
-        priority=assessment.spec.priority,
-        places=assessment.places,
-        most=assessment.most,
+        name=spec.name,
+        priority=spec.priority,
+        places=tuple([place.to_start() for place in places]) if starts else places,
+        most=min(1, assessment.most) if starts else assessment.most,
         floor=min(assessment.floor, assessment.promised),
         owed=assessment.floor,
-        borrows=assessment.spec.preemptible,
-        holding=assessment.holding,
-        present=min(assessment.need, assessment.demand.queued + assessment.demand.busy),
-        need=assessment.need,
-        answer=assessment.answer if assessment.sticky and not assessment.holding else 0.0,
+        borrows=spec.preemptible,
+        at_once=spec.ended_at_once,
+        holding=holding,
+        present=min(need, assessment.demand.queued + assessment.demand.busy),
+        need=need,
+        answer=assessment.answer if assessment.sticky and not holding else 0.0,
         overflow=assessment.terms.pressing if assessment.overflows else 0.0,
-        keep=[_kept_or_wanted(assessment, index) for index in range(len(assessment.places))],
+        keep=[_kept_or_wanted(assessment, index) for index in range(len(places))],
         at_risk=assessment.terms.at_risk,
-        held=sum(held.values()) if held else own,
+        held=_held(assessment) if starts or not held else sum(held.values()),
         overdue=first_turn is not None and now >= first_turn,
         starving_since=math.inf if first_turn is None else first_turn,
-        sheltered=now < assessment.memory.fed_since + assessment.spec.burst.stable_window,
-        fed_since=assessment.memory.fed_since,
+        sheltered=now < memory.fed_since + spec.burst.stable_window,
+        fed_since=memory.fed_since,
+        starts=starts,
     )
+
+
+def _held(assessment: Assessment) -> int:
+    """Return the seats that a policy had last time, where it isn't those that it was given to serve on."""
+    if assessment.starts:
+        return 0 if assessment.memory.start is None else assessment.memory.start.seats
+    return sum([place.own for place in assessment.places])
 
 
 def wakeups(assessment: Assessment, now: float) -> list[float]:
@@ -218,28 +240,28 @@ def wakeups(assessment: Assessment, now: float) -> list[float]:
         times += [next_slide(now, spec.burst.window), next_slide(now, spec.burst.stable_window)]
     if assessment.phase.changes_at is not None:
         times.append(assessment.phase.changes_at)
-    times += [
-        assessment.asked[place.pool.name].falls_at(assessment.demote_window(index))
-        for index, place in enumerate(assessment.places)
-    ]
+    for index, place in enumerate(assessment.places):
+        asked = assessment.asked[place.pool.name]
+        if len(asked.marks) > 1:
+            times.append(asked.falls_at(assessment.demote_window(index)))
     if assessment.demand.silent:
         times += [at + FORGOTTEN_AFTER_SECONDS for at in assessment.seen]
     if memory.starving_since is not None:
         times.append(memory.starving_since + spec.burst.stable_window)
     if assessment.scheduled.changes_at is not None:
         times.append(assessment.scheduled.changes_at)
+    if assessment.turn is not None:
+        times.append(assessment.turn.until)
+    times += [coming.at for coming in assessment.coming]
     return times
 
 
-def _bounds(spec: PolicySpec, scheduled: Floor, mode: Mode) -> tuple[int, int]:
-    """Floor and ceiling; in Hold the fallback rules.
+def _held_bounds(spec: PolicySpec, floor: int, most: int) -> tuple[int, int]:
+    """Floor and ceiling in Hold, where the fallback rules.
 
     A behavior that may lower what serves (Static, CurrentReplicasIfLower) is the one way in which the unknown scales
     down: somebody chose it by name.
     """
-    floor, most = bounds(spec, scheduled)
-    if mode is not Mode.HOLD:
-        return floor, most
     fallback = max(floor, min(count(spec.fallback_serving), most))
     match spec.fallback:
         case FallbackBehavior.STATIC:
@@ -265,13 +287,12 @@ def _remember_asked(
     """Remember per fleet how many of its seats the answer would use, so that a smaller one has to last."""
     capacity, most, sticky = ask
     seats = along(places, [place.idle for place in places], capacity, most)
-    asked = {}
-    for index, (place, used) in enumerate(zip(places, seats, strict=True)):
-        window = (
-            spec.burst.demote_after if index == 0 else max(spec.burst.demote_after, spec.burst.stable_window)
-        )
-        past = memory.asked.get(place.pool.name, Maxima())
-        asked[place.pool.name] = past.add(now, max(used, place.own) if sticky else used, window)
+    asked, window = {}, spec.burst.demote_after
+    for index, place in enumerate(places):
+        name, used = place.pool.name, seats[index]
+        past = memory.asked.get(name, _NOTHING_ASKED)
+        asked[name] = past.add(now, max(used, place.own) if sticky else used, window)
+        window = max(spec.burst.demote_after, spec.burst.stable_window)
     return asked
 
 

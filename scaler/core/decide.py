@@ -2,7 +2,7 @@
 
     per policy   demand → terms → mode                      (`demand`, `need`, `modes`, put together in `assess`)
     all policies seats that exist are handed out            (`allocate`)
-    per policy   what it wants beyond them, and why         (`placement`, `reasons`)
+    per policy   what it wants beyond them, and why         (`orders`, `wants`, `warmth`, `reasons`)
     per fleet    the total                                  (`totals`)
 
 It is total: any numbers in, a decision out. Time never runs backwards in it, and a `now` that is no number is the last
@@ -11,13 +11,12 @@ one. It knows no seat by name and keeps nothing between calls but the `Memory` t
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from scaler.core.allocate import Applicant, allocate
 from scaler.core.assess import Assessment, Sight, applicant, assess, wakeups
 from scaler.core.islands import first_of_each_name
-from scaler.core.memory import FleetMemory, Memory, Order, PolicyMemory
+from scaler.core.memory import FleetMemory, Memory, Order, PolicyMemory, Start
 from scaler.core.model import (
     NO_FLOOR,
     NO_SUPPLY,
@@ -32,25 +31,29 @@ from scaler.core.model import (
     Snapshot,
 )
 from scaler.core.orders import follow, most
-from scaler.core.placement import Place, Pool, beyond, count, floored, homes, place_of, pool_of, wishes
+from scaler.core.placement import Place, Pool, beyond, count, place_of, pool_of
 from scaler.core.reasons import reasons_for
 from scaler.core.rises import NO_RISES
 from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
+from scaler.core.values import frozen
+from scaler.core.waking import promise
+from scaler.core.wants import Want, kept, wanted, wants_of
+from scaler.core.warmth import warm
 from warmpool.seats import FleetName
 
-LAW_VERSION = "6"
+LAW_VERSION = "7"
 """Version of the law; goes into every decision, so that a replay knows which rules it has to follow."""
 _NO_LOAD = Load()
+_NONE: Mapping[FleetName, int] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class _Outcome:
     """One policy's part of a decision, and what its fleets need of it."""
 
     decision: PolicyDecision
     memory: PolicyMemory
-    wants: Sequence[tuple[FleetName, int, int]]
-    """Per fleet: residents wanted, and the part of them that is floor."""
+    wants: Sequence[Want]
 
 
 def decide(
@@ -78,7 +81,7 @@ def decide(
     views = {name: view for name in specs if (view := _view(name, snapshot, memory)) is not None}
     pools: dict[FleetName, Pool] = {}
     assessments = [
-        _assess(spec, snapshot, memory, _offers(spec, specs, views, pools), at)
+        _assess(spec, snapshot, memory, _offers(spec, specs, views, pools, memory), at)
         for spec in first_of_each_name(policies)
     ]
     applicants = [applicant(assessment, at) for assessment in assessments]
@@ -115,6 +118,7 @@ def _offers(
     specs: Mapping[FleetName, FleetSpec],
     views: Mapping[FleetName, FleetView],
     pools: dict[FleetName, Pool],
+    memory: Memory,
 ) -> tuple[tuple[Place, ...], bool]:
     """Return the policy's places, and whether any of its residents is in rotation; makes the pools that it meets."""
     places: dict[FleetName, Place] = {}
@@ -125,7 +129,8 @@ def _offers(
             continue
         view = views.get(name)
         if name not in pools:
-            pools[name] = pool_of(name, specs.get(name), view)
+            past = memory.fleets.get(name)
+            pools[name] = pool_of(name, specs.get(name), view, 0 if past is None else past.going)
         supply = NO_SUPPLY if view is None else view.supply.get(spec.name, NO_SUPPLY)
         places[name] = place_of(pools[name], share.target_in_flight, supply)
         serving = serving or supply.serving > 0
@@ -150,14 +155,15 @@ def _assess(
 def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
     """Turn what a policy was given into its decision: what it wants beyond that, and why."""
     places, given = assessment.places, asker.given
-    lent = beyond(given, assessment.floor) if assessment.spec.preemptible else [0] * len(places)
+    lent = beyond(given, assessment.floor) if assessment.spec.preemptible else None
     needed = assessment.answer
     if asker.overflow > needed and asker.capacity > assessment.terms.stable:
         needed = max(needed, min(asker.overflow, asker.capacity))
     asked = max(assessment.answer, assessment.terms.stable)
-    order = follow(assessment.memory.order, asked, asker.capacity, assessment.spec, now)
-    ordered = most(order, assessment.fluid, assessment.spec, now)
-    wanted = _wanted(assessment, given, ordered)
+    order = follow(assessment.memory.order, asked, asker.capacity, assessment.fluid, assessment.spec, now)
+    ordered = most(order, asker.capacity, assessment.spec, now)
+    residents = wanted(assessment, given, ordered)
+    warmed = warm(assessment, given)
     fleets = [place.pool.name for place in places]
     decision = PolicyDecision(
         policy=assessment.spec.name,
@@ -165,56 +171,33 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
         demand=assessment.demand.value,
         needed=needed,
         capacity=assessment.capacity,
-        wanted=MappingProxyType(dict(zip(fleets, wanted, strict=True))),
-        serving=MappingProxyType(dict(zip(fleets, given, strict=True))),
-        lent=MappingProxyType({fleet: seats for fleet, seats in zip(fleets, lent, strict=True) if seats}),
-        reasons=reasons_for(assessment, given, wanted, needed, ordered),
+        wanted=MappingProxyType({fleet: residents[index] for index, fleet in enumerate(fleets)}),
+        serving=MappingProxyType({fleet: given[index] for index, fleet in enumerate(fleets)}),
+        lent=_NONE if lent is None else _some(fleets, lent),
+        warm=warmed.seats,
+        starting=_some(fleets, asker.starting) if asker.starts else _NONE,
+        reasons=reasons_for(assessment, asker, residents, needed, ordered) + warmed.reasons,
     )
-    floors = floored(places, [0] * len(places), assessment.floor)
-    owned = [seats - borrowed for seats, borrowed in zip(wanted, lent, strict=True)]
+    cautious = kept(assessment, asker)
     return _Outcome(
         decision=decision,
-        memory=_next_memory(assessment, decision, asker, (order, now)),
-        wants=list(zip(fleets, owned, floors, strict=True)),
+        memory=_next_memory(assessment, decision, asker, (order, cautious, now)),
+        wants=wants_of(assessment, residents, lent, cautious),
     )
 
 
-def _wanted(assessment: Assessment, given: Sequence[int], ordered: float) -> list[int]:
-    """Return the residents wanted per place: what was given, what belongs there, what is short; floors last.
-
-    Args:
-        assessment: what was known before seats were handed out.
-        given: seats that it got, per place.
-        ordered: capacity that new seats may be made for.
-    """
-    places, most = assessment.places, assessment.most
-    if assessment.spec.preemptible:
-        return floored(places, given, assessment.floor)
-    if assessment.holding:
-        past = assessment.memory.wanted
-        wanted = [max(seats, past.get(p.pool.name, 0)) for seats, p in zip(given, places, strict=True)]
-        wanted = [min(seats, most) for seats in wanted]
-    else:
-        belongs = homes(places, min(_steady(assessment), ordered), most)
-        base = [max(pair) for pair in zip(given, belongs, strict=True)]
-        wanted = wishes(places, base, min(assessment.answer, ordered), most)
-    return floored(places, wanted, assessment.floor)
-
-
-def _steady(assessment: Assessment) -> float:
-    """Return what belongs on a policy's own fleets for good.
-
-    Where later fleets bridge, a queue of a moment is theirs: an own seat that was made for it would stay for a whole
-    scale-down window.
-    """
-    wants = assessment.terms
-    return wants.stable if len(assessment.places) == 1 else max(wants.mean, wants.backlog, wants.correction)
+def _some(fleets: Sequence[FleetName], seats: Sequence[int]) -> Mapping[FleetName, int]:
+    """Return the counts that aren't zero."""
+    return MappingProxyType({fleet: number for fleet, number in zip(fleets, seats, strict=True) if number})
 
 
 def _next_memory(
-    assessment: Assessment, decision: PolicyDecision, asker: Applicant, moment: tuple[Order | None, float]
+    assessment: Assessment,
+    decision: PolicyDecision,
+    asker: Applicant,
+    moment: tuple[Order | None, Mapping[FleetName, int], float],
 ) -> PolicyMemory:
-    past, (order, now) = assessment.memory, moment
+    past, (order, cautious, now) = assessment.memory, moment
     fresh = assessment.demand.quality is Quality.FRESH
     hungry = asker.seats == 0 and ((asker.need > 0.0 and not asker.borrows) or asker.floor > 0)
     starving = now if past.starving_since is None else past.starving_since
@@ -226,16 +209,26 @@ def _next_memory(
         fresh_at=now if fresh else past.fresh_at,
         seen=assessment.seen,
         service=assessment.service,
-        throughput=assessment.throughput,
+        coming=promise(assessment.coming, assessment.places, asker.given, now),
         order=order,
+        start=_start(assessment, sum(asker.starting), now) if hungry else None,
         observed_at=now,
         needed=decision.needed,
         wanted=decision.wanted,
         given=decision.serving,
+        kept=cautious,
         asked=assessment.asked,
         starving_since=starving if hungry else None,
         fed_since=now if fed_now else past.fed_since,
     )
+
+
+def _start(assessment: Assessment, seats: int, now: float) -> Start | None:
+    """Return the attempt to start a resident, which begins with the first seat for it."""
+    past = assessment.memory.start
+    if assessment.turn is None or (past is None and not seats):
+        return None
+    return Start(now if past is None else past.since, seats)
 
 
 def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | None]:
@@ -257,10 +250,12 @@ def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | No
 
 
 def _budgets(snapshot: Snapshot) -> Iterable[Budget]:
+    budgets = []
     if snapshot.gpu_budget is not None:
-        yield Budget(unit="GPUs", amount=snapshot.gpu_budget, of=lambda fleet: count(fleet.gpus))
+        budgets.append(Budget(unit="GPUs", amount=snapshot.gpu_budget, of=lambda fleet: count(fleet.gpus)))
     if snapshot.seat_budget is not None:
-        yield Budget(unit="seats", amount=snapshot.seat_budget, of=lambda _: 1)
+        budgets.append(Budget(unit="seats", amount=snapshot.seat_budget, of=lambda _: 1))
+    return budgets
 
 
 def _totals(
@@ -272,20 +267,28 @@ def _totals(
 ) -> tuple[dict[FleetName, FleetDecision], dict[FleetName, FleetMemory], list[float]]:
     """Work out the fleets' totals from the sums of what the policies want."""
     outcomes, demands, now = policies
-    wants: dict[FleetName, int] = {}
-    floors: dict[FleetName, int] = {}
+    wants: dict[FleetName, list[Want]] = {name: [] for name in views}
     for outcome in outcomes:
-        for name, wanted, floor in outcome.wants:
-            wants[name] = wants.get(name, 0) + wanted
-            floors[name] = floors.get(name, 0) + floor
+        for want in outcome.wants:
+            if want.fleet in views:
+                wants[want.fleet].append(want)
     drafts = []
     for name in sorted(views):
         past = memory.fleets.get(name)
         if past is None:
             past = first_memory(views[name], memory.learned.get(name, NO_RISES))
+        residents = floors = cautious = 0
+        calm = 0.0
+        for want in wants[name]:
+            residents += want.residents
+            floors += want.floor
+            cautious += want.kept
+            calm = max(calm, want.calm)
         ask = Ask(
-            serving=count(wants.get(name, 0)),
-            floors=count(floors.get(name, 0)),
+            serving=count(residents),
+            floors=count(floors),
+            kept=count(cautious),
+            calm=calm,
             demand=demands.get(name, 0.0),
             scheduled=snapshot.seat_floors.get(name, NO_FLOOR),
             frozen_until=snapshot.frozen.get(name),
@@ -300,6 +303,7 @@ def _totals(
     remembered: dict[FleetName, FleetMemory] = {}
     times: list[float] = []
     for fleet in drafts:
-        decisions[fleet.spec.name], remembered[fleet.spec.name] = decided(fleet, now)
+        name = fleet.spec.name
+        decisions[name], remembered[name] = decided(fleet, now)
         times += fleet.wakeups
     return decisions, remembered, times

@@ -15,18 +15,20 @@ before and is not now leaves only a lower bound: it may raise the answer, and ne
 """
 
 import math
-from dataclasses import dataclass
 
 from scaler.core.memory import Seen
-from scaler.core.model import MISSING, Load, Quality, Reading
+from scaler.core.model import Load, Quality, Reading
+from scaler.core.values import frozen
 
 PLAUSIBLE_MAX = 1e9
 """Requests, seconds or requests per second above which a reading is a fault of its source and not a load."""
 FORGOTTEN_AFTER_SECONDS = 600.0
 """How long a part of the demand that fell silent is still expected. After that its source counts as removed."""
+_FRESH, _STALE, _MISSING = Quality.FRESH, Quality.STALE, Quality.MISSING
+"""By names of their own: twenty look-ups of an enum's members take as long as all else that is done here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Demand:
     """What a policy's readings amount to.
 
@@ -61,18 +63,17 @@ class Demand:
     refused: float = 0.0
 
 
-def believable(reading: Reading) -> Reading:
-    """Return the reading, or Missing if its number or its age cannot be one."""
-    if 0.0 <= reading.value <= PLAUSIBLE_MAX and reading.age < math.inf:  # NaN fails both
-        return reading
-    return MISSING
+def known_value(reading: Reading) -> float | None:
+    """Return the number of a reading that is known and believable, fresh or stale; else None."""
+    if reading.quality is _MISSING:
+        return None
+    # NaN fails the comparison
+    return reading.value if 0.0 <= reading.value <= PLAUSIBLE_MAX and reading.age < math.inf else None
 
 
 def fresh_value(reading: Reading) -> float | None:
     """Return the number of a fresh, believable reading, else None."""
-    if reading.quality is not Quality.FRESH:
-        return None
-    return reading.value if believable(reading) is reading else None
+    return known_value(reading) if reading.quality is _FRESH else None
 
 
 def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Demand, Seen]:
@@ -87,55 +88,47 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
     Returns:
         the demand, and when each part was last known, this moment included.
     """
-    queued, in_flight, engines = believable(load.queued), believable(load.in_flight), believable(load.engines)
-    silent = _silent(queued, seen.queued, now, "gateway queue")
-    silent += _silent(in_flight, seen.in_flight, now, "gateway in flight")
-    if serving or engines.known:
-        silent += _silent(engines, seen.engines, now, "engines")
-    backlog = believable(load.backlog)
-    silent += _silent(backlog, seen.backlog, now, "work queue")
-    silent += tuple(f"signal {name}" for name in load.absent)
-    known = queued.known or in_flight.known or engines.known or backlog.known
-    busy = max(_known(in_flight), _known(engines))
-    value = _known(queued) + busy if known else None
-    quality = Quality.MISSING if not known else Quality.STALE if silent else Quality.FRESH
-    wait = believable(load.oldest_wait)
+    queued, in_flight = known_value(load.queued), known_value(load.in_flight)
+    engines, backlog = known_value(load.engines), known_value(load.backlog)
+    silent: list[str] = []
+    if _silent(load.queued, queued, seen.queued, now):
+        silent.append("gateway queue")
+    if _silent(load.in_flight, in_flight, seen.in_flight, now):
+        silent.append("gateway in flight")
+    if (serving or engines is not None) and _silent(load.engines, engines, seen.engines, now):
+        silent.append("engines")
+    if _silent(load.backlog, backlog, seen.backlog, now):
+        silent.append("work queue")
+    silent += [f"signal {name}" for name in load.absent]
+    known = queued is not None or in_flight is not None or engines is not None or backlog is not None
+    waiting, busy = queued or 0.0, max(in_flight or 0.0, engines or 0.0)
+    value = waiting + busy if known else None
+    late = fresh_value(load.late_share)
     demand = Demand(
         value=value,
-        peak=max(value or 0.0, fresh_value(load.peak) or 0.0) if known else 0.0,
-        quality=quality,
+        peak=max(value, fresh_value(load.peak) or 0.0) if value is not None else 0.0,
+        quality=_MISSING if not known else _STALE if silent else _FRESH,
         silent=", ".join(silent),
-        queued=_known(queued),
+        queued=waiting,
         busy=busy,
-        wait=_known(wait),
+        wait=known_value(load.oldest_wait) or 0.0,
         completions=fresh_value(load.completions),
         arrivals=fresh_value(load.arrivals),
-        backlog=_known(backlog),
-        backlog_age=_known(believable(load.backlog_age)),
-        late=_share(fresh_value(load.late_share)),
+        backlog=backlog or 0.0,
+        backlog_age=known_value(load.backlog_age) or 0.0,
+        late=late if late is not None and late <= 1.0 else None,  # what is above 1 is no share
         refused=fresh_value(load.refused) or 0.0,
     )
     return demand, Seen(
-        now if queued.known else seen.queued,
-        now if in_flight.known else seen.in_flight,
-        now if engines.known else seen.engines,
-        now if backlog.known else seen.backlog,
+        seen.queued if queued is None else now,
+        seen.in_flight if in_flight is None else now,
+        seen.engines if engines is None else now,
+        seen.backlog if backlog is None else now,
     )
 
 
-def _share(value: float | None) -> float | None:
-    """Return a share; what is above 1 is none."""
-    return value if value is not None and value <= 1.0 else None
-
-
-def _known(reading: Reading) -> float:
-    return reading.value if reading.known else 0.0
-
-
-def _silent(reading: Reading, seen_at: float, now: float, name: str) -> tuple[str, ...]:
-    """Name the part if it is expected and not fresh."""
-    if reading.quality is Quality.FRESH:
-        return ()
-    if reading.known or now < seen_at + FORGOTTEN_AFTER_SECONDS:
-        return (name,)
-    return ()
+def _silent(reading: Reading, value: float | None, seen_at: float, now: float) -> bool:
+    """Whether a part, of which `value` is known, is expected and not fresh."""
+    if value is None:
+        return now < seen_at + FORGOTTEN_AFTER_SECONDS
+    return reading.quality is not _FRESH

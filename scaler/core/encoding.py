@@ -124,10 +124,13 @@ def _named_tuple(kind: type) -> _Codec:
         """Do the same for numbers alone, of which a large memory has tens of thousands."""
         return list(value) if all(map(math.isfinite, value)) else encode_parts(value)
 
+    fewest = len(parts) - len(getattr(kind, "_field_defaults", ()))
+
     def decode_parts(data: object) -> object:
-        if not isinstance(data, list) or len(data) != len(parts):
+        """Read the parts; those at the end that an older version didn't write take their default."""
+        if not isinstance(data, list) or not fewest <= len(data) <= len(parts):
             raise TypeError(f"{data!r} is no {kind.__name__}")
-        return kind(*(part.decode(item) for part, item in zip(parts, data, strict=True)))
+        return kind(*(part.decode(item) for part, item in zip(parts, data, strict=False)))
 
     return _Codec(encode_numbers if set(hints) <= {int, float} else encode_parts, decode_parts)
 
@@ -135,7 +138,9 @@ def _named_tuple(kind: type) -> _Codec:
 def _dataclass(kind: type) -> _Codec:
     hints = typing.get_type_hints(kind)
     fields = [
-        (field.name, _camel(field.name), _codec(hints[field.name])) for field in dataclasses.fields(kind)
+        (field.name, _camel(field.name), _codec(hints[field.name]))
+        for field in dataclasses.fields(kind)
+        if field.init  # another is worked out from these
     ]
 
     def decode_fields(data: object) -> object:

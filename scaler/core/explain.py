@@ -51,8 +51,9 @@ def explain_policy(decision: PolicyDecision, now: float | None = None) -> tuple[
 
 def explain_fleet(decision: FleetDecision, now: float | None = None) -> tuple[str, ...]:
     """Return what was decided for a fleet, then why."""
+    kept = f" ({decision.kept} of them only out of caution, which count as spare)" if decision.kept else ""
     head = (
-        f"{decision.fleet}: {_plural(decision.total, 'seat')}: {decision.serving} to serve, "
+        f"{decision.fleet}: {_plural(decision.total, 'seat')}: {decision.serving} to serve{kept}, "
         f"{decision.spare} spare, {decision.held} held."
     )
     return (head, *(explain(reason, now) for reason in decision.reasons))
@@ -277,8 +278,47 @@ def _lent(facts: Facts) -> str:
     )
 
 
+def _resident_starting(facts: Facts) -> str:
+    return (
+        f"None of its residents is up anywhere; {_plural(facts.get('seats'), 'seat')} on {_number(facts.get('on'))} "
+        f"{'is' if facts.get('seats') == 1 else 'are'} kept free until one has started, since a resident starts only while "
+        "nothing serves on its seat"
+    )
+
+
+def _resident_waiting(facts: Facts) -> str:
+    what = (
+        f"None of its residents is up anywhere, and {_plural(facts.get('wanted'), 'resident')} "
+        f"{'is' if facts.get('wanted') == 1 else 'are'} wanted"
+    )
+    if facts.get("aside"):
+        return f"{what}; it has had a seat to start on for as long as a start may take, and leaves it to others for as long"
+    return f"{what}; {_plural(facts.get('seats'), 'seat')} on which one could start serve others, whose turn it is"
+
+
+def _warmed(facts: Facts) -> str:
+    warm = _plural(facts.get("warm"), "resident")
+    what = (
+        f"{warm} on {_number(facts.get('fleet'))} shall stand paused, and {_number(facts.get('paused'))} do"
+    )
+    if not facts.get("risen"):
+        return f"{what}: others share the fleet, and there is demand"
+    return (
+        f"{what}: demand has risen by up to {_requests(facts.get('risen'))} within the "
+        f"{_seconds(facts.get('wakeSeconds'))} that bringing one back from host memory takes"
+    )
+
+
 def _seats_at_max(facts: Facts) -> str:
     return f"{_plural(facts.get('wanted'), 'seat')} wanted, and the fleet may have {_number(facts.get('maxSeats'))} (maxSeats)"
+
+
+def _seats_held(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('held'), 'seat')} can serve nobody at present (a silent agent, a GPU that is not Ok, or no "
+        f"resident that came up); beside the {_number(facts.get('wanted'))} wanted the fleet's "
+        f"{_number(facts.get('maxSeats'))} (maxSeats) leave no room for others in their place"
+    )
 
 
 def _budget_exhausted(facts: Facts) -> str:
@@ -329,9 +369,21 @@ def _replenish_limited(facts: Facts) -> str:
 
 
 def _scale_down_delayed(facts: Facts) -> str:
+    if facts.get("lent"):
+        return (
+            f"{_plural(facts.get('target'), 'seat')} would do; {_number(facts.get('total'))} stay until "
+            f"{_number(facts.get('lent'))} that are lent, or drain, are free, so that the spares stay idle"
+        )
     return (
         f"{_plural(facts.get('target'), 'seat')} would do, but a smaller total has to last for "
         f"{_seconds(facts.get('windowSeconds'))} before seats are deleted; {_number(facts.get('total'))} stay"
+    )
+
+
+def _starts_cancelled(facts: Facts) -> str:
+    return (
+        f"{_plural(facts.get('seats'), 'start')} cancelled: nothing has asked for "
+        f"{'it' if facts.get('seats') == 1 else 'them'} for {_seconds(facts.get('seconds'))}, and nobody is served there yet"
     )
 
 
@@ -402,7 +454,11 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.ORDER_LIMITED: _order_limited,
         ReasonCode.PREEMPTED: _preempted,
         ReasonCode.LENT: _lent,
+        ReasonCode.RESIDENT_STARTING: _resident_starting,
+        ReasonCode.RESIDENT_WAITING: _resident_waiting,
+        ReasonCode.WARMED: _warmed,
         ReasonCode.SEATS_AT_MAX: _seats_at_max,
+        ReasonCode.SEATS_HELD: _seats_held,
         ReasonCode.BUDGET_EXHAUSTED: _budget_exhausted,
         ReasonCode.BUDGET_NOT_SHARED_OUT: _budget_not_shared_out,
         ReasonCode.SPARES_LEARNED: _spares_learned,
@@ -410,6 +466,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.REPLENISH_LIMITED: _replenish_limited,
         ReasonCode.SCALE_UP_DELAYED: _scale_up_delayed,
         ReasonCode.SCALE_DOWN_DELAYED: _scale_down_delayed,
+        ReasonCode.STARTS_CANCELLED: _starts_cancelled,
         ReasonCode.PACE_LIMITED: _pace_limited,
         ReasonCode.WITHIN_TOLERANCE: _within_tolerance,
         ReasonCode.FROZEN: _frozen,

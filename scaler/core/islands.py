@@ -62,11 +62,14 @@ def islands(policies: Sequence[PolicySpec], fleets: Sequence[FleetSpec]) -> tupl
 _Named = TypeVar("_Named", PolicySpec, FleetSpec)
 
 
-def first_of_each_name(specs: Iterable[_Named]) -> list[_Named]:
+def first_of_each_name(specs: Sequence[_Named]) -> list[_Named]:
     """Return the specs without those whose name another before them has."""
+    if len(specs) == 1:
+        return list(specs)
     unique: dict[str, _Named] = {}
     for spec in specs:
-        unique.setdefault(spec.name, spec)
+        if spec.name not in unique:
+            unique[spec.name] = spec
     return list(unique.values())
 
 

@@ -181,8 +181,7 @@ def _shapes(entry: Entry) -> dict[_Subject, object]:
     shapes: dict[_Subject, object] = dict.fromkeys(("policy", policy.name) for policy in entry.on.policies)
     shapes |= dict.fromkeys(("fleet", fleet.name) for fleet in entry.on.fleets)
     for name, p in decision.policies.items():
-        serving = tuple(sorted(p.serving.items()))
-        shapes["policy", name] = (p.mode, serving, tuple(reason.code for reason in p.reasons))
+        shapes["policy", name] = (p.mode, p.serving, [reason.code for reason in p.reasons])
     for fleet, f in decision.fleets.items():
         shapes["fleet", fleet] = (f.serving, f.spare, f.total)
     return shapes

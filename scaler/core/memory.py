@@ -7,13 +7,14 @@ total is the one that it is found with.
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import NamedTuple, Self, TypeVar
 
 from scaler.core.model import FleetView
 from scaler.core.pace import Changes, Minima
 from scaler.core.rises import Rises
+from scaler.core.values import frozen
 from scaler.core.windows import Maxima, Ring, Starts
 from scaler.core.wishes import Wishes
 from warmpool.seats import FleetName, PolicyName
@@ -22,7 +23,7 @@ _Name = TypeVar("_Name", PolicyName, FleetName)
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class BurstState:
     """A burst that is on.
 
@@ -50,15 +51,23 @@ NEVER_SEEN = Seen()
 
 
 class Service(NamedTuple):
-    """Exponentially weighted averages for Little's law, both over the same time.
+    """How requests come and how long they take: plain means until their window is full, exponential ones from then on.
 
     Attributes:
-        completions: requests finished per second.
-        busy: requests in flight.
+        completions: requests finished per second, over minutes in which something was in flight.
+        busy: requests in flight, over the same time.
+        seconds: how long that was.
+        present: requests in flight at the last look.
+        arrivals: requests that came per second, over the stable window.
+        heard: seconds over which arrivals were told.
     """
 
     completions: float
     busy: float
+    seconds: float = 0.0
+    present: float = 0.0
+    arrivals: float = 0.0
+    heard: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -66,20 +75,28 @@ class Service(NamedTuple):
         return self.completions / self.busy if self.busy > 0 else 0.0
 
 
-class Throughput(NamedTuple):
-    """Averages over the time in which something was in flight.
+class Coming(NamedTuple):
+    """Residents that are being promoted.
 
     Attributes:
-        completions: requests finished per second, over minutes.
-        busy: requests in flight, over the same time.
-        arrivals: requests that came per second, over the stable window.
-        seconds: how long they were watched.
+        at: when they are expected to be in rotation.
+        capacity: requests in flight that they will hold.
     """
 
-    completions: float
-    busy: float
-    arrivals: float
-    seconds: float
+    at: float
+    capacity: float
+
+
+class Start(NamedTuple):
+    """The attempt of a policy of which nothing is up to start a resident.
+
+    Attributes:
+        since: when it first had a seat for that.
+        seats: seats that it has for it now.
+    """
+
+    since: float
+    seats: int
 
 
 class Order(NamedTuple):
@@ -87,14 +104,17 @@ class Order(NamedTuple):
 
     Attributes:
         since: when it began.
-        capacity: the most that was needed in its first burst window.
+        capacity: what new seats are made for: the most that was needed in its first burst window, and what the fluid model
+            has said beyond that since.
+        there: capacity that there was when it began.
     """
 
     since: float
     capacity: float
+    there: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PolicyMemory:
     """What the law remembers of one policy.
 
@@ -104,13 +124,15 @@ class PolicyMemory:
         holding: the last decision was a Hold.
         fresh_at: when demand was last fresh (at the start: the start).
         seen: when each part of the demand was last known.
-        service: averages for the service rate; None until measured.
-        throughput: averages that new seats are ordered by; None until measured.
+        service: how requests come and how long they take; None until measured.
+        coming: residents on their way and when they are expected to be ready, soonest first.
         order: the need for seats that don't exist; None if there is none.
-        observed_at: when `service` and `throughput` were last brought up to date.
+        start: the attempt to start a resident while none is up; None if there is none.
+        observed_at: when `service` was last brought up to date.
         needed: capacity that the last decision asked for; None before the first.
         wanted: residents that the last decision wanted, per fleet.
         given: residents that the last decision gave, per fleet.
+        kept: those of them that served only out of caution when demand was last fresh, per fleet.
         asked: seats asked for over the demote window, per fleet.
         starving_since: since when it has needed seats and got none; None if it has some or needs none.
         fed_since: when it last went from no seat to some.
@@ -122,12 +144,14 @@ class PolicyMemory:
     fresh_at: float
     seen: Seen = NEVER_SEEN
     service: Service | None = None
-    throughput: Throughput | None = None
+    coming: tuple[Coming, ...] = ()
     order: Order | None = None
+    start: Start | None = None
     observed_at: float
     needed: float | None = None
     wanted: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     given: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
+    kept: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     asked: Mapping[FleetName, Maxima] = field(default_factory=lambda: MappingProxyType({}))
     starving_since: float | None = None
     fed_since: float
@@ -143,7 +167,7 @@ class PolicyMemory:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FleetMemory:
     """What the law remembers of one fleet.
 
@@ -157,6 +181,7 @@ class FleetMemory:
         starts: seats started over the last minute.
         rises: how fast demand has risen; empty where the spares don't follow it.
         wishes: what others wish of its size; empty where nobody else writes it.
+        going: seats that go once they are lent no more, and so aren't lent again.
     """
 
     view: FleetView
@@ -168,9 +193,10 @@ class FleetMemory:
     starts: Starts = field(default_factory=Starts)
     rises: Rises = field(default_factory=Rises)
     wishes: Wishes = field(default_factory=Wishes)
+    going: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Memory:
     """Everything that one decision hands to the next.
 

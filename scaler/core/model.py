@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from scaler.core.values import frozen
 from warmpool.seats import FleetName, PolicyName
 
 # ------------------------------------------------------------------ what people wrote
@@ -208,7 +209,7 @@ class Quality(StrEnum):
     """Never observed, expired, or not a finite number ≥ 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Reading:
     """One number from one source, with its age.
 
@@ -231,7 +232,7 @@ class Reading:
 MISSING = Reading()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Load:
     """What a policy's signals say at one moment. Proofs and warm-up requests are in none of them.
 
@@ -244,8 +245,8 @@ class Load:
         completions: requests finished per second, over the last seconds.
         arrivals: requests that arrived per second, over the last seconds.
         refused: requests that gateways turned away for lack of room and that wait outside until they are to come again. By
-            Little's law that is refusals per second times the second for which each stays outside, so that one which is
-            refused again and again counts once, like one that waits.
+            Little's law that is refusals per second times the seconds after which each was told to come again (60 at most; one
+            where nobody says), so that one which is refused again and again counts once, like one that waits.
         late_share: share of the requests, from 0 to 1, whose first token came later than the objective.
         backlog: entries of work queues that nobody has asked an engine for yet.
         backlog_age: seconds that the oldest of those has waited.
@@ -270,7 +271,7 @@ class Load:
 # ------------------------------------------------------------------ what there is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Supply:
     """What one fleet has for one policy, in seats.
 
@@ -278,9 +279,15 @@ class Supply:
         serving: in rotation on a usable seat.
         promoting: claimed for this policy and not yet in rotation.
         draining: leaving rotation and could be recalled.
-        promotable: seats on which its resident could be promoted now and that are spare or lent.
+        promotable: seats on which its resident could be promoted now and that are spare or lent, paused or parked.
+        parked: those of the promotable whose resident is parked.
         switchable: seats on which another policy serves or drains and on which its resident could be promoted once
             that one has left. Without it no seat is taken from another policy.
+        startable: spare or lent seats on which its resident isn't up yet and starts, or could start.
+        blocked: seats on which another policy serves or drains and on which its resident could start once that one has
+            left: a process starts only while nothing serves on its seat.
+        paused_wake: seconds from an order until a paused resident of it serves, as measured; 0 while unknown.
+        parked_wake: the same for a parked one.
     """
 
     serving: int = 0
@@ -288,12 +295,17 @@ class Supply:
     draining: int = 0
     promotable: int = 0
     switchable: int = 0
+    startable: int = 0
+    blocked: int = 0
+    parked: int = 0
+    paused_wake: float = 0.0
+    parked_wake: float = 0.0
 
 
 NO_SUPPLY = Supply()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FleetView:
     """What a fleet is made of at one moment, in seats; every seat counts once.
 
@@ -327,7 +339,7 @@ class FleetView:
         return self.serving + self.draining + self.spare + self.lent + self.starting + self.held
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Floor:
     """What the clock asks for at one moment.
 
@@ -345,7 +357,7 @@ class Floor:
 NO_FLOOR = Floor()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Snapshot:
     """All that one decision may look at.
 
@@ -409,7 +421,11 @@ class ReasonCode(StrEnum):
     ORDER_LIMITED = "OrderLimited"
     PREEMPTED = "Preempted"
     LENT = "Lent"
+    RESIDENT_STARTING = "ResidentStarting"
+    RESIDENT_WAITING = "ResidentWaiting"
+    WARMED = "Warmed"
     SEATS_AT_MAX = "SeatsAtMax"
+    SEATS_HELD = "SeatsHeld"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     BUDGET_NOT_SHARED_OUT = "BudgetNotSharedOut"
     SPARES_LEARNED = "SparesLearned"
@@ -417,6 +433,7 @@ class ReasonCode(StrEnum):
     REPLENISH_LIMITED = "ReplenishLimited"
     SCALE_UP_DELAYED = "ScaleUpDelayed"
     SCALE_DOWN_DELAYED = "ScaleDownDelayed"
+    STARTS_CANCELLED = "StartsCancelled"
     PACE_LIMITED = "PaceLimited"
     WITHIN_TOLERANCE = "WithinTolerance"
     FROZEN = "Frozen"
@@ -424,7 +441,7 @@ class ReasonCode(StrEnum):
     KEPT_ABOVE = "KeptAbove"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Reason:
     """One reason as data; `scaler.core.explain` makes the sentence.
 
@@ -439,7 +456,7 @@ class Reason:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PolicyDecision:
     """How many residents of one policy should serve where.
 
@@ -452,6 +469,10 @@ class PolicyDecision:
         wanted: per fleet, the residents that should serve there, whether or not seats exist for them.
         serving: per fleet, the residents that shall serve there now: what existing seats can give.
         lent: per fleet, how many of those only borrow their seat; such a seat still counts as spare.
+        warm: its residents that shall stand paused, and not parked, beside those that serve: per fleet that others may
+            serve on too, or of which residents are parked or not up.
+        starting: per fleet, the seats that are kept free so that a resident of its can start there; only while none of
+            its residents is up anywhere.
         reasons: why, the ruling term first.
     """
 
@@ -463,10 +484,12 @@ class PolicyDecision:
     wanted: Mapping[FleetName, int]
     serving: Mapping[FleetName, int]
     lent: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
+    warm: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
+    starting: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     reasons: tuple[Reason, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FleetDecision:
     """How many seats a fleet should have.
 
@@ -475,8 +498,9 @@ class FleetDecision:
         serving: seats that serve or shall serve, all policies together (wants included).
         spare: the spare target.
         held: seats that take a replica and can serve nobody.
-        total: what the workload is asked for: min(max_seats, serving + spare + held), as limits and windows let it, or what
-            somebody else wishes beyond that.
+        total: what the workload is asked for: min(max_seats, serving + spare - kept + held), as limits and windows let it,
+            or what somebody else wishes beyond that.
+        kept: those of `serving` that serve only out of caution and count as spare, up to the target.
         reasons: why.
     """
 
@@ -485,10 +509,11 @@ class FleetDecision:
     spare: int
     held: int
     total: int
+    kept: int = 0
     reasons: tuple[Reason, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Decision:
     """What one tick decided.
 

@@ -9,19 +9,18 @@ Hold begins when demand has been unknown for longer than the failure threshold. 
 no data come any more.
 """
 
-from dataclasses import dataclass
-
 from scaler.core.demand import Demand
 from scaler.core.memory import BurstState, PolicyMemory
 from scaler.core.model import Mode, PolicySpec, Quality
 from scaler.core.need import Terms
 from scaler.core.placement import count
+from scaler.core.values import frozen
 
 GAP_SECONDS = 5.0
 """Between two fresh readings further apart than this lies a gap: what happened in it is unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Phase:
     """The mode of one policy at one moment.
 

@@ -9,16 +9,18 @@ correction    more than there is, while first tokens come too late although noth
 Drain and deadline come from one fluid model. K slots of which each finishes μ requests per second, with q requests
 queued, f in flight and λ arriving per second, admit (K − f) + μ·K·T within T seconds; q + λ·T have to be admitted. Hence
 K = (q + f + λT) / (1 + μT). Where λ isn't known, arrivals are taken to equal what finishes now, λ = μ·f, which gives
-K = f + q / (1 + μT). μ comes from Little's law as completions / in flight. Entries of a work queue count into q for the
-drain, and nowhere else.
+K = f + q / (1 + μT). μ comes from Little's law as completions / in flight (`scaler.core.service`). Entries of a work queue
+count into q for the drain, and nowhere else.
+
+What waits for a resident that is on its way waits for as long as promotions from its depth have taken (`scaler.core.waking`).
 """
 
 import math
-from dataclasses import dataclass
 
 from scaler.core.demand import Demand
-from scaler.core.memory import Service
-from scaler.core.model import PolicySpec, Quality
+from scaler.core.memory import Coming
+from scaler.core.model import PolicySpec
+from scaler.core.values import frozen
 from scaler.core.windows import Ring
 
 GROWTH_MAX = 2.0
@@ -26,7 +28,20 @@ GROWTH_MAX = 2.0
 and in a stall, when μ goes to 0, the fluid model would ask for a slot per arrival."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen()
+class Capacity:
+    """What there is for a policy, in requests in flight.
+
+    Attributes:
+        total: C, of usable serving and promoting residents.
+        coming: the part of it that isn't ready yet and when it is expected to be, soonest first.
+    """
+
+    total: float
+    coming: tuple[Coming, ...] = ()
+
+
+@frozen(kw_only=True)
 class Terms:
     """The terms of one policy at one moment, as capacities in requests in flight.
 
@@ -37,6 +52,8 @@ class Terms:
         backlog: what the drain of queue and work queues together takes; 0 without a backlog.
         deadline: what the objective takes; 0 when it is not at risk.
         correction: what first tokens that come too late take; 0 while they don't.
+        stable: the answer of the stable terms.
+        pressing: the answer of all terms: what holds in burst, and what may not be cut away in either mode.
         at_risk: age of the oldest plus predicted wait passes the TTFT objective.
         predicted_wait: seconds that the queue is predicted to take.
     """
@@ -47,48 +64,13 @@ class Terms:
     backlog: float
     deadline: float
     correction: float
+    stable: float
+    pressing: float
     at_risk: bool
     predicted_wait: float
 
-    @property
-    def stable(self) -> float:
-        """The answer of the stable terms."""
-        return max(self.mean, self.drain, self.backlog, self.correction)
 
-    @property
-    def pressing(self) -> float:
-        """The answer of all terms: what holds in burst, and what may not be cut away in either mode."""
-        return max(self.stable, self.peak, self.deadline)
-
-
-def measure_service(
-    previous: Service | None, demand: Demand, elapsed: float, window: float
-) -> Service | None:
-    """Bring the averages for μ up to date.
-
-    Nothing in flight says nothing about the time a request takes, so it leaves the averages alone (0/0 is idle, and not
-    unknown); in flight without completions is a stall and lowers μ.
-
-    Args:
-        previous: the averages so far.
-        demand: what was just measured.
-        elapsed: seconds since the averages were last brought up to date.
-        window: time constant of the averages in seconds: the burst window.
-    """
-    if demand.completions is None or demand.busy <= 0.0 or demand.quality is not Quality.FRESH:
-        return previous
-    if previous is None:
-        return Service(demand.completions, demand.busy)
-    if not elapsed > 0.0:
-        return previous
-    weight = 1.0 - math.exp(-elapsed / window) if window > 0.0 else 1.0
-    return Service(
-        previous.completions + weight * (demand.completions - previous.completions),
-        previous.busy + weight * (demand.busy - previous.busy),
-    )
-
-
-def terms(demand: Demand, ring: Ring, rate: float, spec: PolicySpec, capacity: float, now: float) -> Terms:
+def terms(demand: Demand, ring: Ring, rate: float, spec: PolicySpec, capacity: Capacity, now: float) -> Terms:
     """Work out all terms.
 
     Args:
@@ -96,21 +78,34 @@ def terms(demand: Demand, ring: Ring, rate: float, spec: PolicySpec, capacity: f
         ring: demand of the past, this moment included.
         rate: μ, requests per second and busy slot; 0 when unknown.
         spec: the policy.
-        capacity: C, of usable serving and promoting residents.
+        capacity: what there is.
         now: the time.
     """
     present = demand.value or 0.0
     mean = ring.mean(now, spec.burst.stable_window)
-    wait = _predicted_wait(demand, rate, capacity)
-    at_risk = demand.queued > 0.0 and demand.wait + wait > spec.ttft_objective
-    left = max(0.0, spec.ttft_objective - demand.wait) if at_risk else 0.0
+    mean = present if mean is None else mean
+    peak = ring.peak(now, spec.burst.window) or 0.0
+    drain = deadline = wait = 0.0
+    at_risk = False
+    if demand.queued > 0.0:
+        wait = _predicted_wait(demand, rate, capacity, now)
+        drain = admitting_capacity(demand, rate, spec.queue_drain)
+        at_risk = demand.wait + wait > spec.ttft_objective
+    if at_risk:
+        left = max(0.0, spec.ttft_objective - demand.wait)
+        deadline = max(present, admitting_capacity(demand, rate, left))
+    backlog = _backlog_capacity(demand, rate, spec, capacity.total) if demand.backlog > 0.0 else 0.0
+    correction = 0.0 if demand.late is None else _correction(demand, demand.late, spec, capacity.total)
+    stable = max(mean, drain, backlog, correction)
     return Terms(
-        mean=present if mean is None else mean,
-        peak=ring.peak(now, spec.burst.window) or 0.0,
-        drain=admitting_capacity(demand, rate, spec.queue_drain) if demand.queued > 0.0 else 0.0,
-        backlog=_backlog_capacity(demand, rate, spec, capacity) if demand.backlog > 0.0 else 0.0,
-        deadline=max(present, admitting_capacity(demand, rate, left)) if at_risk else 0.0,
-        correction=_correction(demand, spec, capacity),
+        mean=mean,
+        peak=peak,
+        drain=drain,
+        backlog=backlog,
+        deadline=deadline,
+        correction=correction,
+        stable=stable,
+        pressing=max(stable, peak, deadline),
         at_risk=at_risk,
         predicted_wait=wait,
     )
@@ -149,26 +144,39 @@ def _backlog_capacity(demand: Demand, rate: float, spec: PolicySpec, capacity: f
     return min(demand.busy + waiting, max(2.0 * capacity, float(max(1, seat))))
 
 
-def _correction(demand: Demand, spec: PolicySpec, capacity: float) -> float:
+def _correction(demand: Demand, late: float, spec: PolicySpec, capacity: float) -> float:
     """Return the capacity that there is and as much more as the share of late requests exceeds what may be late.
 
     It corrects and doesn't lead: a stall silences the histograms that it comes from, and prompts that grew longer make
     requests late that no further seat can help; so it never asks for more than `GROWTH_MAX` times the demand.
     """
-    if demand.late is None or not demand.late > spec.late_share:
+    if not late > spec.late_share:
         return 0.0
     present = demand.queued + demand.busy
-    return min(capacity * (1.0 + demand.late - max(0.0, spec.late_share)), GROWTH_MAX * present)
+    return min(capacity * (1.0 + late - max(0.0, spec.late_share)), GROWTH_MAX * present)
 
 
-def _predicted_wait(demand: Demand, rate: float, capacity: float) -> float:
-    """Seconds until what exceeds the capacity is admitted: queue / completion rate.
+def _predicted_wait(demand: Demand, rate: float, capacity: Capacity, now: float) -> float:
+    """Seconds until the queue is admitted.
 
-    What the capacity holds, residents on their way included, waits for no completion; and as long as something waits
-    all of it is busy, so that it completes μ·C per second.
+    What the capacity holds waits for no completion, but for those residents that are on their way. What exceeds it waits
+    for queue / completion rate: as long as something waits all of it is busy, so that it completes μ·C per second.
     """
-    waiting = min(demand.queued + demand.busy - capacity, demand.queued)
+    waiting = min(demand.queued + demand.busy - capacity.total, demand.queued)
+    wait = _until_ready(demand, capacity, now) if capacity.coming else 0.0
     if waiting <= 0.0:
-        return 0.0
-    flow = rate * capacity
-    return waiting / flow if flow > 0.0 else math.inf
+        return wait
+    flow = rate * capacity.total
+    return max(wait, waiting / flow) if flow > 0.0 else math.inf
+
+
+def _until_ready(demand: Demand, capacity: Capacity, now: float) -> float:
+    """Seconds until so many of the residents on their way are ready that they hold what waits, or until all are."""
+    ready = capacity.total - sum(coming.capacity for coming in capacity.coming)
+    left, wait = min(demand.queued + demand.busy - ready, demand.queued), 0.0
+    for coming in capacity.coming:
+        if left <= 0.0:
+            break
+        left -= coming.capacity
+        wait = max(wait, coming.at - now)
+    return wait

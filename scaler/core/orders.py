@@ -6,104 +6,102 @@ ordered meanwhile comes no earlier. So while a policy is short of seats its orde
     free      during the first burst window: what it needs, whatever that is
     then      the most that it needed in that window, or what the fluid model says, if that is more
 
-The fluid model (`scaler.core.need`) with the time that a seat takes to start as T: (q + f + λT) / (1 + μT) admits what
-waits and what comes meanwhile. λ is an average over the stable window, and μ one over ten minutes, for how long a request takes
-changes slowly and may be longer than any window. A request is taken to last no longer than half of the time for which requests
-have been watched: before any is finished, a low rate is no sign of a long one. What was once ordered is never
-taken back by this rule, and a policy that isn't short is not bound by it.
+The fluid model (`scaler.core.need`) with twice the time that a seat takes to start as T: (q + f + λT) / (1 + μT) admits
+what waits and what comes meanwhile. q grows for as long as seats start, and those that were ordered will admit it: one start
+time's queue, λT/2, takes half as much again as arrivals keep busy for good, λ/μ (Little: L = λW). Only where nothing of
+an order has come in all that time one start time counts: then what was ordered will not admit what waits.
+
+λ is an average over the stable window, and 1/μ one over ten minutes, in which each request that is in flight counts as half
+done: while requests begin to be served, completions lag behind them by the time that one takes. A request is taken to last no
+longer than half of the time for which requests have been watched: before any is finished, a low rate is no sign of a long
+one. What was once ordered stands while the policy is short, and a policy that isn't short is not bound by it.
 """
 
 import math
 from typing import Final
 
 from scaler.core.demand import Demand
-from scaler.core.memory import Order, Throughput
-from scaler.core.model import PolicySpec, Quality
+from scaler.core.memory import Order, Service
+from scaler.core.model import PolicySpec
+from scaler.core.service import SERVICE_SECONDS
 
-SERVICE_SECONDS: Final = 600.0
-"""Over so long the time that a request takes is averaged."""
+_CATCHING_UP: Final = 2.0
+"""Start times within which what waits is to be admitted: one until new seats are up, and one for them to admit it."""
 _WATCHED_TIMES: Final = 2.0
 """A request is taken to last no longer than the time for which requests have been watched, by so much: before the first have
 ended and others have taken their place, completions lag behind what is in flight."""
+_DONE: Final = 0.5
+"""What a request that is in flight has behind it of its time, on average."""
 _ENOUGH: Final = 1e-9
 
 
-def watch(before: Throughput | None, demand: Demand, elapsed: float, window: float) -> Throughput | None:
-    """Bring the averages up to date. They are plain means until their window is full, and exponential ones from then on.
-
-    Seconds in which nothing is in flight say nothing of how long a request takes, and are left out.
+def horizon(order: Order | None, there: float, start: float, now: float) -> float:
+    """Return the seconds within which new seats shall have admitted what waits.
 
     Args:
-        before: the averages so far.
-        demand: what was just measured.
-        elapsed: seconds since the averages were last brought up to date.
-        window: seconds of the window for arrivals.
-    """
-    known = demand.completions is not None and demand.arrivals is not None
-    if (
-        not known
-        or demand.busy <= 0.0
-        or demand.quality is not Quality.FRESH
-        or not 0.0 <= elapsed < math.inf
-    ):
-        return before
-    assert demand.completions is not None
-    assert demand.arrivals is not None
-    if before is None:
-        return Throughput(demand.completions, demand.busy, demand.arrivals, 0.0)
-    seconds = before.seconds + elapsed
-    slow, quick = _weight(elapsed, seconds, SERVICE_SECONDS), _weight(elapsed, seconds, window)
-    return Throughput(
-        before.completions + slow * (demand.completions - before.completions),
-        before.busy + slow * (demand.busy - before.busy),
-        before.arrivals + quick * (demand.arrivals - before.arrivals),
-        seconds,
-    )
-
-
-def _weight(elapsed: float, seconds: float, window: float) -> float:
-    length = min(seconds, window)
-    return min(1.0, elapsed / length) if length > 0.0 else 1.0
-
-
-def fluid(demand: Demand, seen: Throughput | None, start: float) -> float:
-    """Return the capacity that admits what waits and what comes while a seat starts; infinity where that isn't known.
-
-    Args:
-        demand: what was just measured.
-        seen: the averages.
+        order: the order that is on.
+        there: capacity that there is.
         start: seconds that a new seat takes.
+        now: the time.
+    """
+    seconds = _CATCHING_UP * start
+    if order is not None and there <= order.there + _ENOUGH and now >= order.since + seconds:
+        return start
+    return seconds
+
+
+def fluid(demand: Demand, seen: Service | None, seconds: float) -> float:
+    """Return the capacity that admits what waits and what comes within a time; infinity where that isn't known.
+
+    Args:
+        demand: what was just measured.
+        seen: the averages, from before it.
+        seconds: the time.
     """
     if demand.arrivals is None:
         return math.inf
     if seen is None or not seen.seconds > 0.0:
         return 0.0  # nobody has been served yet: the first window's order stands
-    rate = max(seen.completions / seen.busy, _WATCHED_TIMES / seen.seconds)
-    return (demand.queued + demand.busy + seen.arrivals * start) / (1.0 + rate * start)
+    done = seen.completions + _DONE * seen.present / min(seen.seconds, SERVICE_SECONDS)
+    rate = max(done / seen.busy, _WATCHED_TIMES / seen.seconds)
+    return (demand.queued + demand.busy + seen.arrivals * seconds) / (1.0 + rate * seconds)
 
 
-def follow(before: Order | None, asked: float, there: float, spec: PolicySpec, now: float) -> Order | None:
-    """Return the order that is on: since when the policy has been short, and the most that it asked for at first.
+def follow(
+    before: Order | None, asked: float, there: float, bound: float, spec: PolicySpec, now: float
+) -> Order | None:
+    """Return the order that is on: since when the policy has been short, and what new seats are made for.
 
     Args:
         before: the order so far.
         asked: capacity that the policy needs.
         there: capacity of the seats that it got.
+        bound: what may be ordered after the first window.
         spec: the policy.
         now: the time.
     """
     if asked <= there + _ENOUGH:
         return None
     if before is None:
-        return Order(now, asked)
-    return Order(before.since, max(before.capacity, asked)) if _free(before, spec, now) else before
+        return Order(now, asked, there)
+    more = asked if _free(before, spec, now) else min(asked, bound)
+    return before._replace(capacity=more) if more > before.capacity else before
 
 
-def most(order: Order | None, fluid_capacity: float, spec: PolicySpec, now: float) -> float:
-    """Return the capacity that new seats may be made for; infinity while nothing bounds it."""
+def most(order: Order | None, there: float, spec: PolicySpec, now: float) -> float:
+    """Return the capacity that new seats may be made for; infinity while nothing bounds it.
+
+    It is never less than there is: whoever is short by a little has no less than whoever isn't.
+
+    Args:
+        order: the order that is on.
+        there: capacity of the seats that the policy got.
+        spec: the policy.
+        now: the time.
+    """
     if order is None or _free(order, spec, now):
         return math.inf
-    return max(order.capacity, fluid_capacity)
+    return max(order.capacity, there)
 
 
 def _free(order: Order, spec: PolicySpec, now: float) -> bool:

@@ -8,11 +8,11 @@ highest. (kubernetes/kubernetes, pkg/controller/podautoscaler/horizontal.go: `ca
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaler.core.model import ChangeLimit, Pace, Select
 from scaler.core.placement import COUNT_MAX
+from scaler.core.values import frozen
 from scaler.core.windows import Mark
 
 LONGEST_PERIOD_SECONDS = 1800.0
@@ -27,7 +27,7 @@ class Change(NamedTuple):
     removed: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Changes:
     """How the total changed over the longest period, oldest first, a second at a time."""
 
@@ -61,7 +61,7 @@ class Changes:
         return min(ends, default=math.inf)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Minima:
     """The lowest value of a sliding window, kept as the strictly rising sequence that may still become it."""
 

@@ -8,9 +8,11 @@ along the order (`scaler.core.allocate`).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import add
 
 from scaler.core.model import FleetSpec, FleetView, Floor, PolicySpec, Supply
+from scaler.core.values import frozen
 from warmpool.seats import FleetName
 
 COUNT_MAX = 1_000_000_000
@@ -21,7 +23,9 @@ _ROUNDING = 1e-9
 
 def count(number: int) -> int:
     """Return a count of seats as the law can use it: between 0 and `COUNT_MAX`."""
-    return 0 if number <= 0 else min(number, COUNT_MAX)
+    if 0 <= number <= COUNT_MAX:
+        return number
+    return 0 if number < 0 else COUNT_MAX
 
 
 def seats_for(capacity: float, target: int) -> int:
@@ -41,8 +45,11 @@ class Pool:
         usable: seats that can serve: serving, draining, spare, lent.
         left: those of them that are not handed out yet.
         unlent: seats that are never lent: the spares that people asked for.
+        going: seats that are lent no more, because the fleet is to have fewer.
         displaced: those handed out that another policy has to leave first.
         start_seconds: seconds that its seats take to start; 0 while unknown.
+        sleepers: some residents of its spare seats are parked, or not up.
+        users: policies that may serve on it.
     """
 
     name: FleetName
@@ -50,12 +57,27 @@ class Pool:
     usable: int
     left: int
     unlent: int = 0
+    going: int = 0
     displaced: int = 0
     start_seconds: float = 0.0
+    sleepers: bool = False
+    users: int = 0
+
+    @property
+    def shared(self) -> bool:
+        """Whether several policies may serve on it."""
+        return self.users > 1
 
 
-def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None) -> Pool:
-    """Return the pool of a fleet; one without a view has no seats, one without a spec may get none."""
+def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None, going: int = 0) -> Pool:
+    """Return the pool of a fleet; one without a view has no seats, one without a spec may get none.
+
+    Args:
+        name: the fleet.
+        spec: what was written of it.
+        view: what it is made of.
+        going: seats that are lent no more.
+    """
     usable = (
         0
         if view is None
@@ -69,11 +91,17 @@ def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None) -> 
         usable=usable,
         left=usable,
         unlent=count(spec.spare_target),
+        going=going,
         start_seconds=0.0 if view is None else view.start_seconds,
+        sleepers=view is not None and any(map(_sleeps, view.supply.values())),
     )
 
 
-@dataclass(frozen=True, slots=True)
+def _sleeps(supply: Supply) -> bool:
+    return supply.parked > 0 or supply.startable > 0
+
+
+@frozen()
 class Place:
     """One fleet of one policy's order.
 
@@ -83,6 +111,7 @@ class Place:
         own: residents serving or on their way into rotation.
         idle: `own`, plus those that could be recalled, plus seats that nobody else holds on which one is promotable.
         reach: `idle`, plus seats that another policy would have to leave.
+        supply: what the fleet has for the policy, as it was counted.
     """
 
     pool: Pool
@@ -90,6 +119,13 @@ class Place:
     own: int
     idle: int
     reach: int
+    supply: Supply
+
+    def to_start(self) -> "Place":
+        """Return this for a policy of which nothing is up: what it could have are seats to start a resident on."""
+        idle = min(count(self.supply.startable), self.pool.usable)
+        reach = min(idle + count(self.supply.blocked), self.pool.usable)
+        return replace(self, own=0, idle=idle, reach=reach)
 
 
 def place_of(pool: Pool, target: int, supply: Supply) -> Place:
@@ -97,12 +133,14 @@ def place_of(pool: Pool, target: int, supply: Supply) -> Place:
     own = count(supply.serving) + count(supply.promoting)
     idle = own + count(supply.draining) + count(supply.promotable)
     reach = idle + count(supply.switchable)
+    pool.users += 1
     return Place(
         pool=pool,
         target=max(1, count(target)),
         own=min(own, pool.usable),
         idle=min(idle, pool.usable),
         reach=min(reach, pool.usable),
+        supply=supply,
     )
 
 
@@ -119,11 +157,11 @@ def bounds(spec: PolicySpec, scheduled: Floor) -> tuple[int, int]:
 def along(places: Sequence[Place], limits: Sequence[int], capacity: float, most: int) -> list[int]:
     """Return seats per place that hold `capacity`, taken in order, at most `limits` each and `most` together."""
     seats = []
-    for place, limit in zip(places, limits, strict=True):
+    for index, place in enumerate(places):
         if most <= 0 or not capacity > _ROUNDING:
             seats.append(0)
             continue
-        here = min(seats_for(capacity, place.target), limit, most)
+        here = min(seats_for(capacity, place.target), limits[index], most)
         seats.append(here)
         capacity -= here * place.target
         most -= here
@@ -149,10 +187,13 @@ def wishes(places: Sequence[Place], base: Sequence[int], answer: float, most: in
 
     `base` is what was handed out and what belongs somewhere; together they are supply that is there or on its way.
     """
-    short = answer - sum(seats * place.target for seats, place in zip(base, places, strict=True))
-    rooms = [max(0, place.pool.max_seats - seats) for place, seats in zip(places, base, strict=True)]
-    more = along(places, rooms, short, max(0, most - sum(base)))
-    return [seats + extra for seats, extra in zip(base, more, strict=True)]
+    capacity, left, rooms = 0, most, []
+    for index, place in enumerate(places):
+        seats = base[index]
+        capacity += seats * place.target
+        left -= seats
+        rooms.append(max(0, place.pool.max_seats - seats))
+    return list(map(add, base, along(places, rooms, answer - capacity, left)))
 
 
 def floored(places: Sequence[Place], wanted: Sequence[int], floor: int) -> list[int]:

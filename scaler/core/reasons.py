@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from scaler.core.allocate import Applicant
 from scaler.core.assess import Assessment
 from scaler.core.demand import Demand
 from scaler.core.model import Mode, Quality, Reason, ReasonCode
-from scaler.core.placement import beyond, count, seats_for
+from scaler.core.placement import Place, beyond, count, seats_for
+from scaler.core.starting import Turn
 
 
 def because(code: ReasonCode, until: float | None = None, /, **facts: float | str) -> Reason:
@@ -17,32 +19,33 @@ def because(code: ReasonCode, until: float | None = None, /, **facts: float | st
 
 
 def reasons_for(
-    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], needed: float, ordered: float
+    assessment: Assessment, asker: Applicant, wanted: Sequence[int], needed: float, ordered: float
 ) -> tuple[Reason, ...]:
     """Return why a policy got what it got.
 
     Args:
         assessment: what was known before seats were handed out.
-        given: seats that it got, per place.
+        asker: what it got.
         wanted: residents that it wants, per place.
         needed: capacity that the law asks for.
         ordered: capacity that new seats may be made for.
     """
-    reasons = [_ruling(assessment, sum(wanted), needed), *_mode(assessment), *_quality(assessment)]
-    reasons += _kept(assessment, given)
+    given = asker.given
+    mode, quality = _mode(assessment), _quality(assessment)
+    ruling = _ruling(assessment, sum(wanted), needed, quality + mode)
+    reasons = mode + quality + _kept(assessment, given)
     if assessment.spec.preemptible:
         reasons += _lent(assessment, given, needed)
     else:
         reasons += _supply(assessment, given, wanted, needed)
         reasons += _limited(assessment, given, wanted, (needed, ordered))
-    once: dict[ReasonCode, Reason] = {}
-    for reason in reasons:
-        once.setdefault(reason.code, reason)
-    return tuple(once.values())
+    if assessment.turn is not None:
+        reasons += _starting(assessment, assessment.turn, asker.starting, sum(wanted))
+    return (ruling, *[reason for reason in reasons if reason.code is not ruling.code])
 
 
-def _ruling(assessment: Assessment, wanted: int, needed: float) -> Reason:
-    """The term that gave the answer, or the bound that overruled it."""
+def _ruling(assessment: Assessment, wanted: int, needed: float, keeping: Sequence[Reason]) -> Reason:
+    """The term that gave the answer, or the bound that overruled it, or what is `keeping` it up."""
     places = assessment.places
     first = places[0].target if places else 1
     asked = seats_for(needed, first)
@@ -54,14 +57,9 @@ def _ruling(assessment: Assessment, wanted: int, needed: float) -> Reason:
         return because(ReasonCode.FLOOR, floor=assessment.floor, needed=needed)
     if asked > assessment.most:
         return because(ReasonCode.MAX, max=assessment.most, needed=needed)
-    return _held(assessment, needed) or _term(assessment, needed)
-
-
-def _held(assessment: Assessment, needed: float) -> Reason | None:
-    """What keeps an answer up that no term asks for any more; None where a term does."""
-    if not assessment.sticky or needed <= assessment.terms.pressing + 1e-9:
-        return None
-    return next(iter([*_quality(assessment), *_mode(assessment)]), None)
+    if keeping and assessment.sticky and needed > assessment.terms.pressing + 1e-9:
+        return keeping[0]  # no term asks for so much any more
+    return _term(assessment, needed)
 
 
 def _term(assessment: Assessment, needed: float) -> Reason:
@@ -198,7 +196,7 @@ def _kept(assessment: Assessment, given: Sequence[int]) -> list[Reason]:
 def _lent(assessment: Assessment, given: Sequence[int], needed: float) -> list[Reason]:
     """What it borrows, or that there is nothing to borrow."""
     lent = sum(beyond(given, assessment.floor))
-    capacity = float(sum(seats * place.target for seats, place in zip(given, assessment.places, strict=True)))
+    capacity = float(_capacity(assessment.places, given))
     if not lent and capacity >= needed:
         return []
     return [because(ReasonCode.LENT, lent=lent, owned=sum(given) - lent, needed=needed, capacity=capacity)]
@@ -207,9 +205,9 @@ def _lent(assessment: Assessment, given: Sequence[int], needed: float) -> list[R
 def _supply(
     assessment: Assessment, given: Sequence[int], wanted: Sequence[int], needed: float
 ) -> list[Reason]:
-    places = assessment.places
+    places, seats, most = assessment.places, sum(given), assessment.most
     reasons = []
-    bridged = sum(given[1:])
+    bridged = seats - given[0] if given else 0
     if bridged and wanted[0] > given[0]:
         reasons.append(
             because(
@@ -220,21 +218,20 @@ def _supply(
                 on=", ".join(p.pool.name for p, seats in zip(places[1:], given[1:], strict=True) if seats),
             )
         )
-    capacity = float(sum(seats * place.target for seats, place in zip(given, places, strict=True)))
-    if sum(given) < assessment.most and (capacity < needed - 1e-9 or sum(given) < assessment.floor):
-        reasons.append(
-            because(
-                ReasonCode.SPARES_EXHAUSTED,
-                wanted=sum(wanted),
-                given=sum(given),
-                needed=needed,
-                capacity=capacity,
-            )
-        )
-    lost = sum(max(0, min(assessment.kept(i), place.own) - given[i]) for i, place in enumerate(places))
-    if lost and sum(given) < assessment.most:
-        reasons.append(because(ReasonCode.PREEMPTED, lost=lost, given=sum(given)))
+    if seats >= most:
+        return reasons
+    capacity = float(_capacity(places, given))
+    if capacity < needed - 1e-9 or seats < assessment.floor:
+        facts = {"wanted": sum(wanted), "given": seats, "needed": needed, "capacity": capacity}
+        reasons.append(because(ReasonCode.SPARES_EXHAUSTED, **facts))
+    lost = sum([max(0, min(assessment.kept(i), place.own) - given[i]) for i, place in enumerate(places)])
+    if lost:
+        reasons.append(because(ReasonCode.PREEMPTED, lost=lost, given=seats))
     return reasons
+
+
+def _capacity(places: Sequence[Place], given: Sequence[int]) -> int:
+    return sum([given[index] * place.target for index, place in enumerate(places)])
 
 
 def _limited(
@@ -242,10 +239,26 @@ def _limited(
 ) -> list[Reason]:
     """That fewer new seats are made than what waits at present would fill."""
     places, (needed, ordered) = assessment.places, capacities
-    held = max(ordered, sum(seats * place.target for seats, place in zip(given, places, strict=True)))
-    if not places or held >= needed - 1e-9 or sum(wanted) >= assessment.most:
+    if not places or ordered >= needed - 1e-9 or sum(wanted) >= assessment.most:
+        return []
+    held = max(ordered, _capacity(places, given))
+    if held >= needed - 1e-9:
         return []
     if seats_for(held, places[0].target) >= seats_for(needed, places[0].target):
         return []
     start = max(place.pool.start_seconds for place in places)
     return [because(ReasonCode.ORDER_LIMITED, needed=needed, ordered=held, startSeconds=start)]
+
+
+def _starting(assessment: Assessment, turn: Turn, starting: Sequence[int], wanted: int) -> list[Reason]:
+    """That nothing of it is up, and whether it has a seat for a resident to start on."""
+    if not wanted:
+        return []
+    if seats := sum(starting):
+        on = [place.pool.name for index, place in enumerate(assessment.places) if starting[index]]
+        return [because(ReasonCode.RESIDENT_STARTING, turn.until, seats=seats, on=", ".join(on))]
+    reach = sum([place.to_start().reach for place in assessment.places])
+    facts: dict[str, float | str] = {"wanted": wanted, "seats": reach}
+    if turn.stands:
+        return [because(ReasonCode.RESIDENT_WAITING, **facts)]
+    return [because(ReasonCode.RESIDENT_WAITING, turn.until, **facts, aside="yes")]

@@ -39,7 +39,8 @@ _READINGS = {
     "backlog": "backlog",
     "backlog_age": "backlogAgeSeconds",
 }
-_SUPPLY = ("serving", "promoting", "draining", "promotable", "switchable")
+_SUPPLY = ("serving", "promoting", "draining", "promotable", "switchable", "startable", "blocked", "parked")
+_ALWAYS = frozenset(_SUPPLY[:5])
 _SEATS = ("serving", "draining", "spare", "lent", "starting", "held", "doomed", "replicas")
 
 
@@ -141,6 +142,8 @@ def _policy_to_json(policy: PolicyDecision, now: float) -> dict[str, Any]:
         "wanted": dict(policy.wanted),
         "serving": dict(policy.serving),
         "lent": dict(policy.lent),
+        **({"warm": dict(policy.warm)} if policy.warm else {}),
+        **({"starting": dict(policy.starting)} if policy.starting else {}),
         "reasons": [reason_to_json(reason, now) for reason in policy.reasons],
     }
 
@@ -152,6 +155,7 @@ def _fleet_to_json(fleet: FleetDecision, now: float) -> dict[str, Any]:
         "spare": fleet.spare,
         "held": fleet.held,
         "total": fleet.total,
+        **({"kept": fleet.kept} if fleet.kept else {}),
         "reasons": [reason_to_json(reason, now) for reason in fleet.reasons],
     }
 
@@ -162,13 +166,13 @@ def _plain(value: float | str) -> float | str | None:
 
 def _load_to_json(load: Load) -> dict[str, Any]:
     """Render the readings that there are; one that is Missing is left out."""
-    readings = ((key, getattr(load, name)) for name, key in _READINGS.items())
-    absent = {"absent": list(load.absent)} if load.absent else {}
-    return absent | {
-        key: {"value": _plain(reading.value), "age": _plain(reading.age), "quality": str(reading.quality)}
-        for key, reading in readings
-        if reading.known
-    }
+    found: dict[str, Any] = {"absent": list(load.absent)} if load.absent else {}
+    for name, key in _READINGS.items():
+        reading: Reading = getattr(load, name)
+        if reading.quality is not Quality.MISSING:
+            value, age = _plain(reading.value), _plain(reading.age)
+            found[key] = {"value": value, "age": age, "quality": str(reading.quality)}
+    return found
 
 
 def _load_from_json(data: Json) -> Load:
@@ -190,18 +194,27 @@ def _view_to_json(view: FleetView) -> dict[str, Any]:
     return {
         **{name: getattr(view, name) for name in _SEATS},
         "startSeconds": _plain(view.start_seconds),
-        "supply": {
-            policy: {name: getattr(supply, name) for name in _SUPPLY}
-            for policy, supply in view.supply.items()
-        },
+        "supply": {policy: _supply_to_json(supply) for policy, supply in view.supply.items()},
     }
+
+
+def _supply_to_json(supply: Supply) -> dict[str, Any]:
+    """Render the counts, and of what few fleets have only what isn't zero."""
+    found = {name: getattr(supply, name) for name in _SUPPLY}
+    wakes = {"pausedWakeSeconds": _plain(supply.paused_wake), "parkedWakeSeconds": _plain(supply.parked_wake)}
+    return {name: number for name, number in (found | wakes).items() if number or name in _ALWAYS}
+
+
+def _supply_from_json(data: Json) -> Supply:
+    return Supply(
+        **{name: int(data.get(name, 0)) for name in _SUPPLY},
+        paused_wake=float(data.get("pausedWakeSeconds") or 0.0),
+        parked_wake=float(data.get("parkedWakeSeconds") or 0.0),
+    )
 
 
 def _view_from_json(data: Json) -> FleetView:
-    supply = {
-        PolicyName(str(policy)): Supply(**{name: int(counts.get(name, 0)) for name in _SUPPLY})
-        for policy, counts in data["supply"].items()
-    }
+    supply = {PolicyName(str(policy)): _supply_from_json(counts) for policy, counts in data["supply"].items()}
     start = data.get("startSeconds")
     return FleetView(
         **{name: int(data.get(name, 0)) for name in _SEATS},

@@ -10,10 +10,11 @@ The history is bounded: one histogram a day, whose bins are exact up to 64 seats
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from scaler.core.placement import COUNT_MAX
+from scaler.core.values import frozen
 
 DAY_SECONDS: Final = 86_400.0
 MOST_DAYS: Final = 60
@@ -51,7 +52,7 @@ class Day(NamedTuple):
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Rises:
     """What is remembered of a fleet's rises.
 

@@ -1,10 +1,16 @@
-"""How many seats a fleet should have: total = min(max_seats, serving + spare + held), as windows and limits let it.
+"""How many seats a fleet should have: total = min(max_seats, serving + spare - kept + held), as windows and limits let it.
 
 Up: what serving residents want is asked for at once; spares grow back no faster than `replenish` says, except that a
 fleet which is only just being filled is slowed by `max_concurrent` alone. Down: after the smaller total has held for a
 whole scale-down window (the highest of the window rules, as in the HPA). Whoever wants it slower says so (`pace`); a
-frozen fleet keeps its size. Where somebody else writes the size, what he wishes beyond that raises the total, and nothing
-that serves (`wishes`).
+frozen fleet keeps its size. Seats that serve only out of caution (kept) count as spare, as lent ones do.
+
+Seats that are still starting serve nobody, so they go sooner: once nothing has asked for them for as long as a start takes,
+and one stable window at least. That is when to give up what may be wanted again (the ski rental problem: after having paid
+for it as much as it costs to have it anew); demand that is back sooner than another seat could be up finds this one. While
+nobody knows how long a start takes, they stay for the scale-down window as well.
+
+Where somebody else writes the size, what he wishes beyond that raises the total, and nothing that serves (`wishes`).
 
 The budget over all fleets is reserved before it is promised: a fleet that shrinks keeps its part until its seats are
 really gone, and what is left goes to floors first, then to serving residents, then to spares.
@@ -20,6 +26,7 @@ from scaler.core.pace import Changes, Minima, highest_total, lowest_total, toler
 from scaler.core.placement import COUNT_MAX, count
 from scaler.core.reasons import because
 from scaler.core.rises import Rises
+from scaler.core.values import frozen
 from scaler.core.windows import Maxima
 from scaler.core.wishes import FOLLOWED_SECONDS, NO_WISHES, Wishes, holds
 
@@ -35,15 +42,19 @@ class Draft:
         serving: residents wanted on it, all policies together.
         floors: the part of `serving` that is floors.
         spare: the spare target.
+        kept: the part of `serving` that counts as spare.
+        calm: seconds for which nothing may have asked for a start that is cancelled.
         rises: how fast demand has risen, this moment included.
         wishes: what was published and wished, this moment included.
         last: the total that stands: the last one, or at the start what the fleet is found with.
         wished: seats that others wish for, within max_seats; 0 for none.
-        target: serving + spare + held, or what is wished where that is more, within max_seats.
+        base: the total that a change is counted from: others have already made the one that they wish for.
+        target: serving + spare - kept + held, or what is wished where that is more, within max_seats.
         total: the answer.
         totals: totals asked for over the scale-down window, this moment included.
         lows: totals asked for over the scale-up window, this moment included.
         fresh: the fleet is only just being filled.
+        going: seats that go once they are lent no more.
         reasons: why.
         wakeups: times at which the answer may change by time alone.
     """
@@ -54,15 +65,19 @@ class Draft:
     serving: int
     floors: int
     spare: int
+    kept: int
+    calm: float
     rises: Rises
     wishes: Wishes
     last: int
     wished: int
+    base: int
     target: int
     total: int
     totals: Maxima
     lows: Minima
     fresh: bool
+    going: int = 0
     reasons: list[Reason] = field(default_factory=list)
     wakeups: list[float] = field(default_factory=list)
 
@@ -76,11 +91,6 @@ class Draft:
         """Seats that take a replica and can serve nobody."""
         return count(self.view.held)
 
-    @property
-    def base(self) -> int:
-        """The total that a change is counted from: others have already made the one that they wish for."""
-        return max(self.last, self.wished)
-
     def upto(self, serving: int) -> int:
         """Return the total that `serving` residents take, without spares."""
         return min(count(self.spec.max_seats), serving + self.held)
@@ -89,7 +99,7 @@ class Draft:
 def seats_of(view: FleetView) -> int:
     """Return the seats of a view that exist and are here to stay, each part cleaned."""
     parts = (view.serving, view.draining, view.spare, view.lent, view.starting, view.held)
-    return sum(count(part) for part in parts)
+    return sum([count(part) for part in parts])
 
 
 def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
@@ -103,13 +113,15 @@ def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
     return FleetMemory(view=view, total=found, filled=seats_of(view) > 0, totals=Maxima(), rises=rises)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Ask:
     """What a fleet is asked for.
 
     Attributes:
         serving: residents wanted on it, all policies together.
         floors: the part of them that is floors.
+        kept: the part of them that serves only out of caution: as good as spare seats.
+        calm: seconds of the longest stable window of its policies.
         demand: demand of all its policies together, in its seats; None while a part of it is unknown.
         scheduled: seats that the clock asks for.
         frozen_until: its size shall stay as it is until then; None if it needn't.
@@ -118,6 +130,8 @@ class Ask:
 
     serving: int
     floors: int
+    kept: int = 0
+    calm: float = 0.0
     demand: float | None = None
     scheduled: Floor = NO_FLOOR
     frozen_until: float | None = None
@@ -139,7 +153,10 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
     spare = _spare_target(spec, rises, now)
     wishes = _looked(spec, view, memory, now, seen=ask.seen)
     wish = wishes.at(now, spec.scale_down.window)
-    wanted = ask.serving + spare + count(view.held)
+    wished = min(limit, wish)
+    kept = min(ask.kept, ask.serving, spare)
+    of_use = ask.serving + spare - kept
+    wanted = of_use + count(view.held)
     target = min(limit, max(wanted, count(ask.scheduled.value)))
     totals, lows = memory.totals, memory.lows
     if not totals.marks:
@@ -152,11 +169,14 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
         serving=ask.serving,
         floors=ask.floors,
         spare=spare,
+        kept=kept,
+        calm=max(ask.calm, view.start_seconds) if view.start_seconds > 0.0 else math.inf,
         rises=rises,
         wishes=wishes,
         last=memory.total,
-        wished=min(limit, wish),
-        target=max(target, min(limit, wish)),
+        wished=wished,
+        base=max(memory.total, wished),
+        target=max(target, wished),
         total=memory.total,
         totals=totals.add(now, target, spec.scale_down.window),
         lows=lows.add(now, target, spec.scale_up.window),
@@ -165,7 +185,7 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
     if spare > count(spec.spare_target):
         result.reasons.append(_learned(spec, spare))
     if (most := max(wanted, wish)) > limit:
-        result.reasons.append(because(ReasonCode.SEATS_AT_MAX, wanted=most, maxSeats=limit))
+        result.reasons.append(_at_max(result, most, max(of_use, wish)))
     _scheduled(result, ask.scheduled, wanted)
     if _follows(spec) and ask.seen:
         _told_of_others(result, target, now)
@@ -178,7 +198,7 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
         _grow(result, now)
         _pace_up(result, now)
     else:
-        _shrink(result)
+        _shrink(result, now)
         _pace_down(result, now)
     result.total = min(result.total, limit)
     return result
@@ -228,6 +248,14 @@ def _spare_target(spec: FleetSpec, rises: Rises, now: float) -> int:
 def _learned(spec: FleetSpec, spare: int) -> Reason:
     quantile = 0 if spec.auto_spare is None else spec.auto_spare.quantile
     return because(ReasonCode.SPARES_LEARNED, spare=spare, min=count(spec.spare_target), quantile=quantile)
+
+
+def _at_max(fleet: Draft, wanted: int, of_use: int) -> Reason:
+    """Say what the limit leaves no room for: seats that are wanted, or others in place of those that serve nobody now."""
+    limit = count(fleet.spec.max_seats)
+    if of_use > limit:
+        return because(ReasonCode.SEATS_AT_MAX, wanted=wanted, maxSeats=limit)
+    return because(ReasonCode.SEATS_HELD, held=fleet.held, wanted=of_use, maxSeats=limit)
 
 
 def _scheduled(fleet: Draft, floor: Floor, wanted: int) -> None:
@@ -324,15 +352,46 @@ def _grow(fleet: Draft, now: float) -> None:
         )
 
 
-def _shrink(fleet: Draft) -> None:
-    fleet.total = min(fleet.base, max(fleet.target, fleet.totals.highest))
-    if fleet.total > fleet.target:
-        window = fleet.spec.scale_down.window
+def _shrink(fleet: Draft, now: float) -> None:
+    """Let the total fall: to what any answer of the scale-down window asked for, and seats that are only starting sooner."""
+    window, totals = fleet.spec.scale_down.window, fleet.totals
+    settled = min(fleet.base, max(fleet.target, totals.highest))
+    up = fleet.existing - count(fleet.view.starting)
+    recent = totals.within(now, fleet.calm)
+    lower = min(settled, max(fleet.target, up, recent))
+    if recent > max(fleet.target, up):
+        fleet.wakeups.append(totals.falls_within_at(now, fleet.calm))
+    fleet.total = _once_lent_seats_are_back(fleet, lower)
+    fleet.going = fleet.total - lower
+    if lower < settled and fleet.total < settled:
+        facts = {"seats": settled - fleet.total, "seconds": fleet.calm}
+        fleet.reasons.append(because(ReasonCode.STARTS_CANCELLED, **facts))
+    if fleet.going:
+        facts = {
+            "total": fleet.total,
+            "target": lower,
+            "lent": count(fleet.view.lent) + count(fleet.view.draining),
+        }
+        fleet.reasons.append(because(ReasonCode.SCALE_DOWN_DELAYED, **facts))
+    elif fleet.total > fleet.target:
         facts = {"total": fleet.total, "target": fleet.target, "windowSeconds": window}
-        _delayed(fleet, ReasonCode.SCALE_DOWN_DELAYED, fleet.totals.falls_at(window), **facts)
+        _delayed(fleet, ReasonCode.SCALE_DOWN_DELAYED, totals.falls_at(window), **facts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _once_lent_seats_are_back(fleet: Draft, lower: int) -> int:
+    """Return how far the total may fall while seats are lent, or still drain because they were.
+
+    Idle seats are deleted first. Without this the spares that people asked for would go, and what is lent would have to be
+    drained for them to be there again.
+    """
+    view = fleet.view
+    if not (view.lent > 0 or (view.draining > 0 and fleet.memory.going > 0)):
+        return lower
+    idle = max(0, count(view.spare) - count(fleet.spec.spare_target))
+    return min(fleet.base, max(lower, fleet.existing - count(view.starting) - idle))
+
+
+@frozen(kw_only=True)
 class Budget:
     """Something of which there is only so much for all fleets together.
 
@@ -420,6 +479,7 @@ def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
         spare=fleet.spare,
         held=fleet.held,
         total=fleet.total,
+        kept=fleet.kept,
         reasons=tuple(fleet.reasons),
     )
     memory = FleetMemory(
@@ -431,6 +491,7 @@ def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
         changes=fleet.memory.changes.add(now, before, fleet.total) if _rated(fleet.spec) else Changes(),
         rises=fleet.rises,
         wishes=wishes,
+        going=fleet.going,
         starts=fleet.memory.starts.at(now).add(now, started),
     )
     return decision, memory
@@ -442,4 +503,4 @@ def _rated(spec: FleetSpec) -> bool:
 
 def soonest(times: Iterable[float], now: float) -> float | None:
     """Return the earliest of the times that lies ahead, or None."""
-    return min((time for time in times if now < time < math.inf), default=None)
+    return min([time for time in times if now < time < math.inf], default=None)

@@ -6,8 +6,10 @@ so that a wake-up never comes a rounding error early.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import field
 from typing import NamedTuple
+
+from scaler.core.values import frozen
 
 BUCKET_SECONDS = 1.0
 """Width of a bucket."""
@@ -40,7 +42,7 @@ class Bucket(NamedTuple):
     peak: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Ring:
     """Buckets of the last seconds, oldest first; seconds without a reading are absent.
 
@@ -49,6 +51,7 @@ class Ring:
     """
 
     buckets: tuple[Bucket, ...] = ()
+    _closed: "_Closed | None" = field(default=None, init=False, repr=False, compare=False)
 
     def add(self, now: float, value: float | None, peak: float, window: float) -> "Ring":
         """Return the ring with one more reading, without the buckets that left `window`.
@@ -62,23 +65,24 @@ class Ring:
         index = math.floor(now / BUCKET_SECONDS)
         last = self.buckets[-1] if self.buckets else None
         if last is not None and last.second >= index:
-            return Ring((*self.buckets[:-1], _merged(last, value, peak)))
-        first = _first_index(now, window)
-        kept = self.buckets
-        if kept and kept[0].second < first:
-            kept = tuple(bucket for bucket in kept if bucket.second >= first)
+            return _knowing(Ring((*self.buckets[:-1], _merged(last, value, peak))), self._closed)
+        kept = _since(self.buckets, _first_index(now, window))
         fresh = Bucket(index, 0.0, 0, peak) if value is None else Bucket(index, value, 1, peak)
         return Ring((*kept, fresh))
 
     def mean(self, now: float, window: float) -> float | None:
         """Return the mean over the known seconds of `window`; None when none is known."""
         first = _first_index(now, window)
-        total = 0.0
-        known = 0
-        for second, mean, readings, _peak in self.buckets:
-            if readings and second >= first:
-                total += mean
-                known += 1
+        if not self.buckets or self.buckets[-1].second < first:
+            return None
+        closed, last = self._closed, self.buckets[-1]
+        if closed is None or closed.first != first:
+            closed = _closed(self.buckets, first)
+            _knowing(self, closed)
+        total, known = closed.total, closed.known
+        if last.readings:
+            total += last.mean
+            known += 1
         return total / known if known else None
 
     def peak(self, now: float, window: float) -> float | None:
@@ -98,7 +102,47 @@ class Ring:
         if not self.buckets:
             return True
         level = self.buckets[-1].peak
-        return all(bucket.peak == level and bucket.mean == level for bucket in self.buckets)
+        for bucket in self.buckets:  # noqa: SIM110 - a generator for `all` takes twice as long
+            if bucket.peak != level or bucket.mean != level:
+                return False
+        return True
+
+
+class _Closed(NamedTuple):
+    """The sum over all seconds of a window but the last, added up from the oldest on.
+
+    Attributes:
+        first: the window's first second.
+        total: of the means that are known.
+        known: how many these are.
+    """
+
+    first: int
+    total: float
+    known: int
+
+
+def _since(buckets: tuple[Bucket, ...], first: int) -> tuple[Bucket, ...]:
+    """Return the buckets from a second on; few have to be left out, and these come first."""
+    start, count = 0, len(buckets)
+    while start < count and buckets[start].second < first:
+        start += 1
+    return buckets[start:]
+
+
+def _closed(buckets: tuple[Bucket, ...], first: int) -> _Closed:
+    total, known = 0.0, 0
+    for bucket in _since(buckets, first)[:-1]:  # unpacking a named tuple would take half as long again
+        if bucket.readings:
+            total += bucket.mean
+            known += 1
+    return _Closed(first, total, known)
+
+
+def _knowing(ring: Ring, closed: _Closed | None) -> Ring:
+    """Keep the sum over the seconds that are over: many looks fall into one second, in which only the last one changes."""
+    object.__setattr__(ring, "_closed", closed)
+    return ring
 
 
 def _merged(last: Bucket, value: float | None, peak: float) -> Bucket:
@@ -128,7 +172,7 @@ class Mark(NamedTuple):
     value: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Maxima:
     """The highest value of a sliding window, kept as the strictly falling sequence that may still become it."""
 
@@ -149,12 +193,20 @@ class Maxima:
         """The highest value still in the window; 0 when nothing was ever asked for."""
         return self.marks[0].value if self.marks else 0
 
+    def within(self, now: float, window: float) -> int:
+        """Return the highest value of a shorter window; 0 when nothing was asked for in it."""
+        return next((mark.value for mark in self.marks if now < mark.at + window), 0)
+
+    def falls_within_at(self, now: float, window: float) -> float:
+        """Return when the highest value of a shorter window leaves it; infinity if nothing is held."""
+        return next((m.at + window for m in self.marks[:-1] if now < m.at + window), math.inf)
+
     def falls_at(self, window: float) -> float:
         """Return when the highest value leaves the window if it isn't asked for again; infinity if nothing is held."""
         return self.marks[0].at + window if len(self.marks) > 1 else math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Starts:
     """How many seats were started when, over the last minute: the strict form of a token bucket.
 

@@ -15,9 +15,10 @@ A wish holds for as long as a total does before it may fall, and then lapses.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
+from scaler.core.values import frozen
 from scaler.core.windows import Mark, Maxima
 
 HPA_DOWN_WINDOW_SECONDS: Final = 300.0
@@ -34,7 +35,7 @@ def holds(window: float) -> float:
     return max(window, HPA_SYNC_SECONDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Wishes:
     """What was published of a fleet's size of late, and what others wished for last.
 

@@ -14,6 +14,7 @@ from scaler.core.model import (
     AutoSpare,
     Burst,
     ChangeLimit,
+    Decision,
     FallbackBehavior,
     FleetShare,
     FleetSpec,
@@ -36,10 +37,12 @@ from scaler.core.replay import decision_to_json
 READINGS = [name for name in Load.__slots__ if name != "absent"]
 NAMES = ("a", "b", "c")
 FLEETS = ("own", "spares")
+SEATS = ("serving", "promoting", "draining", "promotable", "switchable", "startable", "blocked")
 
 sane = st.floats(0, 200)
 spoilt = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, -1e300, 1e300, 1e18])
 numbers = st.one_of(sane, spoilt)
+waits = st.one_of(st.floats(0, 20), spoilt)
 seats = st.integers(0, 8)
 wild = st.one_of(st.integers(-3, 12), st.sampled_from([-(10**30), 10**30, 10**400]))
 
@@ -67,7 +70,7 @@ def loads(values: st.SearchStrategy[float] = sane) -> st.SearchStrategy[Load]:
 
 def supplies(number: st.SearchStrategy[int] = seats) -> st.SearchStrategy[Supply]:
     return st.builds(
-        Supply, serving=number, promoting=number, draining=number, promotable=number, switchable=number
+        Supply, **dict.fromkeys(SEATS, number), parked=number, paused_wake=waits, parked_wake=waits
     )
 
 
@@ -82,6 +85,7 @@ def views(number: st.SearchStrategy[int] = seats) -> st.SearchStrategy[FleetView
         held=number,
         doomed=number,
         replicas=number,
+        start_seconds=waits,
         supply=st.dictionaries(st.sampled_from(NAMES), supplies(number)),
     )
 
@@ -215,13 +219,22 @@ def test_bounds_hold_on_every_path_and_no_seat_is_promised_twice(
                     assert sum(one.wanted.values()) >= fallback
                 if spec.fallback in {FallbackBehavior.STATIC, FallbackBehavior.CURRENT_REPLICAS_IF_LOWER}:
                     assert sum(one.serving.values()) <= fallback
-        for fleet, view in snapshot.fleets.items():
-            usable = view.serving + view.draining + view.spare + view.lent
-            assert sum(one.serving.get(fleet, 0) for one in decision.policies.values()) <= usable
-            for name, one in decision.policies.items():
-                supply = view.supply.get(name, Supply())
-                reach = sum(getattr(supply, field) for field in Supply.__slots__)
-                assert one.serving.get(fleet, 0) <= reach
+        _is_within_what_there_is(decision, snapshot)
+
+
+def _is_within_what_there_is(decision: Decision, snapshot: Snapshot) -> None:
+    every = decision.policies.values()
+    for fleet, view in snapshot.fleets.items():
+        usable = view.serving + view.draining + view.spare + view.lent
+        assert sum(one.serving.get(fleet, 0) + one.starting.get(fleet, 0) for one in every) <= usable
+        for one in every:
+            supply = view.supply.get(one.policy, Supply())
+            assert one.serving.get(fleet, 0) <= sum(getattr(supply, part) for part in SEATS[:5])
+            assert one.starting.get(fleet, 0) <= min(1, supply.startable + supply.blocked)
+            assert 0 <= one.warm.get(fleet, 0) <= usable - one.serving.get(fleet, 0)
+    for one in every:
+        assert sum(one.starting.values()) <= 1
+        assert not (sum(one.starting.values()) and sum(one.serving.values()))
 
 
 @settings(max_examples=40, deadline=None)

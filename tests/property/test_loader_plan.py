@@ -1,14 +1,17 @@
 """The read plan: every wanted byte exactly once, in order, in reads of bounded size."""
 
+import math
 from collections import defaultdict
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.checkpoint import TensorEntry
 from loader.header import Dtype
-from loader.plan import MAX_PIECES, PAGE_BYTES, plan_reads
+from loader.plan import MAX_GAP_BYTES, MAX_PIECES, PAGE_BYTES, plan_reads
+from loader.slicing import Part, take_part
 
 UNTIMED = settings(deadline=None, max_examples=50)  # a busy machine is no failure
 CHUNK_SIZES = st.integers(2, 6).map(lambda pages: pages * PAGE_BYTES)
@@ -87,3 +90,44 @@ def test_neighbours_are_not_split_into_needless_reads(entries: list[TensorEntry]
     for first, second in pairwise(chunks):
         if first.file == second.file and first.begin + first.nbytes == second.begin:
             assert first.nbytes + second.nbytes > chunk_bytes - PAGE_BYTES - 8
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[TensorEntry, Part]:
+    """A tensor of up to three dimensions, and a part along one of them."""
+    shape = tuple(draw(st.lists(st.integers(1, 40), min_size=1, max_size=3)))
+    shape = (*shape[:-1], shape[-1] * draw(st.sampled_from([1, 7, 500])))
+    dtype = draw(st.sampled_from([Dtype.U8, Dtype.BF16, Dtype.F64]))
+    begin = draw(st.integers(8, 10_000))
+    nbytes = math.prod(shape) * dtype.element_bytes
+    entry = TensorEntry(name="w", dtype=dtype, shape=shape, file="f", begin=begin, end=begin + nbytes)
+    dim = draw(st.integers(0, len(shape) - 1))
+    start = draw(st.integers(0, shape[dim]))
+    return entry, Part(dim=dim, start=start, stop=draw(st.integers(start, shape[dim])))
+
+
+@UNTIMED
+@given(case=parts(), chunk_bytes=CHUNK_SIZES)
+def test_a_part_reads_the_bytes_that_slicing_the_whole_would_give(
+    case: tuple[TensorEntry, Part], chunk_bytes: int
+) -> None:
+    whole, part = case
+    # Every byte of the file is told apart from its neighbours by where it lies.
+    places = np.arange(whole.begin, whole.end).reshape(*whole.shape, whole.dtype.element_bytes)
+    cut = [slice(None)] * len(whole.shape)
+    cut[part.dim] = slice(part.start, part.stop)
+    expected = places[tuple(cut)].reshape(-1)
+    entry = take_part(whole, part)
+    found = np.full(entry.nbytes, -1)
+    for chunk in plan_reads([entry], chunk_bytes=chunk_bytes):
+        position = chunk.begin
+        for piece in chunk.pieces:
+            assert 0 <= piece.gap <= MAX_GAP_BYTES
+            position += piece.gap
+            found[piece.offset : piece.offset + piece.nbytes] = np.arange(position, position + piece.nbytes)
+            position += piece.nbytes
+        assert position == chunk.end
+        assert chunk.end - chunk.begin <= chunk_bytes
+        assert chunk.nbytes == sum(piece.nbytes for piece in chunk.pieces)
+    assert entry.nbytes == expected.size
+    assert np.array_equal(found, expected)

@@ -27,6 +27,7 @@ from warmpool.plan import (
     Action,
     Demote,
     Limits,
+    Park,
     Promote,
     Prove,
     Recall,
@@ -34,6 +35,7 @@ from warmpool.plan import (
     Replace,
     Resize,
     Switch,
+    Unpark,
     Wants,
     plan,
 )
@@ -63,8 +65,14 @@ OPERATIONS: dict[type[Action], Operation] = {
     Demote: Operation.DEMOTE,
     Release: Operation.DEMOTE,
     Prove: Operation.PROVE,
+    Park: Operation.PARK,
+    Unpark: Operation.UNPARK,
 }
-SeatWork = Promote | Recall | Switch | Demote | Release | Prove
+SeatWork = Promote | Recall | Switch | Demote | Release | Prove | Park | Unpark
+ROOM = 2
+"""Residents of a seat that its device memory holds."""
+ASLEEP = {S.PARKED, S.PARKING, S.STARTING, S.FAILED, S.UNPARKING}
+"""States without weights in device memory; what is being unparked gets its room at the end."""
 BOOT = {
     S.FAILED: S.STARTING,
     S.STARTING: S.LOADING,
@@ -76,7 +84,7 @@ BOOT = {
 
 anyone = st.integers(0, 11)
 many_lives = st.lists(st.lists(st.sampled_from(POLICIES), min_size=1, unique=True), min_size=2, max_size=5)
-all_wants = st.fixed_dictionaries({policy: st.integers(0, 3) for policy in POLICIES})
+all_wants = st.fixed_dictionaries({policy: st.sampled_from([0, 0, 1, 2, 3]) for policy in POLICIES})
 
 
 class Refused(Exception):
@@ -88,6 +96,7 @@ class Agent:
     """One seat's agent with its engines: one order at a time, and none from a term that is over."""
 
     states: dict[PolicyName, ResidentState]
+    parks: bool = False
     epoch: int = 0
     running: tuple[str, PolicyName, str] | None = None
     ended: dict[str, bool] = field(default_factory=dict)
@@ -109,6 +118,9 @@ class Agent:
             raise Refused("Busy: a neighbour computes")
 
     def resume(self, claim: Claim, policy: PolicyName) -> None:
+        moves = {("park", policy), ("unpark", policy)}
+        if claim.epoch >= self.epoch and self.running is not None and self.running[:2] in moves:
+            self.end_order(good=True, crash=False)  # it is waited for
         self._admit(claim, policy)
         match self.states[policy]:
             case S.SERVING:
@@ -121,6 +133,10 @@ class Agent:
                 self.ended[claim.id] = True
             case S.PAUSED:
                 self.move(policy, S.PROMOTING)
+                self.running = ("resume", policy, claim.id)
+            case S.PARKED:
+                self.make_room(claim)
+                self.move(policy, S.UNPARKING)
                 self.running = ("resume", policy, claim.id)
             case _:
                 raise Refused("WrongState")
@@ -146,6 +162,32 @@ class Agent:
         self.move(policy, S.PROVING)
         self.running = ("prove", policy, claim.id)
 
+    def make_room(self, claim: Claim) -> None:
+        """Park whom the claim lets it park, until one more resident fits; refuse before anything is begun."""
+        awake = [policy for policy, state in self.states.items() if state not in ASLEEP]
+        offered = [p for p in claim.displace or () if self.states[p] is S.PAUSED]
+        parked = offered[: max(0, len(awake) + 1 - ROOM)]
+        if len(awake) - len(parked) >= ROOM:
+            raise Refused("NoRoom")
+        for policy in parked:
+            self.move(policy, S.PARKING)
+            self.move(policy, S.PARKED)
+
+    def unpark(self, claim: Claim, policy: PolicyName) -> None:
+        self._admit(claim, policy)
+        if self.states[policy] is not S.PARKED:
+            raise Refused("WrongState")
+        self.make_room(claim)
+        self.move(policy, S.UNPARKING)
+        self.running = ("unpark", policy, claim.id)
+
+    def park(self, claim: Claim, policy: PolicyName) -> None:
+        self._admit(claim, policy)
+        if self.states[policy] is not S.PAUSED:
+            raise Refused("WrongState")
+        self.move(policy, S.PARKING)
+        self.running = ("park", policy, claim.id)
+
     def end_order(self, *, good: bool, crash: bool) -> None:
         """End the running order: well, undone, or with a dead engine."""
         if self.running is None:
@@ -156,7 +198,14 @@ class Agent:
         if crash:
             self.move(policy, S.FAILED)
         elif kind == "resume":
+            if self.states[policy] is S.UNPARKING:
+                self.move(policy, S.PAUSED)
+                self.move(policy, S.PROMOTING)
             self.move(policy, S.SERVING if good else S.PAUSED)
+        elif kind == "unpark":
+            self.move(policy, S.PAUSED if good else S.PARKED)
+        elif kind == "park":
+            self.move(policy, S.PARKED if good else S.PAUSED)
         elif kind == "prove":
             self.move(policy, S.PAUSED if good else S.FAILED)
 
@@ -165,6 +214,18 @@ class Agent:
             self.end_order(good=False, crash=True)
         elif self.states[policy] is not S.FAILED:
             self.move(policy, S.FAILED)
+
+    def has_room(self) -> bool:
+        return sum(state not in ASLEEP for state in self.states.values()) < ROOM
+
+    def park_one(self) -> bool:
+        """Park a paused resident so that another can start, on a seat with host memory."""
+        for policy, state in self.states.items():
+            if self.parks and state is S.PAUSED:
+                self.move(policy, S.PARKING)
+                self.move(policy, S.PARKED)
+                return True
+        return False
 
     def boot(self) -> bool:
         """Take the first engine that isn't up one step further; a computing step waits for the seat to be free."""
@@ -175,6 +236,8 @@ class Agent:
             if following is not None:
                 if following in COMPUTING and self.computing() - {policy}:
                     return False
+                if following is S.LOADING and not self.has_room() and not self.park_one():
+                    continue
                 self.move(policy, following)
                 return True
         return False
@@ -187,6 +250,7 @@ class Controller:
     term: Term
     number: int = 0
     settled: dict[SeatName, float] = field(default_factory=dict)
+    left_alone: set[tuple[SeatName, PolicyName]] = field(default_factory=set)
     work: list[Generator[None, None, None]] = field(default_factory=list)
 
 
@@ -199,6 +263,7 @@ class World(RuleBasedStateMachine):
         self.agents: dict[SeatName, Agent] = {}
         self.reports: dict[SeatName, tuple[Resident, ...]] = {}
         self.wanted = dict.fromkeys(POLICIES, 0)
+        self.warm = dict.fromkeys(POLICIES, 0)
         self.total = 0
         self.replicas = 0
         self.leader = Controller(term=Term(holder="c1", epoch=1))
@@ -212,7 +277,7 @@ class World(RuleBasedStateMachine):
         self.pods[name] = Seat(
             name=name, uid=str(self.made), version="0", fleet=F, node=f"n{self.made % 2}", ready=True
         )
-        self.agents[name] = Agent(states=dict.fromkeys(lives, S.STARTING))
+        self.agents[name] = Agent(states=dict.fromkeys(lives, S.STARTING), parks=self.made % 3 > 0)
         self.report(name)
 
     def remove(self, name: SeatName) -> None:
@@ -223,7 +288,13 @@ class World(RuleBasedStateMachine):
     def report(self, name: SeatName) -> None:
         if self.pods[name].reachable:
             self.reports[name] = tuple(
-                Resident(policy=policy, state=state, since=self.now, proven_at=self.now)
+                Resident(
+                    policy=policy,
+                    state=state,
+                    since=self.now,
+                    proven_at=self.now,
+                    waiting="no room" if state is S.STARTING and not self.agents[name].has_room() else "",
+                )
                 for policy, state in self.agents[name].states.items()
             )
 
@@ -250,7 +321,13 @@ class World(RuleBasedStateMachine):
         held = pod.claim
         if held is not None and self.now < held.deadline and held.epoch >= claim.epoch:
             recalls = claim.operation is Operation.RECALL and held.operation is Operation.DEMOTE
-            assert recalls and held.policy == claim.policy and held.epoch == claim.epoch, "claimed twice"  # noqa: PT018
+            follows = claim.operation is Operation.PROMOTE and held.operation in {
+                Operation.PARK,
+                Operation.UNPARK,
+            }
+            assert (recalls or follows) and held.policy == claim.policy and held.epoch == claim.epoch, (  # noqa: PT018
+                "claimed twice"
+            )
         if claim.operation is not Operation.DEMOTE:
             assert pod.usable, "promotion on an unusable seat"
         self.write(apply_claim(pod, claim))
@@ -277,10 +354,16 @@ class World(RuleBasedStateMachine):
             if resolution is not None:
                 self.settle(controller, seat.name, resolution.claim, resolution.serving)
         wants = Wants(
-            serving={F: self.wanted}, order=POLICIES, totals={F: self.total}, replicas={F: self.replicas}
+            serving={F: self.wanted},
+            order=POLICIES,
+            totals={F: self.total},
+            replicas={F: self.replicas},
+            warm={F: self.warm},
         )
         seats = self.view_all()
-        answer = plan(wants, seats, LIMITS, self.now, settled=controller.settled)
+        answer = plan(
+            wants, seats, LIMITS, self.now, settled=controller.settled, left_alone=controller.left_alone
+        )
         for action in answer.actions:
             if isinstance(action, SeatWork):
                 controller.number += 1
@@ -310,7 +393,10 @@ class World(RuleBasedStateMachine):
 
     def carry_out(self, controller: Controller, action: SeatWork, number: int) -> Generator[None, None, None]:
         leaving = action.leaving if isinstance(action, Switch) else None
-        errand = Errand(operation=OPERATIONS[type(action)], policy=action.policy, leaving=leaving)
+        displace = action.displace if isinstance(action, Promote | Switch | Unpark) else None
+        errand = Errand(
+            operation=OPERATIONS[type(action)], policy=action.policy, leaving=leaving, displace=displace
+        )
         claim = new_claim(errand, controller.term, number=number, now=self.now, seconds=CLAIM_SECONDS)
         name = action.seat.name
         try:
@@ -322,7 +408,8 @@ class World(RuleBasedStateMachine):
             yield
             serving = yield from self.orders(action, name, claim)
         except Refused:
-            pass
+            if isinstance(action, Park | Unpark):
+                controller.left_alone.add((name, action.policy))
         yield
         try:
             self.settle(controller, name, claim, serving)
@@ -338,6 +425,14 @@ class World(RuleBasedStateMachine):
                 return None
             case Prove(policy=policy):
                 self.agent(name).prove(claim, policy)
+                yield from self.wait(name, claim)
+                return None
+            case Park(policy=policy):
+                self.agent(name).park(claim, policy)
+                yield from self.wait(name, claim)
+                return None
+            case Unpark(policy=policy):
+                self.agent(name).unpark(claim, policy)
                 yield from self.wait(name, claim)
                 return None
             case Demote(policy=policy):
@@ -376,12 +471,19 @@ class World(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- what happens
 
-    @initialize(lives=many_lives, wanted=all_wants, up=st.sampled_from([True, True, False]))
-    def begin(self, lives: list[list[PolicyName]], wanted: dict[PolicyName, int], *, up: bool) -> None:
+    @initialize(lives=many_lives, wanted=all_wants, warm=all_wants, up=st.sampled_from([True, True, False]))
+    def begin(
+        self,
+        lives: list[list[PolicyName]],
+        wanted: dict[PolicyName, int],
+        warm: dict[PolicyName, int],
+        *,
+        up: bool,
+    ) -> None:
         for residents in lives:
             self.make(residents)
         self.total = self.replicas = len(lives)
-        self.wanted = wanted
+        self.wanted, self.warm = wanted, warm
         for name, agent in self.agents.items():
             while up and agent.boot():
                 pass
@@ -394,6 +496,11 @@ class World(RuleBasedStateMachine):
     @rule(wanted=all_wants)
     def wants_change(self, wanted: dict[PolicyName, int]) -> None:
         self.wanted = wanted
+        self.tick(self.leader)
+
+    @rule(warm=all_wants)
+    def warmth_changes(self, warm: dict[PolicyName, int]) -> None:
+        self.warm = warm
         self.tick(self.leader)
 
     @rule(total=st.integers(2, 6))
@@ -483,6 +590,7 @@ class World(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.01, 1.0, 4.0, 12.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
+        self.leader.left_alone.clear()
 
     # -------------------------------------------------------------- what must hold
 
@@ -504,16 +612,20 @@ class World(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let the world be quiet, and see the wants reached."""
         self.former.clear()
+        quiet = 0  # what has just been settled is looked at once more
         for _ in range(40):
             self.calm_down()
             self.now += 4.0  # beyond the lag of reports
             self.tick(self.leader)
             orphans = any(orphaned(seat, self.now, self.leader.term.epoch) for seat in self.view_all())
-            if not self.leader.work and not orphans and self.total == self.replicas:
+            still = not self.leader.work and not orphans and self.total == self.replicas
+            quiet = quiet + 1 if still else 0
+            if quiet > 1:
                 break
         else:
             raise AssertionError(f"never quiet: {self.view_all()}")
         self.check_wants()
+        self.check_warmth()
 
     def calm_down(self) -> None:
         while self.leader.work:
@@ -541,7 +653,7 @@ class World(RuleBasedStateMachine):
             free = [
                 name
                 for name, pod in usable.items()
-                if not pod.serving and self.agents[name].states.get(policy) is S.PAUSED
+                if not pod.serving and self.agents[name].states.get(policy) in {S.PAUSED, S.PARKED}
             ]
             assert len(serving) == wanted or not free, "a spare seat could have served"
             elsewhere = [
@@ -552,6 +664,17 @@ class World(RuleBasedStateMachine):
             computing = self.agents[name].computing()
             assert computing == pod.serving, "resumed and out of rotation"
             assert pod.claim is None
+
+    def check_warmth(self) -> None:
+        spare = [name for name, pod in self.pods.items() if pod.usable and not pod.serving]
+        if any(self.wanted[p] > sum(p in pod.serving for pod in self.pods.values()) for p in POLICIES):
+            return  # promotions that wait for seats come first
+        for policy, warm in self.warm.items():
+            states = {name: self.agents[name].states.get(policy) for name in spare}
+            lacks = warm - list(states.values()).count(S.PAUSED)
+            asleep = {name for name, state in states.items() if state is S.PARKED}
+            could = {name for name in asleep if (name, policy) not in self.leader.left_alone}
+            assert lacks <= 0 or not could, "it could have been unparked"
 
 
 TestWorld: Callable[..., object] = World.TestCase

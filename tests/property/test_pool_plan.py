@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from warmpool.plan import (
     Action,
     Demote,
     Limits,
+    Park,
     Plan,
     Promote,
     Prove,
@@ -22,6 +24,7 @@ from warmpool.plan import (
     Resize,
     SeatAction,
     Switch,
+    Unpark,
     Wants,
     plan,
 )
@@ -29,7 +32,7 @@ from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Se
 from warmpool.states import COMPUTING, ResidentState
 
 NOW = 1000.0
-KINDS = [Release, Recall, Promote, Switch, Demote, Replace, Resize, Prove]
+KINDS = [Release, Recall, Promote, Switch, Demote, Replace, Resize, Unpark, Park, Prove]
 FLEETS = [FleetName("f"), FleetName("g")]
 POLICIES = [PolicyName(name) for name in "abcd"]
 policies = st.sampled_from(POLICIES)
@@ -38,11 +41,13 @@ times = st.floats(min_value=0, max_value=2 * NOW) | st.sampled_from([math.nan, m
 residents = st.builds(
     Resident,
     policy=policies,
-    state=st.sampled_from(ResidentState) | st.sampled_from([ResidentState.PAUSED, ResidentState.SERVING]),
+    state=st.sampled_from(ResidentState)
+    | st.sampled_from([ResidentState.PAUSED, ResidentState.PARKED, ResidentState.SERVING]),
     since=times,
     proven_at=st.none() | times,
     kv_released=st.booleans(),
     in_flight=st.integers(0, 5),
+    waiting=st.just("") | st.sampled_from(["", "no room"]),
 )
 claims = st.builds(
     Claim,
@@ -54,6 +59,7 @@ claims = st.builds(
     since=times,
     deadline=times,
     leaving=st.none() | policies,
+    displace=st.none() | st.lists(policies, unique=True).map(tuple),
 )
 
 
@@ -84,15 +90,19 @@ any_wants = st.builds(
     order=st.permutations(POLICIES).map(lambda order: order[:3]),
     totals=st.dictionaries(fleets, st.integers(0, 9)),
     replicas=st.dictionaries(fleets, st.integers(0, 9)),
+    warm=st.dictionaries(fleets, st.dictionaries(policies, st.integers(-1, 5))),
 )
 any_limits = st.builds(
     Limits,
     max_promotions=st.integers(0, 9),
     max_demotions=st.integers(0, 9),
+    max_moves=st.integers(0, 9),
     proof_interval_seconds=st.sampled_from([0.0, 100.0, math.inf]),
 )
 any_settled = st.none() | st.dictionaries(st.text(max_size=1).map(SeatName), times)
-UNLIMITED = Limits(max_promotions=1000, max_demotions=1000, proof_interval_seconds=100.0)
+any_left_alone = st.frozensets(st.tuples(st.text(max_size=1).map(SeatName), policies), max_size=3)
+UNLIMITED = Limits(max_promotions=1000, max_demotions=1000, max_moves=1000, proof_interval_seconds=100.0)
+PROMOTABLE = {ResidentState.PAUSED, ResidentState.PARKED}
 
 
 def told(action: Action) -> tuple[str, ...]:
@@ -108,12 +118,17 @@ def taken(given_plan: Plan, seats: Sequence[Seat]) -> list[int]:
     return [at[id(action.seat)] for action in given_plan.actions if isinstance(action, SeatAction)]
 
 
-@given(any_wants, any_seats, any_limits, times, any_settled)
+@given(any_wants, any_seats, any_limits, times, any_settled, any_left_alone)
 @settings(max_examples=300)
 def test_any_seats_give_a_plan_that_uses_each_once(
-    wants: Wants, seats: list[Seat], limits: Limits, now: float, settled: dict[SeatName, float] | None
+    wants: Wants,
+    seats: list[Seat],
+    limits: Limits,
+    now: float,
+    settled: dict[SeatName, float] | None,
+    left_alone: frozenset[tuple[SeatName, PolicyName]],
 ) -> None:
-    answer = plan(wants, seats, limits, now, settled=settled)
+    answer = plan(wants, seats, limits, now, settled=settled, left_alone=left_alone)
     used = taken(answer, seats)
     assert len(used) == len(set(used))
     kinds = [KINDS.index(type(action)) for action in answer.actions]
@@ -123,17 +138,18 @@ def test_any_seats_give_a_plan_that_uses_each_once(
 
 
 @given(any_wants, any_seats, any_settled)
-def test_claims_in_force_are_left_alone_but_for_recalls(
+def test_claims_in_force_are_left_alone_but_for_what_may_overtake_them(
     wants: Wants, seats: list[Seat], settled: dict[SeatName, float] | None
 ) -> None:
     for action in plan(wants, seats, UNLIMITED, NOW, settled=settled).actions:
         if isinstance(action, SeatAction) and in_force(action.seat.claim, NOW):
-            assert isinstance(action, Recall)
+            assert isinstance(action, Recall | Promote)
             assert action.seat.claim is not None
-            assert (action.seat.claim.operation, action.seat.claim.policy) == (
-                Operation.DEMOTE,
-                action.policy,
+            assert action.seat.claim.policy == action.policy
+            overtaken = (
+                {Operation.DEMOTE} if isinstance(action, Recall) else {Operation.PARK, Operation.UNPARK}
             )
+            assert action.seat.claim.operation in overtaken
 
 
 @given(any_wants, any_seats, any_settled)
@@ -148,16 +164,15 @@ def test_whoever_goes_into_rotation_is_alone_on_a_usable_seat(
         computing = [resident.policy for resident in seat.residents if resident.state in COMPUTING]
         match action:
             case Promote() | Prove():
+                from_where = {ResidentState.PAUSED} if isinstance(action, Prove) else PROMOTABLE
+                if in_force(seat.claim, NOW):  # a promotion that follows a move
+                    from_where = PROMOTABLE | {ResidentState.PARKING, ResidentState.UNPARKING}
                 assert not computing
                 assert not seat.serving
-                assert any(
-                    r.policy == action.policy and r.state is ResidentState.PAUSED for r in seat.residents
-                )
+                assert any(r.policy == action.policy and r.state in from_where for r in seat.residents)
             case Switch():
                 assert set(computing) | seat.serving == {action.leaving}
-                assert any(
-                    r.policy == action.policy and r.state is ResidentState.PAUSED for r in seat.residents
-                )
+                assert any(r.policy == action.policy and r.state in PROMOTABLE for r in seat.residents)
             case Recall():
                 assert computing == [action.policy]
                 assert not seat.serving
@@ -174,9 +189,11 @@ def test_the_store_would_refuse_nothing_that_is_planned(
         Demote: Operation.DEMOTE,
         Release: Operation.DEMOTE,
         Prove: Operation.PROVE,
+        Park: Operation.PARK,
+        Unpark: Operation.UNPARK,
     }
     for action in plan(wants, seats, UNLIMITED, NOW, settled=settled).actions:
-        if isinstance(action, Promote | Recall | Switch | Demote | Release | Prove):
+        if isinstance(action, Promote | Recall | Switch | Demote | Release | Prove | Park | Unpark):
             leaving = action.leaving if isinstance(action, Switch) else None
             errand = Errand(operation=operations[type(action)], policy=action.policy, leaving=leaving)
             claim = new_claim(errand, Term(holder="h", epoch=9), number=1, now=NOW, seconds=5)
@@ -237,10 +254,11 @@ def test_the_order_in_which_seats_are_listed_is_of_no_account(
 @given(
     st.lists(st.frozensets(policies, min_size=1), max_size=7),
     st.dictionaries(policies, st.integers(0, 4)),
+    st.lists(st.sampled_from(sorted(PROMOTABLE)), max_size=28),
 )
-@settings(max_examples=200)
+@settings(max_examples=300)
 def test_spares_are_handed_out_as_far_as_they_go(
-    lives: list[frozenset[PolicyName]], counts: dict[PolicyName, int]
+    lives: list[frozenset[PolicyName]], counts: dict[PolicyName, int], states: list[ResidentState]
 ) -> None:
     seats = [
         Seat(
@@ -248,12 +266,150 @@ def test_spares_are_handed_out_as_far_as_they_go(
             uid="u",
             version="1",
             fleet=FLEETS[0],
-            residents=tuple(Resident(policy=p, state=ResidentState.PAUSED, since=0.0) for p in sorted(live)),
+            residents=tuple(
+                Resident(policy=p, state=states.pop() if states else ResidentState.PAUSED, since=0.0)
+                for p in sorted(live)
+            ),
         )
         for n, live in enumerate(lives)
     ]
     answer = plan(Wants(serving={FLEETS[0]: counts}, order=POLICIES), seats, UNLIMITED, NOW)
-    assert sum(isinstance(action, Promote) for action in answer.actions) == _most(lives, counts)
+    promoted = [action for action in answer.actions if isinstance(action, Promote)]
+    assert len(promoted) == _most(lives, counts)
+    got = Counter(action.policy for action in promoted)
+    awake = [frozenset(r.policy for r in seat.residents if r.state is ResidentState.PAUSED) for seat in seats]
+    if _most(awake, got) == len(promoted):  # the paused ones would do
+        assert all(action.policy in awake[int(action.seat.name)] for action in promoted)
+
+
+# ------------------------------------------------------------------ depths
+
+sleepers = st.dictionaries(
+    policies,
+    st.sampled_from(
+        [ResidentState.PAUSED, ResidentState.PARKED, ResidentState.PARKED, ResidentState.STARTING]
+    ),
+    min_size=1,
+)
+resting_fleet = st.lists(sleepers, min_size=1, max_size=6)
+warmths = st.dictionaries(policies, st.integers(0, 4))
+
+
+def resting(lives: list[dict[PolicyName, ResidentState]]) -> list[Seat]:
+    """Make spare seats; whoever is Starting waits for room."""
+    return [
+        Seat(
+            name=SeatName(str(n)),
+            uid="u",
+            version="1",
+            fleet=FLEETS[0],
+            residents=tuple(
+                Resident(
+                    policy=policy,
+                    state=state,
+                    since=0.0,
+                    proven_at=NOW,
+                    waiting="no room" if state is ResidentState.STARTING else "",
+                )
+                for policy, state in live.items()
+            ),
+        )
+        for n, live in enumerate(lives)
+    ]
+
+
+def lacks(seats: Sequence[Seat], warm: Mapping[PolicyName, int]) -> Counter[PolicyName]:
+    """Return how many paused residents each policy lacks, negative for those that it could do without."""
+    paused = Counter(r.policy for seat in seats for r in seat.residents if r.state is ResidentState.PAUSED)
+    return Counter({policy: count - paused[policy] for policy, count in warm.items()})
+
+
+@given(any_wants, any_seats, any_settled)
+@settings(max_examples=60)
+def test_nobody_is_parked_who_is_wanted_paused(
+    wants: Wants, seats: list[Seat], settled: dict[SeatName, float] | None
+) -> None:
+    answer = plan(wants, seats, UNLIMITED, NOW, settled=settled)
+    for fleet, warm in wants.warm.items():
+        own = [a for a in answer.actions if isinstance(a, Park | Unpark) and a.seat.fleet == fleet]
+        parked = Counter(
+            policy
+            for action in own
+            for policy in ((action.policy,) if isinstance(action, Park) else action.displace)
+        )
+        there = lacks([seat for seat in seats if seat.fleet == fleet], warm)
+        for policy, count in parked.items():
+            assert policy in warm
+            assert there[policy] + count <= 0
+
+
+@given(any_wants, any_seats, any_settled)
+@settings(max_examples=60)
+def test_nothing_moves_while_a_promotion_waits_or_runs(
+    wants: Wants, seats: list[Seat], settled: dict[SeatName, float] | None
+) -> None:
+    answer = plan(wants, seats, UNLIMITED, NOW, settled=settled)
+    busy = {fleet for fleet, _ in answer.unfilled} | {
+        fleet for fleet, flight in answer.in_flight.items() if flight.promotions
+    }
+    busy |= {a.seat.fleet for a in answer.actions if isinstance(a, Promote | Recall | Switch)}
+    assert not [a for a in answer.actions if isinstance(a, Park | Unpark) and a.seat.fleet in busy]
+
+
+@given(resting_fleet, warmths, st.integers(1, 4), st.data())
+@settings(max_examples=200)
+def test_moves_come_to_an_end_and_bring_what_can_be_had(
+    lives: list[dict[PolicyName, ResidentState]], warm: dict[PolicyName, int], room: int, data: st.DataObject
+) -> None:
+    """Seats hold `room` paused residents and park as many of those offered as they must; one without room refuses."""
+    seats, refused = resting(lives), set[tuple[SeatName, PolicyName]]()
+    limits = Limits(proof_interval_seconds=math.inf)
+    before = lacks(seats, warm)
+    for _ in range(100):
+        wants = Wants(serving={FLEETS[0]: {}}, warm={FLEETS[0]: warm}, order=POLICIES)
+        actions = plan(wants, seats, limits, NOW, left_alone=refused).actions
+        if not actions:
+            break
+        for action in actions:
+            assert isinstance(action, Park | Unpark)
+            at = seats.index(action.seat)
+            moved = _moved(action, room, data.draw(st.booleans()))
+            if moved is None:
+                refused.add((action.seat.name, action.policy))
+            else:
+                seats[at] = moved
+        after = lacks(seats, warm)
+        for policy in warm:
+            assert max(0, after[policy]) <= max(0, before[policy])
+        before = after
+    else:
+        raise AssertionError("to and fro")
+    for policy in POLICIES:
+        if before[policy] > 0:
+            asleep = [s for s in seats if (r := s.resident(policy)) and r.state is ResidentState.PARKED]
+            assert all((seat.name, policy) in refused for seat in asleep)
+
+
+def _moved(action: Park | Unpark, room: int, willing: bool) -> Seat | None:  # noqa: FBT001 -- drawn
+    """Carry a move out as an agent would; None where it refuses."""
+    states = {r.policy: r.state for r in action.seat.residents}
+    if isinstance(action, Park):
+        states[action.policy] = ResidentState.PARKED
+    else:
+        states[action.policy] = ResidentState.PAUSED
+        displaced = list(action.displace)
+        while sum(state is ResidentState.PAUSED for state in states.values()) > room:
+            if not displaced or not willing:
+                return None
+            states[displaced.pop(0)] = ResidentState.PARKED
+    waiting = [p for p, state in states.items() if state is ResidentState.STARTING]
+    while waiting and sum(state is ResidentState.PAUSED for state in states.values()) < room:
+        states[waiting.pop()] = ResidentState.PAUSED  # it finds room and starts
+    residents = tuple(
+        replace(r, state=states[r.policy], waiting=r.waiting if r.policy in waiting else "")
+        for r in action.seat.residents
+    )
+    return replace(action.seat, residents=residents)
 
 
 def _most(lives: list[frozenset[PolicyName]], counts: dict[PolicyName, int]) -> int:

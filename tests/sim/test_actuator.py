@@ -12,9 +12,10 @@ from scaler.runtime.events import EventLog, Trigger
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster
 from warmpool.claim import Errand, Term, new_claim
-from warmpool.errors import EngineLost
-from warmpool.plan import Action, Demote, Promote, Recall, Release, Replace, Resize, Switch
-from warmpool.seats import FleetName, Operation, PolicyName, Seat, SeatValue, seat_value
+from warmpool.errors import AgentBusy, EngineLost, NoRoom
+from warmpool.plan import Action, Demote, Park, Promote, Recall, Release, Replace, Resize, Switch, Unpark
+from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue, seat_value
+from warmpool.states import Depth
 from warmpool.states import ResidentState as S
 
 pytestmark = pytest.mark.looptime
@@ -101,6 +102,18 @@ async def test_a_seat_that_fails_again_and_again_is_replaced() -> None:
         assert len(on.kinds("replace")) == 1
 
 
+async def test_a_seat_without_room_rests_and_is_not_replaced() -> None:
+    async with stage() as on:
+        on.cluster.engines.refuse = lambda *_: NoRoom("3 MiB are free")
+        for _ in range(5):
+            on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+            await asyncio.sleep(0.1)
+            assert on.actuator.candidates(on.cluster.seats()) == []
+            await asyncio.sleep(2)
+            assert on.actuator.candidates(on.cluster.seats()) == [on.seat()]
+        assert on.kinds("replace") == []
+
+
 async def test_a_demotion_drains_before_it_pauses() -> None:
     async with stage() as on:
         seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
@@ -132,6 +145,92 @@ async def test_a_switch_drains_one_and_promotes_the_other_on_the_same_seat() -> 
         switched = await on.done(Switch(seat=seat, leaving=CHAT, policy=CODE, **WHY))
         assert switched.serving == frozenset({CODE})
         assert {r.policy: r.state for r in switched.residents} == {CHAT: S.PAUSED, CODE: S.SERVING}
+
+
+async def test_a_parking_and_an_unparking_end_settled() -> None:
+    async with stage() as on:
+        parked = await on.done(Park(seat=on.seat(), policy=CHAT, **WHY))
+        assert (parked.claim, {r.policy: r.state for r in parked.residents}) == (
+            None,
+            {CHAT: S.PARKED, CODE: S.PAUSED},
+        )
+        on.start(Unpark(seat=parked, policy=CHAT, displace=(CODE,), **WHY))
+        await asyncio.sleep(0.1)
+        claim = on.seat().claim
+        assert claim is not None
+        assert (claim.operation, claim.displace) == (Operation.UNPARK, (CODE,))
+        await asyncio.sleep(1)
+        assert [(record["operation"], record["outcome"]) for record in on.kinds("move")] == [
+            ("Park", "Moved"),
+            ("Unpark", "Moved"),
+        ]
+        assert on.seat().residents[0].state is S.PAUSED
+
+
+async def test_what_cannot_be_moved_is_left_alone_for_longer_and_longer() -> None:
+    async with stage() as on:
+        seat = await on.done(Park(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.refuse = lambda verb, *_: AgentBusy("no room") if verb == "unpark" else None
+        waited = []
+        for _ in range(3):
+            on.start(Unpark(seat=on.seat(), policy=CHAT, **WHY))
+            await asyncio.sleep(0.1)
+            assert on.actuator.left_alone == {(seat.name, CHAT)}
+            before = asyncio.get_running_loop().time()
+            while on.actuator.left_alone:
+                await asyncio.sleep(0.5)
+            waited.append(round(asyncio.get_running_loop().time() - before))
+        assert waited == [5, 10, 20]
+        assert [record["outcome"] for record in on.kinds("move")] == ["Moved", "Failed", "Failed", "Failed"]
+        assert on.actuator.candidates(on.cluster.seats()) == [on.seat()]
+
+
+async def test_a_promotion_from_host_memory_has_time_for_unparking() -> None:
+    async with stage() as on:
+        on.cluster.engines.timing.unpark = 30.0
+        parked = await on.done(Park(seat=on.seat(), policy=CHAT, **WHY))
+        on.start(Promote(seat=parked, policy=CHAT, displace=(CODE,), **WHY))
+        await asyncio.sleep(31)
+        assert on.seat().serving == frozenset({CHAT})
+
+
+async def test_a_promotion_follows_an_unparking_of_the_same_resident() -> None:
+    async with stage() as on:
+        parked = await on.done(Park(seat=on.seat(), policy=CHAT, **WHY))
+        on.start(Unpark(seat=parked, policy=CHAT, **WHY))
+        await asyncio.sleep(0.2)
+        on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        await asyncio.sleep(0.5)
+        assert on.seat().serving == frozenset({CHAT})
+        assert [record["outcome"] for record in on.kinds("move")] == ["Moved", "Moved"]
+        assert (on.seat().claim, on.actuator.left_alone) == (None, set())
+
+
+async def test_no_other_promotion_overtakes_an_unparking() -> None:
+    async with stage() as on:
+        parked = await on.done(Park(seat=on.seat(), policy=CHAT, **WHY))
+        on.start(Unpark(seat=parked, policy=CHAT, **WHY))
+        await asyncio.sleep(0.2)
+        on.start(Promote(seat=on.seat(), policy=CODE, **WHY))
+        await asyncio.sleep(1)
+        assert on.seat().serving == frozenset()
+        assert {r.policy: r.state for r in on.seat().residents} == {CHAT: S.PAUSED, CODE: S.PAUSED}
+
+
+@pytest.mark.parametrize(
+    ("state", "seen", "seconds"),
+    [
+        pytest.param(S.PAUSED, 2.0, 0.0, id="not-parked"),
+        pytest.param(S.PARKED, None, 120.0, id="never-seen-to-wake"),
+        pytest.param(S.PARKED, 0.5, 10.0, id="quick"),
+        pytest.param(S.PARKED, 5.0, 20.0, id="some-of-the-times-that-it-took"),
+        pytest.param(S.UNPARKING, 60.0, 120.0, id="no-more-than-is-allowed"),
+    ],
+)
+def test_a_wake_gets_what_wakes_have_taken(state: S, seen: float | None, seconds: float) -> None:
+    known = {} if seen is None else {Depth.PARKED: seen}
+    resident = Resident(policy=CHAT, state=state, since=0.0, wake_seconds=known)
+    assert Deadlines().unparking(resident) == seconds
 
 
 async def test_two_orders_for_one_seat_run_one() -> None:

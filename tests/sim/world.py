@@ -187,8 +187,9 @@ async def world(
     timing: Timing | None = None,
     budget: int | None = None,
     calendar: Calendar | None = None,
+    signals: Callable[[MemoryCluster, Mapping[PolicyName, int], Mailbox], Traffic] = Traffic,
 ) -> AsyncIterator[World]:
-    """Run a controller over a simulated machine."""
+    """Run a controller over a simulated machine; `signals` are what it is told of the traffic."""
     clock, mailbox = LoopClock(), Mailbox()
     residents: dict[FleetName, list[PolicyName]] = {fleet.name: [] for fleet in fleets}
     for policy, share in itertools.chain.from_iterable(
@@ -198,7 +199,7 @@ async def world(
     cluster = MemoryCluster(dict(residents), clock.wall, timing)
     agents = MemoryAgents(cluster.engines)
     slots = {policy.name: policy.fleets[0].target_in_flight for policy in policies}
-    traffic = Traffic(cluster, slots, mailbox)
+    traffic = signals(cluster, slots, mailbox)
     records: list[Mapping[str, object]] = []
     ledger: list[Mapping[str, object]] = []
     events = EventLog(records.append, clock)

@@ -23,10 +23,12 @@ PLAIN: Final[Mapping[str, Knobs]] = {
 }
 """What one would begin with: each rule's defaults, one replica or spare a model, two shared spares."""
 
-_LONG: Final = (60.0, 60.0)
-"""Stable window and demote-after of a policy that says nothing."""
-_SHORT: Final = (10.0, 3.0)
+_LONG: Final = (6.0, 60.0, 60.0)
+"""Burst window, stable window and demote-after of a policy that says nothing."""
+_SHORT: Final = (6.0, 10.0, 3.0)
 """The same of one that gives seats back soon."""
+_QUICK: Final = (2.0, 10.0, 3.0)
+"""The same of one that remembers no peak for longer than it has to."""
 
 
 def whole(models: int) -> Grids:
@@ -38,26 +40,25 @@ def whole(models: int) -> Grids:
     return {
         "hpa": _replicas(range(1, 7), (1.0, 0.7, 0.5, 0.35, 0.25), (5, MOST_SEATS)),
         "kpa": _replicas(range(7), (1.0, 0.7, 0.35), (5, MOST_SEATS)),
-        "serving": _law(per_model, [_SHORT]),
-        "paused": _law(per_model, [_LONG, _SHORT]),
-        "shared": _law([*_fixed(seats), *growing], [_SHORT])
+        "serving": _law(per_model, [_SHORT, _QUICK]),
+        "paused": _law(per_model, [_LONG, _SHORT, _QUICK]),
+        "shared": _law([*_fixed(seats), *growing], [_SHORT, _QUICK])
         + _law([*_fixed(seats[4:]), *growing[2:]], [_LONG]),
-        "bridge": _law([*_fixed(behind), *growing[:1]], [_LONG], least=1)
-        + _law(_fixed(behind[2:4]), [_SHORT], least=1),
-        "lending": _law(_fixed(behind[2:4]), [_LONG, _SHORT], least=1),
+        "bridge": _law([*_fixed(behind), *growing[:1]], [_LONG, _SHORT, _QUICK], least=1),
+        "lending": _law(_fixed(behind[2:4]), [_LONG, _SHORT, _QUICK], least=1),
     }
 
 
 def around(models: int) -> Grids:
     """Return the sweep of a sensitivity: around what the whole one finds good."""
-    seats = _sizes(models, (1.5, 2.0, 2.33, 2.66, 2.83, 3.0, 4.5, 6.0))
+    seats = _sizes(models, (1.5, 2.0, 2.33, 2.5, 2.66, 2.83, 3.0, 4.5, 6.0))
     behind = _sizes(models, (0.67, 1.0, 1.33))
     return {
         "hpa": _replicas((1, 3, 4, 5), (1.0, 0.35, 0.25), (5, MOST_SEATS)),
         "kpa": _replicas((1, 3, 4, 5), (0.7,), (5, MOST_SEATS)),
-        "paused": _law([(1, 5), (1, 6), (2, 5)], [_SHORT]),
-        "shared": _law(_fixed(seats), [_SHORT]),
-        "bridge": _law(_fixed(behind), [_LONG], least=1),
+        "paused": _law([(1, 5), (1, 6), (2, 5)], [_SHORT, _QUICK]),
+        "shared": _law(_fixed(seats), [_SHORT, _QUICK]),
+        "bridge": _law(_fixed(behind), [_LONG, _SHORT], least=1),
     }
 
 
@@ -86,12 +87,12 @@ def _fixed(sizes: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _law(
-    seats: Iterable[tuple[int, int]], windows: Sequence[tuple[float, float]], least: int = 0
+    seats: Iterable[tuple[int, int]], windows: Sequence[tuple[float, float, float]], least: int = 0
 ) -> list[Knobs]:
-    """Return the knobs of the law, for pairs of spares and most seats, and for pairs of windows."""
+    """Return the knobs of the law, for pairs of spares and most seats, and for windows."""
     return [
-        replace(Knobs(least=least, spares=spares, most=most), stable=stable, demote=demote)
-        for (spares, most), (stable, demote) in product(seats, windows)
+        replace(Knobs(least=least, spares=spares, most=most), burst=burst, stable=stable, demote=demote)
+        for (spares, most), (burst, stable, demote) in product(seats, windows)
     ]
 
 

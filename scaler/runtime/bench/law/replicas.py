@@ -14,11 +14,12 @@ LEAVING: Final = "draining"
 class _Replica:
     """One pod."""
 
-    __slots__ = ("leaving", "meter", "ready", "server")
+    __slots__ = ("created_at", "leaving", "meter", "ready", "server")
 
-    def __init__(self, slots: int, meter: Meter) -> None:
+    def __init__(self, slots: int, meter: Meter, now: float) -> None:
         self.server = Server(slots, self._gone)
         self.meter = meter
+        self.created_at = now
         self.ready = False
         self.leaving = False
         meter.move(None, STARTING)
@@ -33,6 +34,7 @@ class Replicas:
     Attributes:
         wanted: what was last asked for.
         started: replicas that became ready.
+        start_seconds: seconds that the last of them took; 0 before the first.
         stopped: ready replicas that were removed.
         resized: called with what is asked for, whenever that changes.
     """
@@ -54,6 +56,7 @@ class Replicas:
         self._replicas: list[_Replica] = []
         self.wanted = 0
         self.started = 0
+        self.start_seconds = 0.0
         self.stopped = 0
         self.resized: Callable[[int], None] = _nobody
 
@@ -72,7 +75,7 @@ class Replicas:
         self.wanted = number
         for _ in range(number):
             self._ready(self._create())
-        self.started = 0
+        self.started, self.start_seconds = 0, 0.0
 
     def resize(self, number: int) -> None:
         """Ask for so many: those that are not ready go first, then the youngest, as a ReplicaSet has it."""
@@ -87,7 +90,7 @@ class Replicas:
             self._remove(unready[-1] if unready else self._replicas[-1])
 
     def _create(self) -> _Replica:
-        replica = _Replica(self._slots, self._meter)
+        replica = _Replica(self._slots, self._meter, self._timeline.now)
         self._replicas.append(replica)
         return replica
 
@@ -96,6 +99,7 @@ class Replicas:
             return
         replica.ready = True
         self.started += 1
+        self.start_seconds = self._timeline.now - replica.created_at
         self._meter.move(STARTING, SERVING)
         self._station.open(replica.server)
 

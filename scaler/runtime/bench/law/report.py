@@ -153,4 +153,10 @@ def knobs_text(arm: str, knobs: Knobs) -> str:
         parts.append(f"max {knobs.most}")
     if arm in verdicts.RULES:
         return ", ".join([*parts, f"target {knobs.share:.0%}"])
-    return ", ".join([*parts, f"spare {knobs.spares}", f"windows {knobs.stable:.0f}/{knobs.demote:.0f} s"])
+    return ", ".join(
+        [
+            *parts,
+            f"spare {knobs.spares}",
+            f"windows {knobs.burst:.0f}/{knobs.stable:.0f}/{knobs.demote:.0f} s",
+        ]
+    )

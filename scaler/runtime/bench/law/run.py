@@ -22,7 +22,8 @@ class Knobs:
         most: replicas of a model, or seats of the fleet that has the spares, at most (`maxReplicas`, `maxSeats`).
         share: share of its slots that a replica should carry (HPA, KPA).
         spares: spare seats, a fleet.
-        stable: seconds of the law's stable window.
+        burst: seconds of the law's burst window.
+        stable: seconds of its stable window.
         demote: seconds after which the law pauses a resident that is not needed any more.
     """
 
@@ -30,6 +31,7 @@ class Knobs:
     most: int = MOST_SEATS
     share: float = 1.0
     spares: int = 0
+    burst: float = 6.0
     stable: float = 60.0
     demote: float = 60.0
 

@@ -28,6 +28,7 @@ from scaler.runtime.bench.law.replicas import Replicas
 from scaler.runtime.bench.law.station import Station
 from scaler.runtime.bench.law.timeline import Timeline
 from scaler.runtime.observer import Views, observe
+from scaler.runtime.start_times import StartTimes
 from warmpool.plan import Limits, Wants, plan
 from warmpool.seats import FleetName, PolicyName
 
@@ -177,7 +178,8 @@ class LawScaler:
         self._timeline, self._stations, self._pool = timeline, stations, pool
         self._policies, self._fleets = policies, fleets
         self._memory = Memory.initial(timeline.now)
-        self._views = Views()
+        self._starts = StartTimes()
+        self._views = Views(self._starts.seconds)
         self._order = [p.name for p in sorted(policies, key=lambda p: (-p.priority, p.name))]
         self._at_once = frozenset(p.name for p in policies if p.ended_at_once)
         self.signals: Filter = _unchanged
@@ -198,12 +200,15 @@ class LawScaler:
     def _tick(self) -> float | None:
         now, pool = self._timeline.now, self._pool
         stock = pool.stock()
+        for fleet, seats in stock.items():
+            self._starts.look(fleet, seats, now)
+        self._views.wall = now
         snapshot = observe(
             self._policies, self._fleets, stock, pool.replicas.__getitem__, self._load, self._views
         )
         decision, self._memory = decide(self._policies, self._fleets, snapshot, self._memory, now)
-        seats = [seat for fleet in stock.values() for seat in fleet]
-        planned = plan(self._wants(decision), seats, _LIMITS, now, settled={})
+        present = [seat for seats in stock.values() for seat in seats]
+        planned = plan(self._wants(decision), present, _LIMITS, now, settled={})
         pool.carry_out(planned.actions)
         self.decided(decision)
         return decision.next_wakeup
@@ -244,6 +249,7 @@ class ServingSparesScaler:
             spare=ready - serving,
             starting=replicas.starting,
             replicas=replicas.wanted,
+            start_seconds=replicas.start_seconds,
             supply={name: Supply(serving=serving, promotable=ready - serving)},
         )
         snapshot = Snapshot(loads={name: load_of(self._station)}, fleets={self._fleet.name: view})

@@ -48,7 +48,7 @@ def policy_of(model: Model, fleets: Sequence[tuple[FleetName, int]], knobs: Knob
         serving_min=knobs.least,
         serving_max=MOST_SEATS,
         ttft_objective=case.objective,
-        burst=Burst(stable_window=knobs.stable, demote_after=knobs.demote),
+        burst=Burst(window=knobs.burst, stable_window=knobs.stable, demote_after=knobs.demote),
     )
 
 

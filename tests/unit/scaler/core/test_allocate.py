@@ -23,6 +23,7 @@ def applicant(name: str, *places: Place, **more: object) -> Applicant:
         "most": 1000,
         "floor": 0,
         "borrows": False,
+        "at_once": False,
         "holding": False,
         "need": 0.0,
         "answer": 0.0,
@@ -36,6 +37,7 @@ def applicant(name: str, *places: Place, **more: object) -> Applicant:
         "sheltered": False,
         "owed": 0,
         "present": 0.0,
+        "starts": False,
     }
     return Applicant(name=PolicyName(name), places=places, **(options | more))  # type: ignore[arg-type]
 

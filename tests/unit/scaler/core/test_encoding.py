@@ -2,14 +2,15 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from scaler.core.encoding import decode, encode
-from scaler.core.memory import Memory, PolicyMemory, Seen
+from scaler.core.memory import Coming, Memory, Order, PolicyMemory, Seen, Service, Start
 from scaler.core.model import ChangeLimit, FleetSpec, Load, Pace, PolicySpec, Select
 from tests.unit.scaler.core.world import Run, fleet, load, policy, simple
+from warmpool.seats import FleetName
 
 
 def there_and_back(value: object) -> object:
@@ -29,6 +30,18 @@ def test_a_memory_comes_back_as_it_was() -> None:
         loads = {"a": load(4 + tick % 9, tick % 3, completions=2), "b": Load() if tick % 7 else load(3)}
         run.step(loads, seats, after=0.4)
     assert there_and_back(run.memory) == run.memory
+
+
+def test_what_few_policies_remember_comes_back_too() -> None:
+    memory = replace(
+        PolicyMemory.initial(5.0),
+        service=Service(4.0, 6.0, 30.0, 5.0, 4.5, 40.0),
+        coming=(Coming(5.2, 8.0), Coming(9.0, 16.0)),
+        order=Order(4.0, 40.0, 8.0),
+        start=Start(3.0, 1),
+        kept={FleetName("spares"): 2},
+    )
+    assert there_and_back(memory) == memory
 
 
 @pytest.mark.parametrize(
@@ -72,6 +85,13 @@ def test_a_field_that_an_older_version_did_not_write_takes_its_default() -> None
     written = encode(fleet())
     del written["replenish"]
     assert decode(FleetSpec, written) == fleet()
+
+
+def test_parts_at_the_end_that_an_older_version_did_not_write_take_their_default() -> None:
+    assert decode(Service, [4.0, 6.0]) == Service(4.0, 6.0, 0.0, 0.0, 0.0, 0.0)
+    for data in ([4.0], [0.0] * 7):
+        with pytest.raises(ValueError, match="not a Service"):
+            decode(Service, data)
 
 
 def test_a_field_of_a_newer_version_is_ignored() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaler.core.model import Decision, ReasonCode, Supply
+from scaler.core.explain import explain
+from scaler.core.model import Decision, Pace, ReasonCode, Supply
 from tests.unit.scaler.core.world import Run, fleet, load, policy, served, view
 
 BATCH = policy("batch", preemptible=True, serving_min=0, serving_max=20)
@@ -71,6 +72,52 @@ def test_whoever_needs_a_lent_seat_gets_it() -> None:
     run.step({"chat": load(8, 14), "batch": load(24, 100)}, seats(1, 0, 0, lent=3), after=0.25)
     assert served(run.decision, "chat") == 3
     assert lent(run.decision) == 1
+
+
+@pytest.mark.parametrize(
+    ("at_once", "unlent", "spare", "left"),
+    [
+        pytest.param(True, 1, 0, 2, id="its requests end when the seat is wanted: it is as good as idle"),
+        pytest.param(False, 1, 0, 1, id="they are waited for: it is given back in time"),
+        pytest.param(True, 1, 2, 3, id="what is idle beyond that may be borrowed as before"),
+        pytest.param(True, 3, 2, 2, id="and no idle one that people asked for"),
+    ],
+)
+def test_what_a_borrower_keeps_of_the_spares_that_people_asked_for(
+    *, at_once: bool, unlent: int, spare: int, left: int
+) -> None:
+    batch = policy("batch", preemptible=True, ended_at_once=at_once, serving_min=0, serving_max=20)
+    run = Run([CHAT, batch], [fleet(max_seats=9, spare_target=unlent)])
+    run.step({"chat": load(1), "batch": load(16, 500)}, seats(1, 0, spare, lent=2))
+    assert lent(run.decision) == left
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_fleet_that_is_to_shrink_has_its_lent_seats_back_first_and_keeps_its_spares_idle(
+    *, at_once: bool
+) -> None:
+    """The idle spare was deleted, since a lent seat costs more, and the lent one drained while nothing was spare."""
+    batch = policy("batch", preemptible=True, ended_at_once=at_once, serving_min=0, serving_max=20)
+    run = Run([CHAT, batch], [fleet(max_seats=9, spare_target=1, scale_down=Pace(window=10.0))])
+    work = {"chat": load(1), "batch": load(8, 500)}
+    run.hold(work, seats(1, 0, 1, lent=1), 12.0)
+    assert (total(run), lent(run.decision)) == (3, 0)
+    (reason,) = [r for r in run.decision.fleets["spares"].reasons if r.code is ReasonCode.SCALE_DOWN_DELAYED]
+    assert "stay until 1 that are lent" in explain(reason)
+    draining = {
+        "chat": Supply(serving=1, promotable=1, switchable=1),
+        "batch": Supply(draining=1, promotable=1),
+    }
+    run.hold(work, {"spares": view(draining, serving=1, draining=1, spare=1)}, 5.0)
+    assert (total(run), lent(run.decision)) == (3, 0)
+    run.step(work, seats(1, 0, 2), after=0.25)
+    assert (total(run), lent(run.decision)) == (2, 0)
+
+
+def test_idle_seats_beyond_the_spares_go_whatever_is_lent() -> None:
+    run = Run([CHAT, BATCH], [fleet(max_seats=9, spare_target=1, scale_down=Pace(window=10.0))])
+    run.hold({"chat": load(1), "batch": load(8)}, seats(1, 0, 3, lent=1), 12.0)
+    assert total(run) == 3
 
 
 def test_it_takes_no_seat_that_somebody_only_keeps() -> None:

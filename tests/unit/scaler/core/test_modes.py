@@ -54,6 +54,7 @@ def test_a_start_is_in_burst_for_one_stable_window() -> None:
 )
 def test_burst_begins(one: Load, fleets: dict[str, object], *, burst: bool) -> None:
     run = settled(serving_min=0)
+    run.step({"a": load(1, completions=1)}, ONE, after=0.25)  # a request takes a second
     run.hold({"a": load(0)}, ONE, 3.0)
     run.step({"a": one}, fleets, after=1.0)  # type: ignore[arg-type]
     assert mode(run) is (Mode.BURST if burst else Mode.STABLE)

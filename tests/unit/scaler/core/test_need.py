@@ -1,12 +1,11 @@
 import math
-from dataclasses import replace
 
 import pytest
 
 from scaler.core.demand import Demand, measure
-from scaler.core.memory import NEVER_SEEN, Service
+from scaler.core.memory import NEVER_SEEN, Coming
 from scaler.core.model import Load, Quality
-from scaler.core.need import admitting_capacity, measure_service, terms
+from scaler.core.need import Capacity, admitting_capacity, terms
 from scaler.core.windows import Ring
 from tests.unit.scaler.core.world import fresh, load, policy
 
@@ -56,64 +55,64 @@ def test_the_fluid_model_admits_in_time() -> None:
     ],
 )
 def test_the_deadline(one: Demand, capacity: float, *, at_risk: bool, wait: float) -> None:
-    result = terms(one, Ring(), 0.5, policy(), capacity, 0.0)
+    result = terms(one, Ring(), 0.5, policy(), Capacity(capacity), 0.0)
     assert result.at_risk is at_risk
     assert result.predicted_wait == pytest.approx(wait)
     assert (result.deadline > 0.0) is at_risk
 
 
 def test_a_queue_at_an_unknown_rate_is_a_risk_at_once() -> None:
-    result = terms(demand(8, 1), Ring(), 0.0, policy(), 8.0, 0.0)
+    result = terms(demand(8, 1), Ring(), 0.0, policy(), Capacity(8.0), 0.0)
     assert result.at_risk
     assert result.predicted_wait == math.inf
     assert result.deadline == 9
 
 
 def test_the_drain_term_counts_only_while_something_waits() -> None:
-    assert terms(demand(8, 0, arrivals=100), Ring(), 0.5, policy(), 8.0, 0.0).drain == 0.0
-    assert terms(demand(8, 4), Ring(), 0.5, policy(queue_drain=2.0), 8.0, 0.0).drain == 10.0
+    assert terms(demand(8, 0, arrivals=100), Ring(), 0.5, policy(), Capacity(8.0), 0.0).drain == 0.0
+    assert terms(demand(8, 4), Ring(), 0.5, policy(queue_drain=2.0), Capacity(8.0), 0.0).drain == 10.0
 
 
 def test_the_mean_is_the_present_where_nothing_else_is_known() -> None:
-    assert terms(demand(6), Ring(), 0.0, policy(), 8.0, 0.0).mean == 6.0
+    assert terms(demand(6), Ring(), 0.0, policy(), Capacity(8.0), 0.0).mean == 6.0
 
 
-def test_the_service_rate_is_completions_over_in_flight() -> None:
-    service = measure_service(None, demand(6, completions=4), 1.0, 2.0)
-    assert service is not None
-    assert service.rate == pytest.approx(4 / 6)
+# ------------------------------------------------------------------ residents on their way
+
+
+COMING = (Coming(10.2, 8.0), Coming(13.0, 8.0))
+"""At 10 s: eight places ready in 0.2 s, and eight more in 3 s."""
 
 
 @pytest.mark.parametrize(
-    "one",
+    ("one", "total", "wait", "at_risk"),
     [
-        pytest.param(demand(0, completions=0), id="idle is 0/0"),
-        pytest.param(demand(6), id="completions unknown"),
-        pytest.param(replace(demand(6, completions=1), quality=Quality.STALE), id="stale"),
+        pytest.param(demand(8, 0), 24, 0.0, False, id="nothing waits"),
+        pytest.param(demand(5, 3), 24, 0.0, False, id="what serves has room"),
+        pytest.param(demand(8, 8), 24, 0.2, False, id="what is ready soon has room"),
+        pytest.param(demand(8, 9), 24, 3.0, True, id="it takes the parked one too"),
+        pytest.param(demand(8, 9), 32, 0.2, False, id="what nobody promised is taken to be ready"),
+        pytest.param(
+            demand(8, 20),
+            24,
+            3.0,
+            True,
+            id="what exceeds all waits for completions, and for those on their way",
+        ),
+        pytest.param(demand(8, 100), 24, 84 / 12, True, id="whichever takes longer"),
     ],
 )
-def test_what_says_nothing_about_service_leaves_it_alone(one: Demand) -> None:
-    before = Service(4.0, 6.0)
-    assert measure_service(before, one, 1.0, 2.0) == before
+def test_what_waits_for_a_promotion_waits_for_as_long_as_its_depth_takes(
+    one: Demand, total: float, wait: float, *, at_risk: bool
+) -> None:
+    result = terms(one, Ring(), 0.5, policy(), Capacity(total, COMING), 10.0)
+    assert result.predicted_wait == pytest.approx(wait)
+    assert result.at_risk is at_risk
 
 
-def test_time_that_stands_still_does_not_move_the_service_rate() -> None:
-    before = Service(4.0, 6.0)
-    assert measure_service(before, demand(6, completions=1), 0.0, 2.0) == before
-
-
-def test_a_stall_lowers_the_service_rate() -> None:
-    before = Service(4.0, 6.0)
-    after = measure_service(before, demand(6, completions=0), 2.0, 2.0)
-    assert after is not None
-    assert after.rate == pytest.approx(before.rate * math.exp(-1.0))
-
-
-def test_engines_alone_give_a_rate_too() -> None:
-    one, _ = measure(Load(engines=fresh(6), completions=fresh(3)), NEVER_SEEN, serving=True, now=0.0)
-    service = measure_service(None, one, 1.0, 2.0)
-    assert service is not None
-    assert service.rate == 0.5
+def test_a_promotion_that_is_overdue_is_waited_for_no_longer_than_any_other() -> None:
+    late = Capacity(16.0, (Coming(9.0, 8.0),))
+    assert terms(demand(8, 4), Ring(), 0.5, policy(), late, 10.0).predicted_wait == 0.0
 
 
 # ------------------------------------------------------------------ work queues, and first tokens that come too late
@@ -131,7 +130,7 @@ def test_engines_alone_give_a_rate_too() -> None:
     ],
 )
 def test_a_backlog_is_work_for_the_drain(one: Demand, rate: float, capacity: float, needed: float) -> None:
-    result = terms(one, Ring(), rate, policy(queue_drain=2.0), capacity, 0.0)
+    result = terms(one, Ring(), rate, policy(queue_drain=2.0), Capacity(capacity), 0.0)
     assert result.backlog == pytest.approx(needed)
     assert result.stable >= needed
 
@@ -139,7 +138,7 @@ def test_a_backlog_is_work_for_the_drain(one: Demand, rate: float, capacity: flo
 def test_a_backlog_is_no_concurrency_and_no_risk() -> None:
     one = demand(2, 0, backlog=500, backlog_age=900)
     assert one.value == 2.0
-    result = terms(one, Ring(), 0.5, policy(), 8.0, 0.0)
+    result = terms(one, Ring(), 0.5, policy(), Capacity(8.0), 0.0)
     assert not result.at_risk
     assert result.mean == 2.0
 
@@ -164,5 +163,5 @@ def test_a_work_queue_alone_makes_demand_known() -> None:
 def test_first_tokens_that_come_too_late_correct_the_answer(
     late: float, capacity: float, needed: float
 ) -> None:
-    result = terms(demand(6, late_share=late), Ring(), 0.5, policy(late_share=0.05), capacity, 0.0)
+    result = terms(demand(6, late_share=late), Ring(), 0.5, policy(late_share=0.05), Capacity(capacity), 0.0)
     assert result.correction == pytest.approx(needed)

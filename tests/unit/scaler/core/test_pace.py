@@ -124,7 +124,7 @@ def test_a_window_up_waits_for_a_larger_total_to_last() -> None:
 def test_a_small_change_is_tolerated_and_said() -> None:
     broad = Pace(tolerance=0.25)
     run = Run([policy(serving_max=20)], [fleet(max_seats=20, spare_target=1, scale_up=broad)])
-    run.step({"a": load(20)}, {"spares": simple({"a": 4})})
+    run.step({"a": load(26)}, {"spares": simple({"a": 4})})
     assert total(run) == 4
     assert ReasonCode.WITHIN_TOLERANCE in codes(run)
     run.step({"a": load(60)}, {"spares": simple({"a": 4})}, after=0.25)

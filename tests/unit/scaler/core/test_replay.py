@@ -5,9 +5,9 @@ import pytest
 
 from scaler.core.decide import decide
 from scaler.core.memory import Memory
-from scaler.core.model import Load, Quality, Reading, Snapshot
+from scaler.core.model import Load, Quality, Reading, Snapshot, Supply
 from scaler.core.replay import decision_to_json, snapshot_from_json, snapshot_to_json
-from tests.unit.scaler.core.world import Run, fleet, fresh, load, policy, simple
+from tests.unit.scaler.core.world import Run, fleet, fresh, load, policy, simple, view
 
 
 def test_a_ledger_of_snapshots_gives_the_same_decisions_again() -> None:
@@ -51,6 +51,35 @@ def test_every_reading_comes_back() -> None:
     full = Load(**{name: fresh(number / 8) for number, name in enumerate(names)}, absent=("ttft",))
     snapshot = Snapshot(loads={"a": full}, fleets={})
     assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))).loads == {"a": full}
+
+
+@pytest.mark.parametrize(
+    "supply",
+    [
+        pytest.param(
+            Supply(serving=1, promoting=2, draining=3, promotable=4, switchable=5), id="what all have"
+        ),
+        pytest.param(Supply(startable=1, blocked=2), id="nothing up"),
+        pytest.param(Supply(promotable=3, parked=2, paused_wake=0.2, parked_wake=3.5), id="parked"),
+    ],
+)
+def test_every_part_of_a_supply_comes_back(supply: Supply) -> None:
+    snapshot = Snapshot(loads={}, fleets={"spares": view({"a": supply}, serving=1, start_seconds=2)})
+    text = json.dumps(snapshot_to_json(snapshot))
+    assert snapshot_from_json(json.loads(text)).fleets == snapshot.fleets
+
+
+def test_wake_times_that_are_none_are_unknown() -> None:
+    spoilt = Supply(promotable=1, parked=1, paused_wake=math.nan, parked_wake=math.inf)
+    snapshot = Snapshot(loads={}, fleets={"spares": view({"a": spoilt}, spare=1)})
+    text = json.dumps(snapshot_to_json(snapshot), allow_nan=False)
+    back = snapshot_from_json(json.loads(text)).fleets
+    both = [policy("a", serving_min=0), policy("b", serving_min=0)]
+    run, again = Run(both, [fleet()]), Run(both, [fleet()])
+    for demand in (2, 30):
+        told = {"a": load(0, demand), "b": load(0)}
+        assert run.step(told, dict(snapshot.fleets)) == again.step(told, dict(back))
+    assert run.memory.policies == again.memory.policies
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

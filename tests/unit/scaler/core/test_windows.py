@@ -1,7 +1,10 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from scaler.core.encoding import decode, encode
 from scaler.core.windows import Maxima, Ring, Starts, next_slide, window_seconds
 
 
@@ -69,6 +72,42 @@ def test_a_reading_that_may_only_raise_leaves_the_mean_alone() -> None:
 def test_the_ring_forgets_what_left_its_window() -> None:
     one = ring(*((float(second), 1.0) for second in range(1000)), window=60.0)
     assert len(one.buckets) <= 62
+
+
+def plain_mean(one: Ring, now: float, window: float) -> float | None:
+    first = math.floor((now - window) / 1.0)
+    total, known = 0.0, 0
+    for bucket in one.buckets:
+        if bucket.readings and bucket.second >= first:
+            total, known = total + bucket.mean, known + 1
+    return total / known if known else None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((0.0, 0.01, 0.3, 1.0, 2.5, 30.0)),
+            st.one_of(st.none(), st.floats(0.0, 1e6)),
+            st.sampled_from((2.0, 10.0)),
+        ),
+        max_size=40,
+    )
+)
+def test_what_is_remembered_of_a_sum_changes_no_mean(steps: list[tuple[float, float | None, float]]) -> None:
+    """To the last bit: a ledger is replayed by looks that may come at other times."""
+    one, now = Ring(), 0.0
+    for passed, value, window in steps:
+        now += passed
+        one = one.add(now, value, value or 7.0, 10.0)
+        for at in (now, now + 0.4, now + 3.0):
+            assert one.mean(at, window) == plain_mean(one, at, window)
+
+
+def test_what_is_remembered_of_a_sum_is_no_part_of_the_value() -> None:
+    asked, fresh = ring((0.0, 3.0), (1.0, 4.0)), ring((0.0, 3.0), (1.0, 4.0))
+    asked.mean(1.0, 60.0)
+    assert (asked, repr(asked), encode(asked)) == (fresh, repr(fresh), encode(fresh))
+    assert decode(Ring, encode(asked)) == fresh
 
 
 def test_a_flat_ring_is_one_that_time_does_not_change() -> None:
