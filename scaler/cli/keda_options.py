@@ -1,0 +1,70 @@
+"""Options of processes that answer KEDA."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaler.errors import UserError
+from scaler.keda.settings import KedaSettings, TlsFiles
+
+KedaPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65_535,
+        help="Port on which KEDA is answered; 0 takes a free one (default: it isn't). The manifests name 6000.",
+        show_default=False,
+    ),
+]
+KedaHost = Annotated[str, typer.Option(help="Address of that port.")]
+KedaTls = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder with tls.crt and tls.key for that port, as a Secret is mounted; with ca.crt, clients need certificates of"
+        " it. Replaced files are taken while it runs (default: plaintext).",
+        show_default=False,
+    ),
+]
+KedaStreamsSpecs = Annotated[
+    bool, typer.Option("--keda-streams-specs", help="Answer StreamMetricSpec, for operators from 2.21 on.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KedaFlags:
+    """What the options said."""
+
+    port: int | None
+    host: str
+    tls: Path | None
+    streams_specs: bool
+
+    def settings(self) -> KedaSettings | None:
+        """Return how the server listens; None where it doesn't.
+
+        Raises:
+            UserError: certificates are named for a port that isn't.
+        """
+        if self.port is None:
+            if self.tls is not None or self.streams_specs:
+                raise UserError(
+                    "--keda-tls and --keda-streams-specs are for --keda-port", hint="add --keda-port 6000"
+                )
+            return None
+        return KedaSettings(
+            host=self.host, port=self.port, tls=_files(self.tls), streams_specs=self.streams_specs
+        )
+
+
+def _files(folder: Path | None) -> TlsFiles | None:
+    if folder is None:
+        return None
+    client_ca = folder / "ca.crt"
+    return TlsFiles(
+        certificate=folder / "tls.crt",
+        key=folder / "tls.key",
+        client_ca=client_ca if client_ca.exists() else None,
+    )

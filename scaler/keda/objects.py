@@ -1,0 +1,378 @@
+"""ScaledObjects and the HPAs that KEDA makes of them, read from their JSON as Kubernetes gives it. PURE.
+
+What is read is what decides about a fleet's size: bounds, tolerance, windows, the fallback, and the annotations by which people
+stop KEDA. Defaults are KEDA's and the HPA's own (keda.sh, "ScaledObject specification"; kubernetes.io, "Horizontal Pod
+Autoscaling").
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from scaler.errors import UserError
+from scaler.keda.trigger import BadTrigger, Trigger, read
+
+Json = Mapping[str, Any]
+
+PREFIX: Final = "autoscaling.keda.sh/"
+"""Of the annotations that KEDA acts on."""
+DEFAULT_MAX: Final = 100
+DEFAULT_COOLDOWN: Final = 300.0
+DEFAULT_POLLING: Final = 30.0
+DEFAULT_TOLERANCE: Final = 0.1
+DEFAULT_DOWN_WINDOW: Final = 300.0
+_EXTERNAL: Final = frozenset({"external", "external-push"})
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+"""What Go reads as false; KEDA takes everything that isn't a boolean for true."""
+_SUFFIXES: Final[Mapping[str, Decimal]] = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(1000),
+    "M": Decimal(10**6),
+    "Ki": Decimal(1024),
+    "Mi": Decimal(1024**2),
+}
+_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(n|u|m|k|Ki|Mi|M|)")
+
+
+class NotReadable(UserError):
+    """An object isn't what it should be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """How people have stopped KEDA, by annotations.
+
+    Attributes:
+        stopped: KEDA doesn't poll, and has deleted the HPA.
+        replicas: what it has set the replicas to before; None: they stay.
+        scale_in: nothing is scaled down.
+        scale_out: nothing is scaled up, activation by a push included.
+        forced: the workload counts as active, whatever its triggers say.
+    """
+
+    stopped: bool = False
+    replicas: int | None = None
+    scale_in: bool = False
+    scale_out: bool = False
+    forced: bool = False
+
+    def sentences(self) -> Iterator[str]:
+        """Say what it means."""
+        if self.replicas is not None:
+            yield f"paused at {self.replicas} replicas: KEDA doesn't ask, and there is no HPA"
+        elif self.stopped:
+            yield "paused: KEDA doesn't ask, there is no HPA, and the replicas stay as they are"
+        if self.scale_in:
+            yield "paused-scale-in: nothing is scaled down"
+        if self.scale_out:
+            yield "paused-scale-out: nothing is scaled up, and a push activates nothing"
+        if self.forced:
+            yield "force-activation: it counts as active, whatever is answered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTrigger:
+    """A trigger that asks for one of our numbers.
+
+    Attributes:
+        index: its place among the triggers; KEDA puts `s<index>-` in front of the metric's name.
+        pushes: whether KEDA opens streams for it.
+        asks: what it asks for.
+        metric_type: how the HPA compares the value.
+        metadata: all of it.
+        name: its own name; may be empty.
+    """
+
+    index: int
+    pushes: bool
+    asks: Trigger
+    metric_type: str
+    metadata: Mapping[str, str]
+    name: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The metric's name in the HPA."""
+        return f"s{self.index}-{self.asks.metric}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """What a ScaledObject does while a trigger fails.
+
+    Attributes:
+        threshold: checks that must fail, one after the other; it begins with the next.
+        replicas: what it speaks of.
+        behavior: how.
+    """
+
+    threshold: int
+    replicas: int
+    behavior: str = "static"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behavior:
+    """One direction of an HPA's `behavior`.
+
+    Attributes:
+        tolerance: change, as share, up to which nothing is done.
+        window: seconds.
+        disabled: nothing changes in this direction.
+        policies: whether there are others than by default.
+    """
+
+    tolerance: float = DEFAULT_TOLERANCE
+    window: float = 0.0
+    disabled: bool = False
+    policies: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A workload."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledObject:
+    """A ScaledObject, as far as it matters here."""
+
+    name: str
+    namespace: str
+    target: Target
+    minimum: int
+    maximum: int
+    idle: int | None
+    polling: float
+    cooldown: float
+    fallback: Fallback | None
+    up: Behavior
+    down: Behavior
+    own: tuple[OwnTrigger, ...]
+    others: tuple[str, ...]
+    broken: tuple[str, ...]
+    formula: bool
+    pause: Pause
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HpaMetric:
+    """One metric of an HPA.
+
+    Attributes:
+        type: External, Resource and others.
+        name: its name.
+        target_type: Value, AverageValue or Utilization.
+        target: the number; None where it isn't one.
+        scaled_object: whose metric it is, by its selector.
+    """
+
+    type: str
+    name: str
+    target_type: str
+    target: float | None
+    scaled_object: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hpa:
+    """A HorizontalPodAutoscaler, as far as it matters here."""
+
+    name: str
+    namespace: str
+    target: Target
+    minimum: int
+    maximum: int
+    metrics: tuple[HpaMetric, ...]
+    up: Behavior
+    down: Behavior
+    owner: str
+    version: str
+    replicas: int | None
+
+
+def read_scaled_object(data: object) -> ScaledObject:
+    """Read a ScaledObject.
+
+    Raises:
+        NotReadable: it isn't one.
+    """
+    spec, meta = _parts(data, "ScaledObject")
+    advanced = _map(spec.get("advanced"))
+    behavior = _map(_map(advanced.get("horizontalPodAutoscalerConfig")).get("behavior"))
+    triggers = [_map(each) for each in _list(spec.get("triggers"))]
+    own, broken = _own(triggers)
+    target = _map(spec.get("scaleTargetRef"))
+    minimum = _integer(spec, "minReplicaCount", 0)
+    status = _map(_map(data).get("status"))
+    return ScaledObject(
+        name=str(meta.get("name", "")),
+        namespace=str(meta.get("namespace", "default")),
+        target=Target(kind=str(target.get("kind") or "Deployment"), name=str(target.get("name", ""))),
+        minimum=minimum,
+        maximum=_integer(spec, "maxReplicaCount", DEFAULT_MAX),
+        idle=_integer(spec, "idleReplicaCount", 0) if "idleReplicaCount" in spec else None,
+        polling=float(_integer(spec, "pollingInterval", int(DEFAULT_POLLING))),
+        cooldown=float(_integer(spec, "cooldownPeriod", int(DEFAULT_COOLDOWN))),
+        fallback=_fallback(spec.get("fallback")),
+        up=_behavior(behavior.get("scaleUp"), 0.0),
+        down=_behavior(behavior.get("scaleDown"), DEFAULT_DOWN_WINDOW),
+        own=own,
+        others=tuple(str(each.get("type", "")) for each in triggers if each.get("type") not in _EXTERNAL),
+        broken=broken,
+        formula=bool(_map(advanced.get("scalingModifiers")).get("formula")),
+        pause=read_pause(_map(meta.get("annotations"))),
+        conditions={
+            str(each.get("type")): str(each.get("status"))
+            for each in map(_map, _list(status.get("conditions")))
+        },
+    )
+
+
+def read_pause(annotations: Mapping[str, Any]) -> Pause:
+    """Read how people have stopped KEDA."""
+
+    def on(key: str) -> bool:
+        written = annotations.get(PREFIX + key)
+        return written is not None and str(written) not in _FALSE
+
+    try:
+        replicas = int(str(annotations.get(f"{PREFIX}paused-replicas", "")))
+    except ValueError:
+        replicas = None
+    return Pause(
+        stopped=replicas is not None or on("paused"),
+        replicas=replicas,
+        scale_in=on("paused-scale-in"),
+        scale_out=on("paused-scale-out"),
+        forced=on("force-activation"),
+    )
+
+
+def read_hpa(data: object) -> Hpa:
+    """Read a HorizontalPodAutoscaler of autoscaling/v2.
+
+    Raises:
+        NotReadable: it isn't one.
+    """
+    spec, meta = _parts(data, "HorizontalPodAutoscaler")
+    target, behavior = _map(spec.get("scaleTargetRef")), _map(spec.get("behavior"))
+    owners = [_map(each) for each in _list(meta.get("ownerReferences"))]
+    owner = next((each for each in owners if each.get("controller")), {})
+    status = _map(_map(data).get("status"))
+    replicas = status.get("currentReplicas")
+    return Hpa(
+        name=str(meta.get("name", "")),
+        namespace=str(meta.get("namespace", "default")),
+        target=Target(kind=str(target.get("kind", "")), name=str(target.get("name", ""))),
+        minimum=_integer(spec, "minReplicas", 1),
+        maximum=_integer(spec, "maxReplicas", 0),
+        metrics=tuple(_metric(_map(each)) for each in _list(spec.get("metrics"))),
+        up=_behavior(behavior.get("scaleUp"), 0.0),
+        down=_behavior(behavior.get("scaleDown"), DEFAULT_DOWN_WINDOW),
+        owner=f"{owner.get('kind', '')}/{owner.get('name', '')}" if owner else "",
+        version=str(_map(meta.get("labels")).get("app.kubernetes.io/version", "")),
+        replicas=replicas if isinstance(replicas, int) else None,
+    )
+
+
+def quantity(text: object) -> float | None:
+    """Read a number as Kubernetes writes it (`1`, `500m`, `1k`); None where it is none."""
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        return None
+    try:
+        return float(Decimal(found[1]) * _SUFFIXES[found[2]])
+    except InvalidOperation:
+        return None
+
+
+def _own(triggers: Sequence[Json]) -> tuple[tuple[OwnTrigger, ...], tuple[str, ...]]:
+    own, broken = [], []
+    for index, each in enumerate(triggers):
+        if each.get("type") not in _EXTERNAL:
+            continue
+        metadata = {str(key): str(value) for key, value in _map(each.get("metadata")).items()}
+        try:
+            asks = read(metadata)
+        except BadTrigger as error:
+            broken.append(f"spec.triggers[{index}].metadata: {error}")
+            continue
+        own.append(
+            OwnTrigger(
+                index=index,
+                pushes=each.get("type") == "external-push",
+                asks=asks,
+                metric_type=str(each.get("metricType") or "AverageValue"),
+                metadata=metadata,
+                name=str(each.get("name", "")),
+            )
+        )
+    return tuple(own), tuple(broken)
+
+
+def _fallback(data: object) -> Fallback | None:
+    if not isinstance(data, Mapping):
+        return None
+    return Fallback(
+        threshold=_integer(data, "failureThreshold", 0),
+        replicas=_integer(data, "replicas", 0),
+        behavior=str(data.get("behavior") or "static"),
+    )
+
+
+def _behavior(data: object, window: float) -> Behavior:
+    found = _map(data)
+    tolerance = quantity(found["tolerance"]) if "tolerance" in found else None
+    return Behavior(
+        tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
+        window=float(_integer(found, "stabilizationWindowSeconds", int(window))),
+        disabled=found.get("selectPolicy") == "Disabled",
+        policies=bool(_list(found.get("policies"))),
+    )
+
+
+def _metric(data: Json) -> HpaMetric:
+    kind = str(data.get("type", ""))
+    body = _map(data.get(kind[:1].lower() + kind[1:]))
+    metric, target = _map(body.get("metric")), _map(body.get("target"))
+    labels = _map(_map(metric.get("selector")).get("matchLabels"))
+    number = target.get("averageValue", target.get("value", target.get("averageUtilization")))
+    return HpaMetric(
+        type=kind,
+        name=str(metric.get("name") or body.get("name", "")),
+        target_type=str(target.get("type", "")),
+        target=quantity(number),
+        scaled_object=str(labels.get("scaledobject.keda.sh/name", "")),
+    )
+
+
+def _parts(data: object, kind: str) -> tuple[Json, Json]:
+    body = _map(data)
+    if body.get("kind") != kind:
+        raise NotReadable(
+            f"this is no {kind}", hint=f"kubectl get {kind.lower()} NAME -o json prints one, -o yaml too"
+        )
+    return _map(body.get("spec")), _map(body.get("metadata"))
+
+
+def _map(data: object) -> Json:
+    return data if isinstance(data, Mapping) else {}
+
+
+def _list(data: object) -> Sequence[Any]:
+    return data if isinstance(data, list | tuple) else ()
+
+
+def _integer(data: Json, key: str, default: int) -> int:
+    found = data.get(key)
+    return found if isinstance(found, int) and not isinstance(found, bool) else default

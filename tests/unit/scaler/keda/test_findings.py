@@ -1,0 +1,182 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaler.keda.findings import Code, Finding, Severity, check
+from scaler.keda.objects import read_hpa, read_scaled_object
+from tests.unit.scaler.keda.kubernetes import INTENT, hpa, scaled_object
+
+
+def found(
+    scaled: Mapping[str, Any] | None = None, made: Mapping[str, Any] | None = None, **intent: Any
+) -> dict[Code, Finding]:
+    made_of = None if made is None else read_hpa(hpa(made))
+    findings = check(read_scaled_object(scaled_object(scaled)), made_of, replace(INTENT, **intent))
+    return {each.code: each for each in findings}
+
+
+def test_the_manifest_that_is_shipped_and_the_hpa_of_it_have_nothing_wrong() -> None:
+    assert found() == {}
+    assert found(made={}) == {}
+
+
+TRIGGER = "spec.triggers.0"
+BEHAVIOR = "spec.advanced.horizontalPodAutoscalerConfig.behavior"
+ANNOTATIONS = "metadata.annotations"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "severity", "message"),
+    [
+        ({"spec.triggers": []}, Code.NO_TRIGGER, Severity.ERROR, "no trigger asks for a fleet"),
+        ({f"{TRIGGER}.metadata.fleet": None}, Code.BAD_TRIGGER, Severity.ERROR, "needs `fleet: NAME`"),
+        ({f"{TRIGGER}.metricType": "Value"}, Code.NOT_AVERAGE_VALUE, Severity.ERROR, "multiply"),
+        ({f"{TRIGGER}.type": "external"}, Code.NO_PUSH, Severity.NOTE, "each 5 s"),
+        (
+            {f"{TRIGGER}.metadata.caCert": "/x"},
+            Code.TLS_IN_METADATA,
+            Severity.WARNING,
+            "TriggerAuthentication",
+        ),
+        ({"spec.advanced.scalingModifiers": {"formula": "a+1"}}, Code.FORMULA, Severity.WARNING, "formula"),
+        ({f"{TRIGGER}.metadata.value": "Serving"}, Code.NOT_THE_TOTAL, Severity.ERROR, "would be deleted"),
+        (
+            {f"{TRIGGER}.metadata": {"policy": "chat"}},
+            Code.POLICY_SCALES_FLEET,
+            Severity.ERROR,
+            "of a policy",
+        ),
+        ({f"{TRIGGER}.metadata.fleet": "own"}, Code.WRONG_TARGET, Severity.ERROR, "numbers of own"),
+        ({"metadata.namespace": "x"}, Code.OTHER_NAMESPACE, Severity.ERROR, "fleet is in serving"),
+        ({"spec.maxReplicaCount": 43}, Code.MAX_BELOW_SEATS, Severity.ERROR, "43 is below the 44 seats"),
+        ({"spec.minReplicaCount": 2}, Code.MIN_BELOW_FLOOR, Severity.ERROR, "2 is below the 3 seats"),
+        ({"spec.minReplicaCount": None}, Code.MIN_BELOW_FLOOR, Severity.ERROR, "0 is below the 3 seats"),
+        ({"spec.idleReplicaCount": 0}, Code.IDLE_REPLICAS, Severity.WARNING, "keeps 0 replicas"),
+        ({"spec.fallback": None}, Code.NO_FALLBACK, Severity.NOTE, "don't come up to the floor"),
+        ({"spec.fallback.behavior": "static"}, Code.FALLBACK_BELOW_RUNNING, Severity.WARNING, "may have 44"),
+        (
+            {"spec.fallback.behavior": "currentReplicasIfLower"},
+            Code.FALLBACK_SHRINKS,
+            Severity.WARNING,
+            "lowers the fleet to 3",
+        ),
+        (
+            {"spec.fallback.replicas": 0, "spec.minReplicaCount": 0},
+            Code.FALLBACK_ZERO,
+            Severity.ERROR,
+            "takes unknown for inactive",
+        ),
+        ({f"{BEHAVIOR}.scaleUp.tolerance": None}, Code.DEAD_ZONE, Severity.WARNING, "from 10 seats on"),
+        ({f"{BEHAVIOR}.scaleDown.tolerance": "50m"}, Code.DEAD_ZONE, Severity.WARNING, "from 20 seats on"),
+        ({f"{BEHAVIOR}.scaleUp.selectPolicy": "Disabled"}, Code.DISABLED, Severity.ERROR, "changes nothing"),
+        ({f"{BEHAVIOR}.scaleUp.policies": None}, Code.SLOW_SCALE_UP, Severity.NOTE, "four pods or 100 %"),
+        (
+            {f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds": 300},
+            Code.WINDOWS_ADD_UP,
+            Severity.NOTE,
+            "begins when the fleet's own 300 s have passed",
+        ),
+        (
+            {f"{ANNOTATIONS}.autoscaling~keda~sh/paused": "true"},
+            Code.PAUSED,
+            Severity.NOTE,
+            "there is no HPA",
+        ),
+        (
+            {"status": {"conditions": [{"type": "Fallback", "status": "True"}]}},
+            Code.ON_FALLBACK,
+            Severity.ERROR,
+            "on its fallback",
+        ),
+        (
+            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+            Code.NOT_READY,
+            Severity.ERROR,
+            "can't use",
+        ),
+    ],
+)
+def test_each_fault_of_a_scaled_object_is_found(
+    changes: dict[str, Any], code: Code, severity: Severity, message: str
+) -> None:
+    each = found(changes)[code]
+    assert each.severity is severity
+    assert message in each.message
+    assert each.object == "ScaledObject"
+
+
+METRIC = "spec.metrics.0.external"
+CPU = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({"spec.metrics": [CPU]}, Code.RESOURCE_METRIC, "scales on cpu (Resource)"),
+        ({"spec.metrics": [CPU]}, Code.METRIC_MISSING, "doesn't ask for s0-emberpool-fleet-spares-total"),
+        ({f"{METRIC}.metric.name": "s0-other"}, Code.METRIC_MISSING, "doesn't ask for"),
+        ({f"{METRIC}.target": {"type": "Value", "value": "1"}}, Code.NOT_AVERAGE_VALUE, "multiply"),
+        ({f"{METRIC}.target.averageValue": "2"}, Code.TARGET_NOT_ONE, "the target is 2"),
+        ({f"{METRIC}.target.averageValue": "1100m"}, Code.TARGET_NOT_ONE, "the target is 1.1"),
+        ({"spec.maxReplicas": 20}, Code.MAX_BELOW_SEATS, "20 is below the 44"),
+        ({"spec.minReplicas": 1}, Code.MIN_BELOW_FLOOR, "1 is below the 3"),
+        ({"spec.behavior.scaleUp.tolerance": None}, Code.DEAD_ZONE, "from 10 seats on"),
+        ({"metadata.ownerReferences": []}, Code.NOT_KEDAS, "owned by nobody"),
+        ({"spec.scaleTargetRef.name": "x"}, Code.NOT_KEDAS, "scales Deployment x"),
+        (
+            {"metadata.labels.app~kubernetes~io/version": "2.18.1"},
+            Code.OLD_OPERATOR,
+            "2.18.1 is older than 2.20",
+        ),
+    ],
+)
+def test_each_fault_of_an_hpa_is_found(changes: dict[str, Any], code: Code, message: str) -> None:
+    each = found(made=changes)[code]
+    assert message in each.message
+    assert each.object == "HorizontalPodAutoscaler"
+
+
+@pytest.mark.parametrize("version", ["main", "2.20.0", "2.21.3", "v3.0.0", ""])
+def test_an_operator_that_is_new_enough_or_unknown_is_no_finding(version: str) -> None:
+    assert Code.OLD_OPERATOR not in found(made={"metadata.labels.app~kubernetes~io/version": version})
+
+
+def test_a_fleet_that_emberpool_resizes_has_a_second_writer() -> None:
+    assert "two would write the replicas of spares" in found(by_keda=False)[Code.SECOND_WRITER].message
+
+
+def test_a_static_fallback_is_an_error_once_the_fleet_is_known_to_be_larger() -> None:
+    static = {"spec.fallback.behavior": "static"}
+    assert found(static, running=4)[Code.FALLBACK_BELOW_RUNNING].severity is Severity.ERROR
+    assert Code.FALLBACK_BELOW_RUNNING not in found(static, running=3)
+
+
+def test_a_companion_may_follow_a_policy_and_has_bounds_of_its_own() -> None:
+    companion = {
+        "spec.scaleTargetRef.name": "gateway",
+        "spec.triggers.0.metadata": {"policy": "chat", "value": "QueueDepth"},
+        "spec.minReplicaCount": 1,
+        "spec.maxReplicaCount": 5,
+    }
+    assert found(companion) == {}
+
+
+def test_a_total_that_scales_another_workload_is_told() -> None:
+    assert "this scales gateway" in found({"spec.scaleTargetRef.name": "gateway"})[Code.WRONG_TARGET].message
+
+
+def test_other_triggers_beside_ours_can_blank_it() -> None:
+    triggers = [*scaled_object()["spec"]["triggers"], {"type": "prometheus", "metadata": {}}]
+    assert "beside prometheus" in found({"spec.triggers": triggers})[Code.OTHER_TRIGGERS].message
+
+
+def test_errors_come_first() -> None:
+    scaled = read_scaled_object(
+        scaled_object({"spec.triggers.0.type": "external", "spec.minReplicaCount": 0})
+    )
+    assert [each.severity for each in check(scaled, None, INTENT)] == [Severity.ERROR, Severity.NOTE]

@@ -1,0 +1,94 @@
+import pytest
+
+from scaler.keda.trigger import BadTrigger, Subject, Value, read
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"fleet": "spares"}, (Subject.FLEET, "", "spares", Value.TOTAL, "emberpool-fleet-spares-total")),
+        (
+            {"fleet": "serving/spares", "value": "Spare"},
+            (Subject.FLEET, "serving", "spares", Value.SPARE, "emberpool-fleet-spares-spare"),
+        ),
+        ({"policy": "chat"}, (Subject.POLICY, "", "chat", Value.SERVING, "emberpool-policy-chat-serving")),
+        (
+            {"policy": "chat.v2", "value": "QueueAgeSeconds"},
+            (
+                Subject.POLICY,
+                "",
+                "chat.v2",
+                Value.QUEUE_AGE_SECONDS,
+                "emberpool-policy-chat-v2-queue-age-seconds",
+            ),
+        ),
+        (
+            {"policy": "chat", "value": "PromotionsInFlight", "metricName": "way"},
+            (Subject.POLICY, "", "chat", Value.PROMOTIONS_IN_FLIGHT, "way"),
+        ),
+        (
+            {"fleetFromEnv": "spares", "metricName": "s0-seats"},
+            (Subject.FLEET, "", "spares", Value.TOTAL, "s0-seats"),
+        ),
+    ],
+)
+def test_metadata_says_whose_number_is_asked_for(metadata: dict[str, str], expected: tuple[str, ...]) -> None:
+    found = read(metadata)
+    assert (found.subject, found.namespace, found.name, found.value, found.metric) == expected
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({}, "has no key at all"),
+        (
+            {"pool": "x", "scalerAddress": "a:1"},
+            "needs `fleet: NAME` or `policy: NAME`, and has 'pool', 'scalerAddress'",
+        ),
+        ({"fleet": "a", "policy": "b"}, "names a fleet and a policy"),
+        ({"fleet": "a", "policyFromEnv": "b"}, "names a fleet and a policy"),
+        ({"fleet": ""}, "fleet: '' is neither a name nor namespace/name"),
+        ({"fleet": "/a"}, "neither a name"),
+        ({"fleet": "a/"}, "neither a name"),
+        ({"fleet": "a/b/c"}, "neither a name"),
+        ({"fleet": "x" * 1000}, "neither a name"),
+        (
+            {"fleet": "a", "value": "QueueDepth"},
+            "'QueueDepth' is no value of a fleet; take one of Total, Serving, Spare",
+        ),
+        ({"policy": "a", "value": "total"}, "'total' is no value of a policy"),
+        ({"fleet": "a", "metricName": "a/b"}, "metricName: 'a/b' can't be"),
+        ({"fleet": "a", "metricName": ""}, "metricName: '' can't be"),
+    ],
+)
+def test_metadata_that_asks_for_nothing_is_refused_by_name(metadata: dict[str, str], message: str) -> None:
+    with pytest.raises(BadTrigger) as caught:
+        read(metadata)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 800
+
+
+def test_keys_that_mean_nothing_are_tolerated_and_named() -> None:
+    found = read({"fleet": "a", "scalerAddress": "b:1", "enableTLS": "true", "team": "x", "fleets": "y"})
+    assert found.used == ("fleet",)
+    assert found.ignored == ("fleets", "team")
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "taken"),
+    [
+        ("seats", "seats", True),
+        ("seats", "s0-seats", True),
+        ("seats", "s12-seats", True),
+        ("seats", "", True),
+        ("seats", "s-seats", False),
+        ("seats", "seats2", False),
+        ("s0-seats", "s0-seats", True),
+        ("s0-seats", "s1-s0-seats", True),
+        ("s0-seats", "seats", False),
+    ],
+)
+def test_a_metric_is_known_by_its_own_name_and_by_what_the_hpa_calls_it(
+    own: str, asked: str, *, taken: bool
+) -> None:
+    assert read({"fleet": "a", "metricName": own}).names(asked) is taken
