@@ -76,6 +76,29 @@ def test_a_report_of_a_replaced_seat_is_ignored(objects: SeatObjects) -> None:
     assert not objects.report(SeatName("s-0"), "another", 1, "http://agent", [])
 
 
+@pytest.mark.parametrize(
+    ("waiting", "admitted"),
+    [
+        pytest.param((), True, id="all-are-proven"),
+        pytest.param((CODE,), True, id="one-waits-for-room"),
+        pytest.param((CHAT, CODE), False, id="all-do"),
+    ],
+)
+def test_one_that_waits_for_room_keeps_its_seat_from_nothing(
+    objects: SeatObjects,
+    waiting: tuple[PolicyName, ...],
+    admitted: bool,  # noqa: FBT001 -- a column of the table
+) -> None:
+    residents = [
+        replace(resident(policy), state=ResidentState.STARTING, proven_at=None, waiting="no room")
+        if policy in waiting
+        else resident(policy)
+        for policy in (CHAT, CODE)
+    ]
+    objects.report(SeatName("s-0"), "u-0", 1, "http://agent", residents)
+    assert seat(objects).admitted is admitted
+
+
 def test_a_promotion_ends_in_rotation_and_can_be_settled_twice(objects: SeatObjects) -> None:
     order = claim()
     objects.claim(seat(objects), order)

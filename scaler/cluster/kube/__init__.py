@@ -1,0 +1,7 @@
+"""Pods and nodes of a Kubernetes cluster: reading them without asking, and writing them without harm.
+
+Belongs here: access and credentials, one HTTP client with typed errors, reflectors, the writes, leader election. Does not
+belong here: deciding anything. `access` is the only importer of kubernetes_asyncio: kubeconfig files, plug-ins for
+credentials and TLS are that library's, while its watch, its retries and its elector are not used. Imported by
+`scaler.runtime` and `scaler.cli`.
+"""

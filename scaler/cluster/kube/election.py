@@ -1,0 +1,294 @@
+"""Leader election: standing for it, renewing, and ending at once what was done in a term that is over.
+
+The API server checks no term. So agents and the store refuse an earlier epoch, a leader asks `Leadership.covers` before it
+writes a size, and it gives up while nobody else can have begun.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import structlog
+
+from scaler.cluster.kube.client import KubeClient, Request
+from scaler.cluster.kube.lease import Held, Record, Sighting, Timing, bid, free_in, released, seen, still_ours
+from scaler.cluster.kube.resources import LEASE
+from scaler.cluster.kube.times import micro_text
+from scaler.cluster.kube.writing import MANAGER
+from scaler.errors import ClusterError, Conflict, LeadershipLost, NotFound
+from warmpool.claim import Term
+
+log = structlog.get_logger(__name__)
+_RELEASE_SECONDS: Final = 1.0
+
+
+def boot_time() -> float:
+    """Return seconds on a clock that nobody sets and that goes on while the machine sleeps, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+class Leases(Protocol):
+    """One lease, wherever it is."""
+
+    async def read(self, seconds: float) -> Record:
+        """Return it.
+
+        Raises:
+            NotFound: there is none.
+            ClusterError: it can't be read now.
+        """
+
+    async def write(self, record: Record, seconds: float) -> Record:
+        """Create it (no version) or replace it (this version and no other), and return it as written.
+
+        Raises:
+            Conflict: somebody else was first.
+            ClusterError: it can't be written now, or may have been.
+        """
+
+
+class KubeLeases:
+    """A Lease object.
+
+    Args:
+        client: reaches the server.
+        namespace: where the Lease is.
+        name: its name.
+        wall: Unix seconds, for people who read the Lease; nothing is decided by them.
+    """
+
+    def __init__(
+        self, client: KubeClient, namespace: str, name: str, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._wall = wall
+        self._body: dict[str, Any] = {}
+
+    async def read(self, seconds: float) -> Record:
+        """See `Leases.read`."""
+        request = Request(path=LEASE.path(self._namespace, self._name))
+        return self._taken(await self._client.call(request, seconds=seconds))
+
+    async def write(self, record: Record, seconds: float) -> Record:
+        """See `Leases.write`."""
+        path = (
+            LEASE.path(self._namespace, self._name) if record.version else LEASE.collection(self._namespace)
+        )
+        request = Request(
+            method="PUT" if record.version else "POST",
+            path=path,
+            body=self._written(record),
+            query={"fieldManager": MANAGER},
+        )
+        return self._taken(await self._client.call(request, seconds=seconds))
+
+    def _written(self, record: Record) -> dict[str, Any]:
+        now, spec = micro_text(self._wall()), self._body.get("spec") or {}
+        acquired = spec.get("acquireTime") if spec.get("leaseTransitions") == record.epoch else None
+        kept = self._body.get("metadata") or {} if record.version else {}
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.name,
+            "metadata": {
+                **{key: kept[key] for key in ("labels", "annotations") if key in kept},
+                "name": self._name,
+                "namespace": self._namespace,
+                **({"resourceVersion": record.version} if record.version else {}),
+            },
+            "spec": {
+                "holderIdentity": record.holder,
+                "leaseDurationSeconds": int(record.duration),
+                "acquireTime": acquired or now,
+                "renewTime": now,
+                "leaseTransitions": record.epoch,
+            },
+        }
+
+    def _taken(self, body: dict[str, Any]) -> Record:
+        self._body = body
+        spec = body.get("spec") or {}
+        return Record(
+            holder=spec.get("holderIdentity") or "",
+            epoch=int(spec.get("leaseTransitions") or 0),
+            duration=float(spec.get("leaseDurationSeconds") or 0),
+            version=body["metadata"]["resourceVersion"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """One term.
+
+    Attributes:
+        term: whose and which.
+        covers: whether a write that takes at most so many seconds from now on is over before anybody else may lead; no
+            longer true of anything once the term has ended.
+    """
+
+    term: Term
+    covers: Callable[[float], bool]
+
+
+def _none_told() -> int:
+    return 0
+
+
+class Elector:
+    """Stands for election.
+
+    Args:
+        leases: the lease.
+        identity: who we are; unique to this process.
+        timing: how long things take.
+        clock: seconds that nobody sets.
+        highest: the highest term that anybody has told of; see `lease.bid`.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        identity: str,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = boot_time,
+        highest: Callable[[], int] = _none_told,
+    ) -> None:
+        self._leases = leases
+        self._identity = identity
+        self._timing = timing or Timing()
+        self._clock = clock
+        self._highest = highest
+        self._random = random.Random()
+        self._sighting: Sighting | None = None
+        self._held: Held | None = None
+
+    @property
+    def leader(self) -> str:
+        """Who leads, as far as was seen; empty if nobody."""
+        return "" if self._sighting is None else self._sighting.record.holder
+
+    async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
+        """Lead whenever nobody else does, until cancelled or `lead` has ended.
+
+        `lead` is cancelled as soon as the term is over, and called again with the next one. Its own errors end all this,
+        and the lease is released: a leader that does nothing must not keep others from leading.
+        """
+        while True:
+            held = await self._acquire()
+            try:
+                await self._lead(held, lead)
+            except* LeadershipLost as lost:
+                log.warning("leadership is lost", epoch=held.record.epoch, why=str(lost.exceptions[0]))
+            else:
+                return
+
+    # ------------------------------------------------------------ acquiring
+
+    async def _acquire(self) -> Held:
+        while True:
+            wait, began = self._timing.retry, self._clock()
+            try:
+                await self._look()
+                if (
+                    self._sighting is None
+                    or (wait := free_in(self._sighting, self._identity, self._clock())) == 0
+                ):
+                    wanted = bid(self._sighting, self._identity, self._timing, floor=self._highest())
+                    began = self._clock()
+                    record = await self._leases.write(wanted, self._timing.attempt)
+                    log.info("leading", identity=self._identity, epoch=record.epoch)
+                    self._sighting = seen(self._sighting, record, self._clock())
+                    return Held(record=record, renewed=began)
+            except ClusterError as error:
+                wait = self._timing.retry
+                if not isinstance(error, Conflict):
+                    log.info("the lease can't be had", error=str(error))
+            await asyncio.sleep(min(wait, self._timing.retry) * self._random.uniform(0.8, 1.2))
+
+    async def _look(self) -> None:
+        try:
+            record = await self._leases.read(self._timing.attempt)
+        except NotFound:
+            self._sighting = None
+        else:
+            self._sighting = seen(self._sighting, record, self._clock())
+
+    # ------------------------------------------------------------ leading
+
+    async def _lead(self, held: Held, lead: Callable[[Leadership], Awaitable[None]]) -> None:
+        self._held = held
+        term = Term(holder=held.record.holder, epoch=held.record.epoch)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                renewing = tasks.create_task(self._renew())
+                await lead(Leadership(term, partial(self._covers, term)))
+                renewing.cancel()
+        finally:
+            await self._release()
+
+    def _covers(self, term: Term, seconds: float) -> bool:
+        held = self._held
+        if held is None or held.record.epoch != term.epoch:
+            return False
+        return held.covers(self._timing, self._clock(), seconds)
+
+    async def _renew(self) -> None:
+        """Renew until the term is over.
+
+        Raises:
+            LeadershipLost: it is.
+        """
+        wait = self._timing.retry
+        while self._held is not None:
+            await asyncio.sleep(wait * self._random.uniform(0.8, 1.0))
+            left = self._held.renew_by(self._timing) - self._clock()
+            if left <= 0:
+                break
+            try:
+                async with asyncio.timeout(left):
+                    self._held = await self._renewed(self._held)
+            except TimeoutError:
+                break
+            except ClusterError as error:
+                wait = self._timing.retry / 4
+                log.info("the lease could not be renewed", error=str(error))
+            else:
+                wait = self._timing.retry
+        raise LeadershipLost(f"the lease could not be renewed for {self._timing.renew:g} s")
+
+    async def _renewed(self, held: Held) -> Held:
+        began = self._clock()
+        try:
+            record = await self._leases.write(held.record, self._timing.attempt)
+        except (Conflict, NotFound):
+            found = await self._read_again(held)
+            began = self._clock()
+            record = await self._leases.write(found, self._timing.attempt)
+        return Held(record=record, renewed=began)
+
+    async def _read_again(self, held: Held) -> Record:
+        """Return the lease as it is after a conflict, if it is still ours: the answer to a renewal was lost, perhaps."""
+        try:
+            found = await self._leases.read(self._timing.attempt)
+        except NotFound:
+            raise LeadershipLost("the lease was deleted") from None
+        if not still_ours(held, found):
+            raise LeadershipLost(f"{found.holder or 'nobody'} holds the lease in term {found.epoch}")
+        return found
+
+    async def _release(self) -> None:
+        """Leave the lease to others, if it is still ours; its version sees to that."""
+        held, self._held = self._held, None
+        if held is None or not held.covers(self._timing, self._clock(), 0):
+            return
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._leases.write(released(held.record), _RELEASE_SECONDS)
+        except (ClusterError, TimeoutError) as error:
+            log.info("the lease could not be released", error=str(error))

@@ -1,0 +1,83 @@
+"""Marks on nodes: our taint and our condition, with everybody else's left as they are."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from scaler.cluster.kube import bodies
+from scaler.cluster.kube.client import JSON_PATCH, STRATEGIC, Request
+from scaler.cluster.kube.errors import Rejected
+from scaler.cluster.kube.lanes import Lane
+from scaler.cluster.kube.resources import NODE
+from scaler.cluster.kube.seats import HOUSEKEEPING_SECONDS
+from scaler.cluster.kube.times import seconds_text
+from scaler.cluster.kube.views import Json, Taint
+from scaler.cluster.kube.writing import Writing, patch
+from scaler.errors import Conflict
+
+GPU_TAINT: Final = "emberpool.dev/gpu-unhealthy"
+"""Keeps new pods off a node with a bad GPU."""
+GPU_CONDITION: Final = "EmberpoolGpuHealthy"
+"""Says why."""
+_TRIES = 5
+
+
+class NodeWriter:
+    """Writes nodes.
+
+    Args:
+        writing: sends the writes.
+        lane: the lane that they take.
+        wall: Unix seconds.
+    """
+
+    def __init__(self, writing: Writing, lane: Lane, wall: Callable[[], float] = time.time) -> None:
+        self._writing = writing
+        self._lane = lane
+        self._wall = wall
+
+    async def taint(self, name: str, taint: Taint) -> None:
+        """Set a taint. Idempotent.
+
+        Raises:
+            NotFound: there is no such node.
+            Conflict: others write its taints all the time.
+            Unreachable: no answer in time.
+        """
+        await self._change(name, lambda taints: bodies.taints_with(taints, taint))
+
+    async def untaint(self, name: str, key: str) -> None:
+        """Remove the taints of one key. Idempotent; raises as `taint` does."""
+        await self._change(name, lambda taints: bodies.taints_without(taints, key))
+
+    async def _change(self, name: str, changed: Callable[[Sequence[Json]], list[Json]]) -> None:
+        for _ in range(_TRIES):
+            node: Any = await self._writing.client.call(
+                Request(path=NODE.path("", name)), seconds=HOUSEKEEPING_SECONDS
+            )
+            before: list[Json] = (node.get("spec") or {}).get("taints") or []
+            after = changed(before)
+            if after == before:
+                return
+            operations = bodies.taints_patch(node["metadata"]["resourceVersion"], before, after)
+            try:
+                await self._send(patch(NODE.path("", name), operations, JSON_PATCH))
+            except (Rejected, Conflict):
+                continue  # a test that fails reads as a bad request: look again
+            return
+        raise Conflict(f"node {name}: its taints can't be changed; others write them, or they are refused")
+
+    async def condition(self, name: str, kind: str, *, status: bool, reason: str, message: str) -> None:
+        """Set a condition; the others stay.
+
+        Raises:
+            NotFound: there is no such node.
+            Unreachable: no answer in time.
+        """
+        body = bodies.condition_patch(
+            kind, status=status, reason=reason, message=message, at=seconds_text(self._wall())
+        )
+        await self._send(patch(NODE.path("", name, "status"), body, STRATEGIC))
+
+    async def _send(self, request: Request) -> None:
+        await self._writing.send(self._lane, request, seconds=HOUSEKEEPING_SECONDS)
