@@ -1,18 +1,45 @@
 """Requests and answers as data: what is read from them, what is passed on, and errors in OpenAI's style. PURE."""
 
 import json
+import random
 import re
-import uuid
 from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from multidict import CIMultiDict
 
 from scaler.errors import ScalerError
 from scaler.gateway.observe import Outcome
+from scaler.gateway.routes import Failure
 
-REQUEST_ID_HEADER = "X-Request-Id"
-GUARD_CLOSED_CODE = "ResidentNotServing"
-"""Error code with which a resident's guard refuses while the resident doesn't serve."""
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+EXPECTED_WAIT_HEADER: Final = "X-Emberpool-Expected-Wait"
+"""Seconds that a request is expected to wait, where an answer begins before its content."""
+RETRY_HEADER: Final = "X-Emberpool-Retry"
+"""`never`: the client wants no second attempt after an engine may have worked on the request."""
+GUARD_CODES: Final[Mapping[str, Failure]] = {
+    "ResidentNotServing": Failure.NOT_SERVING,
+    "EngineUnreachable": Failure.NOT_CONNECTED,
+}
+"""Error codes with which a resident's guard refuses: while the resident doesn't serve, and when nothing listens behind it
+(docs/guard.md)."""
+MODEL_PATHS: Final = frozenset(
+    f"/v1/{path}"
+    for path in (
+        *(
+            "chat/completions",
+            "completions",
+            "embeddings",
+            "responses",
+            "messages",
+            "rerank",
+            "score",
+            "pooling",
+        ),
+        *("classify", "audio/transcriptions", "audio/translations", "audio/speech", "images/generations"),
+    )
+)
+"""Where a request has to name its model."""
 
 _HOP_BY_HOP = frozenset(
     {
@@ -21,8 +48,10 @@ _HOP_BY_HOP = frozenset(
     }
 )
 """Headers that belong to one connection and not to the message (RFC 9110, section 7.6.1)."""
-_NOT_FORWARDED = frozenset({"host", "content-length", "expect", "accept-encoding"})
-"""Request headers that the connection to the engine sets anew."""
+_NOT_FORWARDED = frozenset({"host", "content-length", "expect", RETRY_HEADER.lower()})
+"""Request headers that the connection to the engine sets anew, or that are for the gateway."""
+_PRIORITY = re.compile(r"[+-]?[0-9]{1,6}")
+_HIGHEST_PRIORITY = 1000
 _PATH = re.compile(r"/v1(?:/[A-Za-z0-9_\-:~]+(?:\.[A-Za-z0-9_\-:~]+)*)+")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _MODELS_NAMED = 50
@@ -37,6 +66,7 @@ class RequestRefused(ScalerError):
         param: the field of the request that is wrong, or None.
         outcome: how the request is counted.
         retry: whether the client may try again soon (the answer carries Retry-After).
+        wait_seconds: when that will be worth while; None when nothing tells.
         close: whether the connection is closed afterwards.
     """
 
@@ -57,35 +87,21 @@ class RequestRefused(ScalerError):
         self.outcome = outcome
         self.retry = status == 503  # noqa: PLR2004 - HTTP
         self.close = close
+        self.wait_seconds: float | None = None
+
+    def error(self) -> dict[str, Any]:
+        """Return the error, in OpenAI's style."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"  # noqa: PLR2004 - HTTP
+        return {"message": str(self), "type": kind, "param": self.param, "code": self.code}
 
     def body(self) -> bytes:
-        """Return the answer's body, in OpenAI's style."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"  # noqa: PLR2004 - HTTP
-        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}).encode()
+        """Return the answer's body."""
+        return json.dumps({"error": self.error()}).encode()
 
 
 def routable(path: str) -> bool:
     """Whether a path (as sent, without its query) may be passed to an engine: plain segments below /v1 only."""
     return _PATH.fullmatch(path) is not None
-
-
-def model_of(body: bytes) -> str:
-    """Return the `model` of a request's body.
-
-    Raises:
-        RequestRefused: it is no JSON object, or names no model.
-    """
-    try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        message = f"The request body is not valid JSON: {error}."
-        raise RequestRefused(400, message, code="invalid_json") from None
-    model = parsed.get("model") if isinstance(parsed, dict) else None
-    if not isinstance(model, str) or not model:
-        message = "The request body must be a JSON object with a string `model`."
-        raise RequestRefused(400, message, code="missing_model", param="model")
-    return model
 
 
 def unknown_model(model: str, valid: Iterable[str]) -> RequestRefused:
@@ -100,15 +116,30 @@ def unknown_model(model: str, valid: Iterable[str]) -> RequestRefused:
 def request_id(headers: Mapping[str, str]) -> str:
     """Return the request's id: the client's where it gave a sane one, else a new one."""
     given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
 
 
-def request_headers(headers: Mapping[str, str], identity: str) -> CIMultiDict[str]:
-    """Return the headers that go to the engine. Answers are asked for uncompressed, so that events can be seen."""
+def request_headers(headers: Mapping[str, str], identity: str, *, stream: bool) -> CIMultiDict[str]:
+    """Return the headers that go to the engine. A stream is asked for uncompressed, so that its events can be seen."""
     forwarded = _end_to_end(headers, _NOT_FORWARDED)
-    forwarded["Accept-Encoding"] = "identity"
+    if stream:
+        forwarded["Accept-Encoding"] = "identity"
     forwarded[REQUEST_ID_HEADER] = identity
     return forwarded
+
+
+def priority(text: str | None) -> int:
+    """Read a request's priority; 0 where nobody says.
+
+    Raises:
+        RequestRefused: it is no whole number from −1000 to 1000.
+    """
+    if not text:
+        return 0
+    if _PRIORITY.fullmatch(text) is None or abs(int(text)) > _HIGHEST_PRIORITY:
+        message = f"A priority is a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}."
+        raise RequestRefused(400, message, code="invalid_priority")
+    return int(text)
 
 
 def answer_headers(headers: Mapping[str, str], identity: str, *, whole: bool) -> CIMultiDict[str]:
@@ -139,13 +170,19 @@ def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> CIMultiD
     return kept
 
 
-def guard_closed(status: int, body: bytes) -> bool:
-    """Whether an answer is a guard's refusal: the engine never saw the request."""
-    if status != 503 or GUARD_CLOSED_CODE.encode() not in body:  # noqa: PLR2004 - HTTP
-        return False
+def guard_refusal(status: int, body: bytes) -> Failure | None:
+    """Return what a guard's own refusal says, or None for any other answer; the engine never saw a request refused so."""
+    if status != 503 or not any(code.encode() in body for code in GUARD_CODES):  # noqa: PLR2004 - HTTP
+        return None
+    error = error_of(body)
+    return GUARD_CODES.get(str(error.get("code"))) if error is not None else None
+
+
+def error_of(body: bytes) -> dict[str, Any] | None:
+    """Return the error object of an answer in OpenAI's style, or None."""
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
-        return False
+        return None
     error = parsed.get("error") if isinstance(parsed, dict) else None
-    return isinstance(error, dict) and error.get("code") == GUARD_CLOSED_CODE
+    return error if isinstance(error, dict) else None

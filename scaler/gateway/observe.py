@@ -3,6 +3,7 @@
 Times in hooks are Unix times. Hooks are called in the request's path, so they must be quick and must not raise.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
@@ -14,7 +15,17 @@ from prometheus_client.registry import Collector
 
 from scaler.gateway.queue import PolicyStats
 from scaler.gateway.routes import Endpoint, Failure
-from warmpool.metric_families import Family, Kind, Label, RowMetric, counter, empty, histogram, listed
+from warmpool.metric_families import (
+    Family,
+    Kind,
+    Label,
+    Measured,
+    MeasuredMetric,
+    RowMetric,
+    counter,
+    empty,
+    listed,
+)
 from warmpool.seats import PolicyName
 
 
@@ -47,8 +58,12 @@ class Outcome(StrEnum):
     """503: the gateway ended and its time to finish was over."""
     INVALID = "Invalid"
     """Never got as far as a policy: bad JSON, unknown model, too large."""
+    UNAUTHORIZED = "Unauthorized"
+    """401: it showed no key of the gateway's list."""
     OVERLOADED = "Overloaded"
     """503: all bodies together were as large as they may be; it wasn't read as far as its model."""
+    UNROUTED = "Unrouted"
+    """503: the gateway has got no routes since it began."""
     DRAINING = "Draining"
     """503: the gateway takes no new requests."""
 
@@ -187,6 +202,46 @@ _NOWHERE = PolicyName("")
 """Stands for the policy of a request that never got as far as one."""
 
 
+class _Times:
+    """A histogram of seconds per policy. Streams pay for each piece of theirs, so it counts in plain lists.
+
+    Args:
+        family: what it is.
+    """
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._counts: dict[PolicyName, list[int]] = {}
+        self._totals: dict[PolicyName, float] = {}
+
+    def begin(self, policy: PolicyName) -> None:
+        """Show a policy, with zeros if it has nothing yet."""
+        self._counts.setdefault(policy, [0] * (len(self._family.buckets) + 1))
+        self._totals.setdefault(policy, 0.0)
+
+    def end(self, policy: PolicyName) -> None:
+        """Forget a policy."""
+        self._counts.pop(policy, None)
+        self._totals.pop(policy, None)
+
+    def add(self, policy: PolicyName, seconds: float) -> None:
+        """Take one measurement."""
+        if policy not in self._counts:
+            self.begin(policy)
+        self._counts[policy][bisect_left(self._family.buckets, seconds)] += 1
+        self._totals[policy] += seconds
+
+    def metric(self) -> MeasuredMetric:
+        """Return everything."""
+        return MeasuredMetric(
+            self._family,
+            (
+                Measured(values=(name,), counts=counts, measured=sum(counts), total=self._totals[name])
+                for name, counts in self._counts.items()
+            ),
+        )
+
+
 class Holding(Protocol):
     """What bodies the gateway holds."""
 
@@ -218,9 +273,9 @@ class GatewayMetrics(Collector):
         self._holding = holding
         self._requests = counter(_REQUESTS, None)
         self._retries = counter(_RETRIES, None)
-        self._ttft = histogram(_TTFT, None)
-        self._waits = histogram(_WAITS, None)
-        self._itl = histogram(_ITL, None)
+        self._ttft = _Times(_TTFT)
+        self._waits = _Times(_WAITS)
+        self._itl = _Times(_ITL)
         self._samples = counter(_SAMPLES, None)
         self._shown: AbstractSet[PolicyName] = frozenset()
         self._told: set[PolicyName] = set()
@@ -243,12 +298,13 @@ class GatewayMetrics(Collector):
 
     def first_content(self, policy: PolicyName, *, ttft: float, waited: float) -> None:
         """Record a request's time to first token and its wait, in seconds."""
-        self._ttft.labels(policy).observe(ttft)
-        self._waits.labels(policy).observe(waited)
+        self._ttft.add(policy, ttft)
+        self._waits.add(policy, waited)
+        self._told.add(policy)
 
-    def gap(self, policy: PolicyName) -> Callable[[float], None]:
-        """Return what records the gaps of one stream, in seconds."""
-        return self._itl.labels(policy).observe
+    def gap(self, policy: PolicyName, seconds: float) -> None:
+        """Record a gap between two pieces of content of one stream."""
+        self._itl.add(policy, seconds)
 
     def sample(self, controller: str, *, delivered: bool) -> None:
         """Count a push."""
@@ -272,7 +328,8 @@ class GatewayMetrics(Collector):
         yield RowMetric(_IN_FLIGHT, [((name,), each.in_flight) for name, each in stats.items()])
         yield RowMetric(_HELD, [((), self._holding.held_bytes)])
         yield RowMetric(_MAX_HELD, [((), self._holding.max_held_bytes)])
-        for each in (self._requests, self._retries, self._ttft, self._waits, self._itl, self._samples):
+        yield from (each.metric() for each in (self._ttft, self._waits, self._itl))
+        for each in (self._requests, self._retries, self._samples):
             yield from each.collect()
 
     def _begin(self, policies: AbstractSet[PolicyName]) -> None:
@@ -285,7 +342,7 @@ class GatewayMetrics(Collector):
             for failure in Failure:
                 self._retries.labels(policy, failure.value)
             for measured in (self._ttft, self._waits, self._itl):
-                measured.labels(policy)
+                measured.begin(policy)
 
     def _end(self, policies: AbstractSet[PolicyName]) -> None:
         """Drop the series of policies that aren't routed any more."""
@@ -295,4 +352,4 @@ class GatewayMetrics(Collector):
             for failure in Failure:
                 self._retries.remove(policy, failure.value)
             for measured in (self._ttft, self._waits, self._itl):
-                measured.remove(policy)
+                measured.end(policy)

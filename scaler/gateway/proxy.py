@@ -6,95 +6,78 @@ broken answer with its connection.
 """
 
 import asyncio
+import math
+import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 
-from scaler.gateway.intake import Intake
+from scaler.gateway.attempts import Attempts, Call
+from scaler.gateway.early import Early
+from scaler.gateway.intake import Body, Intake
+from scaler.gateway.keys import Keys
+from scaler.gateway.listener import Listener
 from scaler.gateway.messages import (
+    MODEL_PATHS,
+    REQUEST_ID_HEADER,
+    RETRY_HEADER,
     RequestRefused,
     answer_headers,
-    model_of,
+    priority,
+    request_headers,
     request_id,
     routable,
     unknown_model,
 )
 from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome
-from scaler.gateway.queue import Dispatcher, Lease, PolicyStats, Refusal, Ticket
-from scaler.gateway.relay import relay
+from scaler.gateway.queue import PolicyStats
+from scaler.gateway.relay import NEVER_BLOCKS, abort, relay
 from scaler.gateway.routes import RouteTable
 from scaler.gateway.samples import SamplePusher
 from scaler.gateway.settings import GatewaySettings
-from scaler.gateway.upstream import Answer, AttemptFailed, Held, Outgoing, attempt, open_session, outgoing
+from scaler.gateway.slots import Place, Slots
+from scaler.gateway.upstream import Answer, Held, Outgoing, open_session
 from warmpool.seats import PolicyName
 
-_CLOSING_SECONDS = 1.0
+_LINGER_SECONDS: Final = 0.5
+"""How long a connection stays whose request was refused before all of it had come."""
+_CLOSING_SECONDS: Final = 1.0
 """Time that handlers get to write their last words when the server closes."""
-
-
-class Call:
-    """One request on its way: its place, its slot, and what it holds."""
-
-    def __init__(self, policy: PolicyName, request: Outgoing, received_at: float) -> None:
-        self.policy = policy
-        self.request: Outgoing | None = request
-        self.received_at = received_at
-        self.ticket = Ticket(
-            policy=policy,
-            size_bytes=len(request.body),
-            arrived_at=received_at,
-            granted=self._granted,
-            refused=self._refused,
-        )
-        self.lease: Lease | None = None
-        self.held: Held | None = None
-        self.failed_attempts = 0
-        self._waiter: asyncio.Future[Lease | Refusal] | None = None
-
-    def wait(self) -> asyncio.Future[Lease | Refusal]:
-        """Return what the ticket's callbacks will fill."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        return self._waiter
-
-    def _granted(self, lease: Lease) -> bool:
-        if self._waiter is None or self._waiter.done():
-            return False
-        self._waiter.set_result(lease)
-        return True
-
-    def _refused(self, refusal: Refusal) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(refusal)
 
 
 class Gateway:
     """A queueing reverse proxy for OpenAI-style HTTP, to be embedded by the runtime.
 
     Attributes:
-        routes: the table that the runtime replaces at each change of rotation.
+        routes: the table that the runtime changes at each change of rotation.
+        keys: what clients must show one of; None: whatever they show goes on to the engine.
     """
 
     def __init__(
         self, settings: GatewaySettings, observer: GatewayObserver, registry: CollectorRegistry
     ) -> None:
         """Make a gateway that isn't served yet; its metrics go to `registry`."""
-        self.routes = RouteTable()
+        self.routes = RouteTable(settings.queue)
+        self.keys: Keys | None = None
         self._settings = settings
         self._observer = observer
-        self._dispatcher = Dispatcher(self.routes, changed=self._note)
+        self._slots = Slots(self.routes, self._note)
         self._intake = Intake(settings)
-        self._metrics = GatewayMetrics(registry, self._all_stats, self._intake)
-        self._pusher = SamplePusher(settings, self._dispatcher, self._metrics)
+        self._metrics = GatewayMetrics(registry, self._slots.all_stats, self._intake)
+        self._pusher = SamplePusher(settings, self._slots.dispatcher, self._metrics)
+        self._attempts = Attempts(settings, self.routes, self._slots, self._metrics, observer)
         self._session: aiohttp.ClientSession | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._listener: Listener | None = None
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._leaving = False
         self._draining = False
         self._routed = False
         self.routes.watch(self._on_routes)
@@ -102,7 +85,7 @@ class Gateway:
     # -------------------------------------------------------------- life
 
     @asynccontextmanager
-    async def serve(self, host: str, port: int) -> AsyncIterator[str]:
+    async def serve(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
         """Serve on `host` and `port` (0 picks one) and yield the base URL; end what is left on leaving.
 
         Call `drain` first to leave without cutting anything.
@@ -110,32 +93,24 @@ class Gateway:
         Raises:
             OSError: the address can't be had.
         """
-        settings = self._settings
-        server = web.Server(
-            self._handle,
-            handler_cancellation=True,
-            access_log=None,
-            auto_decompress=False,
-            max_line_size=settings.max_header_bytes,
-            max_field_size=settings.max_header_bytes,
-            max_headers=settings.max_headers,
-            lingering_time=2.0,
+        self._listener = Listener(
+            self._handle, self._settings, lambda: self._metrics.finished(None, Outcome.INVALID)
         )
-        runner = web.ServerRunner(server, shutdown_timeout=_CLOSING_SECONDS)
-        async with open_session(settings) as session:
+        async with open_session(self._settings) as session:
             self._session = session
-            await runner.setup()
             try:
-                site = web.TCPSite(runner, host, port, backlog=1024)
-                await site.start()
-                async with self._pushing(session):
-                    name = f"[{host}]" if ":" in host else host
-                    yield f"http://{name}:{runner.addresses[0][1]}"
+                async with (
+                    self._listener.listen(host, port, tls, _CLOSING_SECONDS) as (name, number),
+                    self._pushing(session),
+                ):
+                    self._slots.open()
+                    scheme, shown = "http" if tls is None else "https", f"[{name}]" if ":" in name else name
+                    try:
+                        yield f"{scheme}://{shown}:{number}"
+                    finally:
+                        self._draining = True
+                        self._slots.close()
             finally:
-                self._draining = True
-                self._dispatcher.close()
-                await runner.cleanup()
-                self._disarm()
                 self._metrics.close()
 
     @asynccontextmanager
@@ -153,55 +128,83 @@ class Gateway:
         if failure is not None:
             raise failure
 
-    async def drain(self, deadline_seconds: float) -> bool:
-        """Take no new requests and finish what is here; what still waits at the deadline is refused.
+    async def drain(self, deadline_seconds: float, *, settle_seconds: float = 0.0) -> bool:
+        """Take no new connection and finish what is here; what still waits at the deadline is refused.
+
+        Args:
+            deadline_seconds: for everything.
+            settle_seconds: a while before, in which the gateway says that it isn't ready and still takes what comes, for those
+                who learn of its end later.
 
         Returns:
             Whether everything was finished in time.
         """
-        self._draining = True
+        self._leaving = True
         try:
             async with asyncio.timeout(deadline_seconds):
+                await asyncio.sleep(settle_seconds)
+                self._draining = True
+                if self._listener is not None:
+                    self._listener.stop_accepting()
+                    self._listener.close_idle()
                 await self._idle.wait()
         except TimeoutError:
-            self._dispatcher.close()
+            self._draining = True
+            self._slots.dispatcher.close()
             return False
         return True
 
+    # -------------------------------------------------------------- what it says of itself
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests should be sent here."""
+        return self._routed and not self._leaving
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held or answered."""
+        return not self._active
+
     def stats(self, policy: PolicyName) -> PolicyStats:
         """Return a policy's numbers at this moment; all zero for one that is unknown."""
-        return self._dispatcher.stats(policy, time.monotonic())
+        return self._slots.stats(policy)
 
-    # -------------------------------------------------------------- changes and time
-
-    def _all_stats(self) -> Mapping[PolicyName, PolicyStats]:
+    def state(self) -> dict[str, Any]:
+        """Return what people want to see, as JSON has it: settings, and per policy its numbers and endpoints."""
         now = time.monotonic()
-        return {policy: self._dispatcher.stats(policy, now) for policy in self._dispatcher.policies()}
+        policies = {}
+        for name, routes in self.routes.policies.items():
+            stats, limits = self._slots.stats(name), self.routes.limits(name) or self._settings.queue
+            wait = self._slots.expected_wait(name)
+            policies[name] = {
+                "models": list(routes.models),
+                "queued": stats.queued,
+                "inFlight": stats.in_flight,
+                "oldestWaitSeconds": round(stats.oldest_wait_seconds, 3),
+                "expectedWaitSeconds": None if wait is None else round(wait, 3),
+                "queue": {
+                    "maxRequests": limits.max_requests,
+                    "maxBytes": limits.max_bytes,
+                    "maxAgeSeconds": limits.max_age_seconds,
+                    "maxColdSeconds": limits.max_cold_seconds,
+                },
+                "endpoints": self.routes.state(name, now),
+            }
+        return {
+            "ready": self.ready,
+            "draining": self._draining,
+            "connections": self._listener.connections if self._listener is not None else 0,
+            "heldBytes": self._intake.held_bytes,
+            "settings": self._settings.shown(),
+            "policies": policies,
+        }
 
     def _note(self, policy: PolicyName) -> None:
-        self._pusher.note(policy, *self._dispatcher.demand(policy))
+        self._pusher.note(policy, *self._slots.dispatcher.demand(policy))
 
-    def _on_routes(self) -> None:
+    def _on_routes(self, _changed: object) -> None:
         self._routed = True
-        self._advance()
-
-    def _advance(self) -> None:
-        self._dispatcher.advance(time.monotonic())
-        if self._session is not None:
-            self._arm()
-
-    def _arm(self) -> None:
-        """Set the one timer to the next moment at which time alone changes something."""
-        self._disarm()
-        now = time.monotonic()
-        at = self._dispatcher.next_event(now)
-        if at is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._advance)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     # -------------------------------------------------------------- requests
 
@@ -215,21 +218,29 @@ class Gateway:
             if refused.outcome not in _COUNTED:  # it never got as far as a policy
                 self._metrics.finished(None, refused.outcome)
             response = self._refusal(refused, identity)
+            if refused.close and not request.content.is_eof():
+                await _linger(request, response)
         finally:
             self._active -= 1
             if not self._active:
                 self._idle.set()
-        if self._draining and not response.prepared:
+        if self._leaving and not response.prepared:
             response.force_close()
         return response
 
     async def _route(self, request: web.BaseRequest, identity: str) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
-        match request.method, path:
+        asked = (
+            "GET" if request.method == "HEAD" else request.method
+        )  # what HEAD gets goes out without its body
+        match asked, path:
             case "GET", "/livez":
                 return web.Response(text="ok\n")
             case "GET", "/readyz" | "/health":
                 return self._readiness()
+        if self.keys is not None:
+            self.keys.check(request.headers.get("Authorization"))
+        match asked, path:
             case "GET", "/v1/models":
                 models = [_model(name) for name in self.routes.models]
                 return web.json_response({"object": "list", "data": models})
@@ -238,23 +249,29 @@ class Gateway:
                 if self.routes.policy_of(name) is None:
                     raise unknown_model(name, self.routes.models)
                 return web.json_response(_model(name))
-            case "POST", _ if routable(path):
+            case _ if routable(path):
+                if request.method != "POST" and not self._settings.default_policy:
+                    raise RequestRefused(
+                        405, f"{request.method} is not served here.", code="method_not_allowed"
+                    )
                 return await self._proxy(request, identity)
-            case _, _ if routable(path):
-                raise RequestRefused(405, f"{request.method} is not served here.", code="method_not_allowed")
         raise RequestRefused(404, f"Nothing is served at {path[:200]}.", code="not_found")
 
     def _readiness(self) -> web.Response:
-        if self._draining:
+        if self._leaving:
             return web.Response(status=503, text="draining\n")
         if not self._routed:
             return web.Response(status=503, text="waiting for routes\n")
         return web.Response(text="ok\n")
 
     def _refusal(self, refused: RequestRefused, identity: str) -> web.Response:
-        headers = {"X-Request-Id": identity}
+        headers = {REQUEST_ID_HEADER: identity}
         if refused.retry:
-            headers["Retry-After"] = str(self._settings.retry_after_seconds)
+            headers["Retry-After"] = str(self._retry_after(refused.wait_seconds))
+        if refused.status == 401:  # noqa: PLR2004 - HTTP
+            headers["WWW-Authenticate"] = "Bearer"
+        if refused.status == 405:  # noqa: PLR2004 - HTTP
+            headers["Allow"] = "POST"
         response = web.Response(
             status=refused.status, body=refused.body(), headers=headers, content_type="application/json"
         )
@@ -262,153 +279,157 @@ class Gateway:
             response.force_close()
         return response
 
+    def _retry_after(self, wait_seconds: float | None) -> int:
+        least, most = self._settings.retry_after_seconds, self._settings.max_retry_after_seconds
+        return least if wait_seconds is None else max(least, min(most, math.ceil(wait_seconds)))
+
     async def _proxy(self, request: web.BaseRequest, identity: str) -> web.StreamResponse:
         if self._draining:
             message = "This gateway is shutting down; try again."
             raise RequestRefused(503, message, code="Draining", outcome=Outcome.DRAINING, close=True)
-        async with self._intake.receive(request) as body:
-            received_at = time.monotonic()
-            model = model_of(body.data)
-            policy = self.routes.policy_of(model)
-            if policy is None:
-                raise unknown_model(model, self.routes.models)
-            headers = CIMultiDict(request.headers)
-            call = Call(policy, outgoing(request.raw_path, headers, body.data, identity), received_at)
+        needs_model = request.method == "POST" and (
+            request.path in MODEL_PATHS or not self._settings.default_policy
+        )
+        async with self._intake.receive(request, needs_model=needs_model) as body:
+            call = self._call(request, body, identity)
+            early = self._early(request, body, call, identity)
             outcome: Outcome | None = None  # none while the client may go away
             try:
-                answer = await self._first_content(call)
+                answer = await self._first_content(call, early)
                 body.drop()
                 call.request = None
-                if isinstance(answer, Answer):
-                    outcome = Outcome.ENGINE_ERROR
-                    return _whole(answer.status, answer.headers, answer.body, identity)
-                response, outcome = await self._pass_on(request, call, answer, identity)
+                response, outcome = await self._pass_on(request, call, answer, early, identity)
             except RequestRefused as refused:
                 outcome = refused.outcome
-                raise
+                if _COUNTED[outcome] == "refused":
+                    counts = self._slots.dispatcher.counts(call.policy)
+                    counts.refused_seconds += self._retry_after(refused.wait_seconds)
+                if early is None or early.stream is None:
+                    raise
+                await early.fail(refused.error())
+                return early.stream
             else:
                 return response
             finally:
                 self._finish(call, outcome or self._abandoned(call))
 
+    def _call(self, request: web.BaseRequest, body: Body, identity: str) -> Call:
+        """Find out where a request goes.
+
+        Raises:
+            RequestRefused: nowhere.
+        """
+        policy = self._policy(body)
+        settings, headers = self._settings, CIMultiDict(request.headers)
+        place = Place(
+            policy,
+            body.size_bytes,
+            priority=priority(headers.get(settings.priority_header)) if settings.priority_header else 0,
+            tenant=headers.get(settings.tenant_header, "") if settings.tenant_header else "",
+            arrived_at=time.monotonic(),
+        )
+        outgoing = Outgoing(
+            method=request.method,
+            path=request.raw_path,
+            headers=request_headers(headers, identity, stream=body.stream),
+            body=tuple(body.parts),
+        )
+        return Call(policy, outgoing, place, once=headers.get(RETRY_HEADER, "").lower() == "never")
+
+    def _policy(self, body: Body) -> PolicyName:
+        default = PolicyName(self._settings.default_policy)
+        if body.model is not None:
+            policy = self.routes.policy_of(body.model)
+        else:
+            policy = default if default in self.routes.policies else None
+        if policy is not None:
+            return policy
+        if not self._routed:
+            message = "This gateway knows no routes yet; try again."
+            raise RequestRefused(503, message, code="NoRoutes", outcome=Outcome.UNROUTED)
+        raise unknown_model(body.model or f"default policy {default}", self.routes.models)
+
+    def _early(self, request: web.BaseRequest, body: Body, call: Call, identity: str) -> Early | None:
+        seconds = self._settings.keep_alive_comment_seconds
+        if not body.stream or not seconds:
+            return None
+        return Early(request, identity, seconds, lambda: self._slots.wait_of(call.place))
+
+    async def _first_content(self, call: Call, early: Early | None) -> Held | Answer:
+        assert self._session is not None
+        work = self._attempts.first_content(self._session, call)
+        return await (work if early is None else early.during(work))
+
     async def _pass_on(
-        self, request: web.BaseRequest, call: Call, held: Held, identity: str
+        self, request: web.BaseRequest, call: Call, answer: Held | Answer, early: Early | None, identity: str
     ) -> tuple[web.StreamResponse, Outcome]:
-        upstream = held.response
-        if held.complete:
+        begun = early.stream if early is not None else None
+        if isinstance(answer, Answer):
+            if early is not None and begun is not None:
+                await early.whole(answer.status, answer.body)
+                return begun, Outcome.ENGINE_ERROR
+            return _whole(answer.status, answer.headers, answer.body, identity), Outcome.ENGINE_ERROR
+        upstream = answer.response
+        outcome = Outcome.COMPLETED if upstream.status < 300 else Outcome.CLIENT_ERROR  # noqa: PLR2004 - HTTP
+        if answer.complete:
             self._release(call)
-            response = _whole(upstream.status, CIMultiDict(upstream.headers), held.body, identity)
-            return response, _outcome(upstream.status)
-        headers = answer_headers(upstream.headers, identity, whole=False)
-        stream = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
-        if self._draining:
-            stream.force_close()
-        outcome = await relay(
+        if early is not None and begun is not None and answer.events is None:
+            await early.whole(upstream.status, answer.body)
+            return begun, outcome
+        if answer.complete and begun is None:
+            whole = _whole(upstream.status, CIMultiDict(upstream.headers), answer.body, identity)
+            return whole, await self._sent(request, whole, len(answer.body)) or outcome
+        stream = begun or self._begun(upstream, identity)
+        ended = await relay(
             request,
             stream,
-            held,
+            answer,
             stall_seconds=self._settings.client_stall_seconds,
-            gap=self._metrics.gap(call.policy),
+            gap=self._gap(call),
             ended=lambda: self._release(call),
         )
-        return stream, outcome or _outcome(upstream.status)
+        return stream, ended or outcome
 
-    # -------------------------------------------------------------- until the first content
-
-    async def _first_content(self, call: Call) -> Held | Answer:
-        """Try endpoints until one brings content; an `Answer` is the engines' last error.
-
-        Raises:
-            RequestRefused: the queue is full, the wait was too long, or the deadline has passed.
-        """
-        remaining = call.received_at + self._settings.deadline_seconds - time.monotonic()
-        try:
-            async with asyncio.timeout(remaining):
-                while True:
-                    held = await self._attempt(call)
-                    if held is not None:
-                        break
-        except TimeoutError:
-            message = f"No engine answered within {self._settings.deadline_seconds:g} s; try again."
-            raise RequestRefused(
-                503, message, code="DeadlineExceeded", outcome=Outcome.DEADLINE_EXCEEDED
-            ) from None
-        if isinstance(held, Held) and held.response.status < 400:  # noqa: PLR2004 - HTTP
-            self._observe_first(call)
-        return held
-
-    async def _attempt(self, call: Call) -> Held | Answer | None:
-        """Wait for a slot and try it; None when the request goes once more."""
-        assert self._session is not None
-        assert call.request is not None
-        lease = call.lease = await self._lease(call)
-        try:
-            call.held = await attempt(self._session, call.request, lease.endpoint)
-        except AttemptFailed as failed:
-            return self._failed(call, lease, failed)
-        self.routes.succeeded(lease.endpoint, dispatched_at=lease.granted_at)
-        return call.held
-
-    async def _lease(self, call: Call) -> Lease:
-        """Wait for a slot.
-
-        Raises:
-            RequestRefused: the queue is full, or the wait was too long.
-        """
-        waiter = call.wait()
-        given = self._dispatcher.submit(call.ticket, time.monotonic())
-        if given is None:
-            self._arm()
-            try:
-                given = await waiter
-            except asyncio.CancelledError:
-                self._leave(call, waiter)
-                raise
-        if isinstance(given, Refusal):
-            raise _queue_refusal(given)
-        return given
-
-    def _leave(self, call: Call, waiter: "asyncio.Future[Lease | Refusal]") -> None:
-        """Leave the queue; a slot that came at the same moment goes to the next."""
-        now = time.monotonic()
-        if waiter.done() and not waiter.cancelled():
-            given = waiter.result()
-            if isinstance(given, Lease):
-                self._dispatcher.release(given, now)
-        self._dispatcher.withdraw(call.ticket, now)
-
-    def _failed(self, call: Call, lease: Lease, failed: AttemptFailed) -> Answer | None:
-        """Note a failed attempt; return what the client gets when there is none left."""
-        now = time.monotonic()
-        self.routes.failed(lease.endpoint, failed.failure, dispatched_at=lease.granted_at, now=now)
-        if failed.failure.reached_engine:
-            call.failed_attempts += 1
-            call.ticket.avoid.add(lease.endpoint.key)
-        self._dispatcher.release(lease, now)
-        self._arm()
-        if call.failed_attempts < self._settings.max_failed_attempts:
-            self._metrics.retried(call.policy, failed.failure)
+    async def _sent(self, request: web.BaseRequest, response: web.Response, size: int) -> Outcome | None:
+        """Send an answer that its client could stop at, and return how that ended; a smaller one goes out by itself."""
+        if size < NEVER_BLOCKS:
             return None
-        if failed.answer is not None:
-            return failed.answer
-        message = f"{call.failed_attempts} engines broke off before they answered; last: {failed}."
-        raise RequestRefused(502, message, code="EngineFailed", outcome=Outcome.ENGINE_ERROR) from failed
+        if self._leaving:
+            response.force_close()
+        try:
+            async with asyncio.timeout(self._settings.client_stall_seconds):
+                await response.prepare(request)
+                await response.write_eof()
+        except ConnectionError:
+            return Outcome.ABANDONED
+        except TimeoutError:
+            abort(request)
+            return Outcome.STALLED
+        return None
 
-    def _observe_first(self, call: Call) -> None:
-        lease = call.lease
-        assert lease is not None
-        now = time.monotonic()
-        unix = time.time()
-        waited = lease.waited_seconds
-        self._metrics.first_content(call.policy, ttft=now - call.received_at, waited=waited)
-        dispatched_at = unix - (now - lease.granted_at)
-        self._observer.first_content(call.policy, lease.endpoint, dispatched_at, unix, waited)
+    def _begun(self, upstream: aiohttp.ClientResponse, identity: str) -> web.StreamResponse:
+        headers = answer_headers(upstream.headers, identity, whole=False)
+        stream = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
+        if self._leaving:
+            stream.force_close()
+        return stream
 
     # -------------------------------------------------------------- the end
 
+    def _gap(self, call: Call) -> Callable[[float], None]:
+        """Return what takes the gaps of one stream."""
+        counts, metrics, policy = self._slots.dispatcher.counts(call.policy), self._metrics, call.policy
+
+        def note(seconds: float) -> None:
+            counts.gaps += 1
+            counts.gap_seconds += seconds
+            metrics.gap(policy, seconds)
+
+        return note
+
     def _release(self, call: Call) -> None:
         if call.lease is not None:
-            self._dispatcher.release(call.lease, time.monotonic())
+            self._slots.release(call.lease)
 
     def _abandoned(self, call: Call) -> Outcome:
         """Return how a request ended whose client went away: before its first content it may be that we were too slow."""
@@ -420,7 +441,7 @@ class Gateway:
     def _finish(self, call: Call, outcome: Outcome) -> None:
         if call.held is not None and not call.held.complete:
             call.held.response.close()  # no effect after its end; before it, the engine stops working
-        counts = self._dispatcher.counts(call.policy)
+        counts = self._slots.dispatcher.counts(call.policy)
         field = _COUNTED[outcome]
         setattr(counts, field, getattr(counts, field) + 1)
         self._release(call)
@@ -451,23 +472,12 @@ _COUNTED: Mapping[Outcome, str] = {
 """Which total of `Counts` each outcome adds to."""
 
 
-def _outcome(status: int) -> Outcome:
-    return Outcome.COMPLETED if status < 300 else Outcome.CLIENT_ERROR  # noqa: PLR2004 - HTTP
-
-
-_REFUSALS: Mapping[Refusal, tuple[str, Outcome]] = {
-    Refusal.TOO_MANY: ("The queue for this model is full; try again.", Outcome.REFUSED),
-    Refusal.TOO_LARGE: ("The queue for this model is full; try again.", Outcome.REFUSED),
-    Refusal.TOO_OLD: ("No capacity became free in time; try again.", Outcome.EXPIRED),
-    Refusal.GONE: ("This model is no longer served here.", Outcome.GONE),
-    Refusal.CLOSING: ("This gateway is shutting down; try again.", Outcome.CLOSED),
-}
-
-
-def _queue_refusal(refusal: Refusal) -> RequestRefused:
-    message, outcome = _REFUSALS[refusal]
-    code = f"Queue{refusal.value}"
-    return RequestRefused(503, message, code=code, outcome=outcome, close=refusal is Refusal.CLOSING)
+async def _linger(request: web.BaseRequest, response: web.Response) -> None:
+    """Answer whoever still sends a body that nobody wants, and leave time to read that; what comes meanwhile stays unread."""
+    with suppress(ConnectionError):
+        await response.prepare(request)
+        await response.write_eof()
+        await asyncio.sleep(_LINGER_SECONDS)
 
 
 def _whole(status: int, headers: CIMultiDict[str], body: bytes, identity: str) -> web.Response:

@@ -1,16 +1,19 @@
-"""One policy's queue: what waits, in the order of arrival, within bounds; and who goes next.
+"""One policy's queue: what waits, within bounds, and who goes next.
 
-A request that arrives while something waits never overtakes it. A request whose attempt failed goes back to the
-head: it has been accepted, so bounds no longer concern it, and its own deadline ends it. PURE: no I/O, time is an
-argument (seconds of a monotonic clock).
+Higher priority goes first; within one priority tenants take turns, and each tenant's requests go in the order of arrival. Where
+nobody says either, that is the order of arrival, and no request that arrives while something waits overtakes it. A request
+whose attempt failed goes back to the head: it has been accepted, so bounds no longer concern it, and its own deadline ends it.
+PURE: no I/O, time is an argument (seconds of a monotonic clock).
 """
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scaler.gateway.forecast import Forecast
 from scaler.gateway.routes import Endpoint, EndpointKey, QueueLimits, RouteTable
 from warmpool.seats import PolicyName
 
@@ -22,6 +25,8 @@ class Refusal(StrEnum):
     """As many wait as may."""
     TOO_LARGE = "TooLarge"
     """The bodies of what waits are as large as they may be."""
+    TENANT_TOO_MANY = "TenantTooMany"
+    """As many of its tenant wait as may: what is left is for others."""
     TOO_OLD = "TooOld"
     """It has waited as long as it may."""
     GONE = "Gone"
@@ -57,6 +62,9 @@ class Ticket:
         arrived_at: monotonic seconds at which it had been received whole.
         granted: called when it gets a slot; False means that nobody is there any more to use it.
         refused: called when it no longer waits and got nothing.
+        priority: higher goes first.
+        tenant: whose it is; tenants of one priority take turns. Empty: nobody says.
+        cold: no resident of its policy was in rotation when it began to wait, so it may wait longer.
         avoid: endpoints that failed it.
         order: rank of arrival, given by the dispatcher.
         attempts: slots that it has had; after the first, bounds and age no longer concern it.
@@ -68,6 +76,9 @@ class Ticket:
     arrived_at: float
     granted: Callable[[Lease], bool]
     refused: Callable[[Refusal], None]
+    priority: int = 0
+    tenant: str = ""
+    cold: bool = False
     avoid: set[EndpointKey] = field(default_factory=set)
     order: int = -1
     attempts: int = 0
@@ -75,19 +86,40 @@ class Ticket:
 
 
 class PolicyQueue:
-    """A bounded queue in order of arrival, with those that go once more in front."""
+    """A bounded queue, with those that go once more in front."""
 
     def __init__(self) -> None:
         self._again: list[Ticket] = []
-        self._first: dict[int, Ticket] = {}
+        # all others twice: in the order of arrival, by how long they may wait, and by priority and tenant
+        self._first: Mapping[bool, dict[int, Ticket]] = {False: {}, True: {}}
+        self._lines: dict[int, OrderedDict[str, dict[int, Ticket]]] = {}
+        self._tenants: Counter[str] = Counter()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._again) + len(self._first)
+        return len(self._again) + self._waiting
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._first[False]) + len(self._first[True])
 
     def __iter__(self) -> Iterator[Ticket]:
         """Go through what waits, next first."""
-        return itertools.chain(self._again, self._first.values())
+        return itertools.chain(self._again, self._in_turn())
+
+    def _in_turn(self) -> Iterator[Ticket]:
+        for priority in sorted(self._lines, reverse=True):
+            later: deque[Iterator[Ticket]] = deque()
+            for line in self._lines[priority].values():
+                tickets = iter(line.values())
+                yield next(tickets)
+                later.append(tickets)
+            while later:
+                tickets = later.popleft()
+                for ticket in tickets:
+                    yield ticket
+                    later.append(tickets)
+                    break
 
     def peek(self, skip: int = 0) -> Ticket | None:
         """Return the ticket behind the first `skip` ones, or None."""
@@ -98,47 +130,103 @@ class PolicyQueue:
         """Bytes of the bodies that wait."""
         return self._bytes
 
+    def __contains__(self, ticket: Ticket) -> bool:
+        return ticket.order in self._first[ticket.cold] or ticket in self._again
+
+    def ahead_of(self, ticket: Ticket) -> int:
+        """Return how many that wait came before `ticket`, at most: who left in between isn't told from who waits."""
+        first = min(
+            (order for line in self._first.values() for order in itertools.islice(line, 1)), default=0
+        )
+        return len(self._again) + min(self._waiting, max(0, ticket.order - first))
+
     def oldest_arrival(self) -> float | None:
         """Return when the request that has been here longest arrived, or None when nothing waits."""
-        return next((ticket.arrived_at for ticket in self), None)
+        heads = (*self._again[:1], *(each for each in map(_head, self._first.values()) if each is not None))
+        return min((ticket.arrived_at for ticket in heads), default=None)
 
     def next_expiry(self, limits: QueueLimits) -> float | None:
         """Return when the next request will have waited too long, or None."""
-        first = next(iter(self._first.values()), None)
-        return first.arrived_at + limits.max_age_seconds if first is not None else None
+        ends = [
+            ticket.arrived_at + limits.age_seconds(cold=cold)
+            for cold, line in self._first.items()
+            if (ticket := _head(line)) is not None
+        ]
+        return min(ends, default=None)
 
     def offer(self, ticket: Ticket, limits: QueueLimits) -> Refusal | None:
         """Let `ticket` wait, or say why not."""
         if ticket.attempts:
             bisect.insort(self._again, ticket, key=lambda waiting: waiting.order)
-        elif len(self) >= limits.max_requests:
+            self._bytes += ticket.size_bytes
+            return None
+        refusal = self._refusal(ticket, limits)
+        if refusal is None:
+            self._first[ticket.cold][ticket.order] = ticket
+            line = self._lines.setdefault(ticket.priority, OrderedDict()).setdefault(ticket.tenant, {})
+            line[ticket.order] = ticket
+            self._tenants[ticket.tenant] += 1
+            self._bytes += ticket.size_bytes
+        return refusal
+
+    def _refusal(self, ticket: Ticket, limits: QueueLimits) -> Refusal | None:
+        """Say why `ticket` may not wait.
+
+        A tenant may have as many as there is room for more, and one in any case, so that one alone leaves room for others
+        (dynamic thresholds: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+        """
+        room = limits.max_requests - len(self)
+        if room <= 0:
             return Refusal.TOO_MANY
-        elif self._bytes + ticket.size_bytes > limits.max_bytes:
+        if self._bytes + ticket.size_bytes > limits.max_bytes:
             return Refusal.TOO_LARGE
-        else:
-            self._first[ticket.order] = ticket
-        self._bytes += ticket.size_bytes
+        if ticket.tenant and self._tenants[ticket.tenant] >= room:
+            return Refusal.TENANT_TOO_MANY
         return None
+
+    def serve(self, ticket: Ticket) -> None:
+        """Take out `ticket`, which got a slot: it is its tenant's last turn until all others have had theirs."""
+        self.remove(ticket)
+        tenants = self._lines.get(ticket.priority)
+        if tenants is not None and ticket.tenant in tenants:
+            tenants.move_to_end(ticket.tenant)
 
     def remove(self, ticket: Ticket) -> bool:
         """Take `ticket` out, wherever it stands; False when it doesn't wait."""
-        if self._first.pop(ticket.order, None) is None:
-            if ticket not in self._again:
-                return False
+        if self._first[ticket.cold].pop(ticket.order, None) is not None:
+            self._leave_line(ticket)
+        elif ticket in self._again:
             self._again.remove(ticket)
+        else:
+            return False
         self._bytes -= ticket.size_bytes
         return True
 
+    def _leave_line(self, ticket: Ticket) -> None:
+        self._tenants[ticket.tenant] -= 1
+        if not self._tenants[ticket.tenant]:
+            del self._tenants[ticket.tenant]
+        tenants = self._lines[ticket.priority]
+        line = tenants[ticket.tenant]
+        del line[ticket.order]
+        if not line:
+            del tenants[ticket.tenant]
+            if not tenants:
+                del self._lines[ticket.priority]
+
     def expire(self, limits: QueueLimits, now: float) -> list[Ticket]:
         """Take out what has waited too long."""
-        expired = []
-        for ticket in self._first.values():
-            if ticket.arrived_at + limits.max_age_seconds > now:
-                break
-            expired.append(ticket)
+        expired: list[Ticket] = []
+        for cold, line in self._first.items():
+            age = limits.age_seconds(cold=cold)
+            expired += itertools.takewhile(lambda each: each.arrived_at + age <= now, line.values())  # noqa: B023 - used up here
         for ticket in expired:
             self.remove(ticket)
         return expired
+
+
+def _head(line: Mapping[int, Ticket]) -> Ticket | None:
+    return next(iter(line.values()), None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,15 +237,27 @@ class Counts:
         arrived: requests for the policy, refused ones included.
         completed: answered in full, whatever the status below 500.
         refused: turned away for lack of room: answered 503 because the queue was full or they had waited too long.
+        refused_seconds: seconds after which those were told to come again, added up.
         failed: got no whole answer though they should have.
         abandoned: the client went away first.
+        answered: had their first content.
+        late: had it later than their policy promises.
+        first_seconds: seconds to it, added up.
+        gaps: gaps between pieces of content.
+        gap_seconds: seconds of them, added up.
     """
 
     arrived: int = 0
     completed: int = 0
     refused: int = 0
+    refused_seconds: int = 0
     failed: int = 0
     abandoned: int = 0
+    answered: int = 0
+    late: int = 0
+    first_seconds: float = 0.0
+    gaps: int = 0
+    gap_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +269,7 @@ class PolicyStats:
         queued_bytes: bytes of their bodies.
         in_flight: requests that were sent and are not finished.
         oldest_wait_seconds: how long ago the one that has been here longest arrived; 0 when nothing waits.
-        arrived, completed, refused, failed, abandoned: totals; see `Counts`.
+        arrived, completed, refused, refused_seconds, failed, abandoned, answered, late, first_seconds, gaps, gap_seconds: totals; see `Counts`.
     """
 
     queued: int = 0
@@ -179,8 +279,14 @@ class PolicyStats:
     arrived: int = 0
     completed: int = 0
     refused: int = 0
+    refused_seconds: int = 0
     failed: int = 0
     abandoned: int = 0
+    answered: int = 0
+    late: int = 0
+    first_seconds: float = 0.0
+    gaps: int = 0
+    gap_seconds: float = 0.0
 
     @property
     def demand(self) -> int:
@@ -194,6 +300,7 @@ class _Lane:
 
     queue: PolicyQueue = field(default_factory=PolicyQueue)
     counts: Counts = field(default_factory=Counts)
+    forecast: Forecast = field(default_factory=Forecast)
     limits: QueueLimits = field(default_factory=QueueLimits)
     in_flight: int = 0
 
@@ -219,8 +326,9 @@ class Dispatcher:
         return tuple(self._lanes)
 
     def counts(self, policy: PolicyName) -> Counts:
-        """Return the policy's totals, to count on."""
-        return self._lane(policy).counts
+        """Return the policy's totals, to count on; those of a policy that has gone are nobody's."""
+        lane = self._lanes.get(policy)
+        return lane.counts if lane is not None else Counts()
 
     def stats(self, policy: PolicyName, now: float) -> PolicyStats:
         """Return the policy's numbers; all zero for one that is unknown."""
@@ -237,14 +345,41 @@ class Dispatcher:
             arrived=counts.arrived,
             completed=counts.completed,
             refused=counts.refused,
+            refused_seconds=counts.refused_seconds,
             failed=counts.failed,
             abandoned=counts.abandoned,
+            answered=counts.answered,
+            late=counts.late,
+            first_seconds=counts.first_seconds,
+            gaps=counts.gaps,
+            gap_seconds=counts.gap_seconds,
         )
 
     def demand(self, policy: PolicyName) -> tuple[int, int]:
         """Return (queued, in flight): the cheap part of `stats`."""
         lane = self._lanes.get(policy)
         return (len(lane.queue), lane.in_flight) if lane is not None else (0, 0)
+
+    def expected_wait(self, policy: PolicyName, now: float, *, ahead: int | None = None) -> float | None:
+        """Return how many seconds a request will wait; None when nothing tells.
+
+        Args:
+            policy: whose slots it wants.
+            now: monotonic seconds.
+            ahead: how many go before it; by default all that wait.
+        """
+        lane = self._lanes.get(policy)
+        if lane is None:
+            return None
+        ahead = len(lane.queue) if ahead is None else ahead
+        return lane.forecast.wait(ahead, now, cold=self._routes.cold(policy))
+
+    def wait_of(self, ticket: Ticket, now: float) -> float | None:
+        """Return how many seconds more a request will wait; None when nothing tells, or it doesn't wait."""
+        lane = self._lanes.get(ticket.policy)
+        if lane is None or ticket not in lane.queue:
+            return None
+        return self.expected_wait(ticket.policy, now, ahead=lane.queue.ahead_of(ticket))
 
     def next_event(self, now: float) -> float | None:
         """Return when time alone may change something: a wait that ends or an endpoint to be tried again."""
@@ -270,12 +405,15 @@ class Dispatcher:
             ticket.order = self._order
             self._order += 1
             lane.counts.arrived += 1
+            ticket.cold = self._routes.cold(ticket.policy)
         ticket.waiting_since = now
         refusal = None
         lease = None if self._blocked(lane, ticket) else self._grant(lane, ticket, now)
         if lease is None:
             known = ticket.policy in self._routes.policies
             refusal = lane.queue.offer(ticket, lane.limits) if known else Refusal.GONE
+            if self._routes.cold(ticket.policy):
+                lane.forecast.waits_cold(now)
         self._changed(ticket.policy)
         return lease if lease is not None else refusal
 
@@ -285,6 +423,7 @@ class Dispatcher:
             return
         policy = lease.endpoint.policy
         self._return(lease)
+        self._lanes[policy].forecast.freed(now)
         self._dispatch(policy, now)
         self._changed(policy)
         self._forget(policy)
@@ -297,15 +436,21 @@ class Dispatcher:
             self._changed(ticket.policy)
             self._forget(ticket.policy)
 
-    def advance(self, now: float) -> None:
-        """Do what time or another table made due: end waits that are too long, hand out what there is."""
-        for policy, routes in self._routes.policies.items():
-            self._lane(policy).limits = routes.limits
-        for policy in tuple(self._lanes):
-            lane = self._lanes[policy]
+    def advance(self, now: float, changed: Collection[PolicyName] | None = None) -> None:
+        """Do what time or other routes made due: end waits that are too long, hand out what there is.
+
+        Args:
+            now: monotonic seconds.
+            changed: policies whose routes are others now; by default all may be.
+        """
+        names = self._routes.policies.keys() | self._lanes.keys() if changed is None else tuple(changed)
+        for policy in names:
+            self._take_routes(policy, now)
+            lane = self._lanes.get(policy)
+            if lane is None:
+                continue
             before = len(lane.queue)
-            expired = lane.queue.expire(lane.limits, now)
-            for ticket in expired:
+            for ticket in lane.queue.expire(lane.limits, now):
                 ticket.refused(Refusal.TOO_OLD)
             if policy not in self._routes.policies:
                 self._refuse_all(lane, Refusal.GONE)
@@ -313,6 +458,16 @@ class Dispatcher:
             if before != len(lane.queue):
                 self._changed(policy)
             self._forget(policy)
+
+    def _take_routes(self, policy: PolicyName, now: float) -> None:
+        routes = self._routes.policies.get(policy)
+        if routes is None:
+            return
+        lane = self._lane(policy)
+        lane.limits = self._routes.limits(policy) or lane.limits
+        lane.forecast.coming(routes.coming_seconds, now)
+        if routes.endpoints:
+            lane.forecast.warm(now)
 
     def close(self) -> None:
         """Refuse everything that waits."""
@@ -348,7 +503,9 @@ class Dispatcher:
     def _blocked(lane: _Lane, ticket: Ticket) -> bool:
         """Whether something that waits must go before `ticket`; what avoids the free endpoints lets it pass."""
         ahead = next((waiting for waiting in lane.queue if not waiting.avoid), None)
-        return ahead is not None and ahead.order < ticket.order
+        if ahead is None or not ticket.attempts:
+            return ahead is not None
+        return bool(ahead.attempts) and ahead.order < ticket.order
 
     def _grant(self, lane: _Lane, ticket: Ticket, now: float) -> Lease | None:
         endpoint = self._routes.pick(ticket.policy, now, avoid=ticket.avoid)
@@ -375,6 +532,6 @@ class Dispatcher:
                     return
                 passed += 1
                 continue
-            lane.queue.remove(ticket)
+            lane.queue.serve(ticket)
             if not ticket.granted(lease):
                 self._return(lease)

@@ -3,12 +3,22 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any, Final
 
 from aiohttp import web
 
 from scaler.gateway.observe import Outcome
 from scaler.gateway.sse import count_events, error_event
 from scaler.gateway.upstream import BROKEN, Held
+
+STREAM_CUT: Final[dict[str, Any]] = {
+    "message": "The engine broke off in the middle of the answer; what came before is not complete.",
+    "type": "server_error",
+    "param": None,
+    "code": "StreamCut",
+}
+NEVER_BLOCKS: Final = 32 * 1024
+"""Bytes on their way to a client up to which a write can't block: asyncio's and aiohttp's marks are at 64 KiB."""
 
 
 async def relay(
@@ -24,7 +34,7 @@ async def relay(
 
     Args:
         request: the client's request.
-        stream: the answer to it, not prepared yet.
+        stream: the answer to it; its head may be out already.
         held: the engine's answer.
         stall_seconds: time in which the client must take what was written.
         gap: told the seconds between pieces of content.
@@ -34,31 +44,24 @@ async def relay(
         How the request ended, or None when all went through.
     """
     try:
-        async with asyncio.timeout(stall_seconds):
-            await stream.prepare(request)
-        last = await _Pump(stream, held, stall_seconds, gap).run()
+        if not stream.prepared:
+            await stream.prepare(request)  # goes out with the first piece
+        last = await _Pump(request, stream, held, stall_seconds, gap).run()
         ended()
         if last is None and held.events is None:
-            _abort(request)
+            abort(request)
             return Outcome.CUT
         async with asyncio.timeout(stall_seconds):
-            await stream.write_eof(_BROKEN_OFF if last is None else last)
+            await stream.write_eof(error_event(STREAM_CUT, request.raw_path) if last is None else last)
     except ConnectionError:
         return Outcome.ABANDONED
     except TimeoutError:
-        _abort(request)
+        abort(request)
         return Outcome.STALLED
     return None if last is not None else Outcome.CUT
 
 
-_BROKEN_OFF = error_event(
-    "The engine broke off in the middle of the answer; what came before is not complete.",
-    kind="server_error",
-    code="StreamCut",
-)
-
-
-def _abort(request: web.BaseRequest) -> None:
+def abort(request: web.BaseRequest) -> None:
     """Cut the client's connection: nothing else tells it that the answer isn't whole."""
     if request.transport is not None:
         request.transport.abort()
@@ -68,8 +71,14 @@ class _Pump:
     """Moves one answer from engine to client."""
 
     def __init__(
-        self, stream: web.StreamResponse, held: Held, stall_seconds: float, gap: Callable[[float], None]
+        self,
+        request: web.BaseRequest,
+        stream: web.StreamResponse,
+        held: Held,
+        stall_seconds: float,
+        gap: Callable[[float], None],
     ) -> None:
+        self._request = request
         self._stream = stream
         self._held = held
         self._stall_seconds = stall_seconds
@@ -96,5 +105,9 @@ class _Pump:
         return ready if events is None else ready + events.flush()
 
     async def _write(self, data: bytes) -> None:
+        transport = self._request.transport
+        if transport is not None and transport.get_write_buffer_size() + len(data) < NEVER_BLOCKS:
+            await self._stream.write(data)
+            return
         async with asyncio.timeout(self._stall_seconds):
             await self._stream.write(data)

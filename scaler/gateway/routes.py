@@ -1,14 +1,15 @@
 """Where requests may go: models, endpoints in rotation, and what each of them holds at present.
 
-The runtime replaces the whole table at each change of rotation. What an endpoint holds is counted across
-replacements, so an endpoint that leaves takes no new request while its running ones finish. PURE: no I/O, time is
-an argument (seconds of a monotonic clock).
+The runtime puts in what changed at each change of rotation. What an endpoint holds is counted across changes, so an
+endpoint that leaves takes no new request while its running ones finish. PURE: no I/O, time is an argument (seconds of a
+monotonic clock).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from warmpool.seats import PolicyName, SeatName
 
@@ -20,8 +21,7 @@ ERRORS_BEFORE_PENALTY = 3
 """5xx answers in a row before an endpoint is left alone: one bad request must not close it to all others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointKey:
+class EndpointKey(NamedTuple):
     """What makes an endpoint the same across replacements of the table: seat, policy and address."""
 
     uid: str
@@ -64,6 +64,25 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLimits:
+    """What a policy says of how much of it may wait; None where it says nothing, and the gateway's own settings hold.
+
+    Attributes:
+        max_requests, max_bytes, max_age_seconds, max_cold_seconds: see `QueueLimits`.
+    """
+
+    max_requests: int | None = None
+    max_bytes: int | None = None
+    max_age_seconds: float | None = None
+    max_cold_seconds: float | None = None
+
+    def over(self, own: "QueueLimits") -> "QueueLimits":
+        """Return limits with what the policy says in place of the gateway's own."""
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(own, **said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
     """How much of one policy may wait. What exceeds it is answered 503 with Retry-After.
 
@@ -71,11 +90,18 @@ class QueueLimits:
         max_requests: requests that may wait at once.
         max_bytes: bytes of their bodies together.
         max_age_seconds: how long one may wait.
+        max_cold_seconds: how long one may wait while no resident of the policy is in rotation, where that is longer. The
+            deadline of a request that finds none is later by as much.
     """
 
     max_requests: int = 1024
     max_bytes: int = 256 * 1024 * 1024
     max_age_seconds: float = 60.0
+    max_cold_seconds: float = 0.0
+
+    def age_seconds(self, *, cold: bool) -> float:
+        """Return how long a request may wait."""
+        return max(self.max_age_seconds, self.max_cold_seconds) if cold else self.max_age_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +111,17 @@ class PolicyRoutes:
     Attributes:
         models: names in a request's `model` that mean this policy.
         endpoints: its residents in rotation.
-        limits: how much may wait.
+        limits: what the policy says of how much may wait.
         ttft_seconds: time to first token that the policy promises; 0 where nobody said.
+        coming_seconds: in how many seconds the controller expects one more resident in rotation; None where it expects none
+            or doesn't say.
     """
 
     models: tuple[str, ...]
     endpoints: tuple[Endpoint, ...] = ()
-    limits: QueueLimits = field(default_factory=QueueLimits)
+    limits: PolicyLimits = PolicyLimits()
     ttft_seconds: float = 0.0
+    coming_seconds: float | None = None
 
 
 class Failure(StrEnum):
@@ -134,20 +163,24 @@ class RouteTable:
     """Models, endpoints in rotation and their requests in flight.
 
     Not thread-safe: the event loop's thread alone uses it.
+
+    Args:
+        limits: how much of a policy may wait, as far as it doesn't say so itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: QueueLimits | None = None) -> None:
+        self._own_limits = limits if limits is not None else QueueLimits()
         self._policies: Mapping[PolicyName, PolicyRoutes] = MappingProxyType({})
         self._models: dict[str, PolicyName] = {}
         self._loads: dict[PolicyName, dict[EndpointKey, _Load]] = {}
         self._taken = 0
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[Collection[PolicyName]], None]] = []
 
     # -------------------------------------------------------------- what there is
 
     @property
     def policies(self) -> Mapping[PolicyName, PolicyRoutes]:
-        """The table as it was last replaced."""
+        """The table as it was last changed."""
         return self._policies
 
     @property
@@ -162,12 +195,17 @@ class RouteTable:
     def limits(self, policy: PolicyName) -> QueueLimits | None:
         """Return the policy's queue limits, or None when the table has no such policy."""
         routes = self._policies.get(policy)
-        return routes.limits if routes is not None else None
+        return None if routes is None else routes.limits.over(self._own_limits)
 
     def ttft_seconds(self, policy: PolicyName) -> float:
         """Return the time to first token that the policy promises; 0 where nobody said."""
         routes = self._policies.get(policy)
         return routes.ttft_seconds if routes is not None else 0.0
+
+    def cold(self, policy: PolicyName) -> bool:
+        """Whether the policy has no resident in rotation."""
+        routes = self._policies.get(policy)
+        return routes is None or not routes.endpoints
 
     def in_flight(self, policy: PolicyName) -> int:
         """Return the policy's requests in flight, those on endpoints that have left included."""
@@ -178,27 +216,54 @@ class RouteTable:
         load = self._loads.get(key.policy, {}).get(key)
         return load.in_flight if load is not None else 0
 
+    def state(self, policy: PolicyName, now: float) -> list[dict[str, object]]:
+        """Return what people want to see of a policy's endpoints, those that have left and still hold something included."""
+        return [
+            {
+                "seat": load.endpoint.seat,
+                "url": load.endpoint.url,
+                "slots": load.endpoint.slots,
+                "inFlight": load.in_flight,
+                "inRotation": load.listed,
+                "leftAloneSeconds": round(max(0.0, load.closed_until - now), 3),
+            }
+            for load in self._loads.get(policy, {}).values()
+        ]
+
     # -------------------------------------------------------------- changes of rotation
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` after each replacement, before `replace` returns."""
+    def watch(self, changed: Callable[[Collection[PolicyName]], None]) -> None:
+        """Call `changed` after each change with the policies that it concerns, before `replace` or `update` returns."""
         self._watchers.append(changed)
 
     def replace(self, policies: Mapping[PolicyName, PolicyRoutes]) -> None:
         """Put another table in place of this one, and let what waits go to endpoints that are new.
 
         Raises:
+            ValueError: as `update`.
+        """
+        gone = dict.fromkeys(self._policies.keys() - policies.keys())
+        self.update({**policies, **gone})
+
+    def update(self, changes: Mapping[PolicyName, PolicyRoutes | None]) -> None:
+        """Put other routes of some policies in place of theirs (None: the policy is gone), as `replace` does for all.
+
+        Raises:
             ValueError: two policies claim one model, or an endpoint stands under another policy than its own;
                 the old table stays.
         """
-        models = _models(policies)
-        wanted = {name: dict(_keyed(name, routes)) for name, routes in policies.items()}
-        for name in self._loads.keys() | wanted.keys():
-            self._replace_policy(name, wanted.get(name, {}))
-        self._policies = MappingProxyType(dict(policies))
+        policies = {**self._policies, **changes}
+        kept = {name: routes for name, routes in policies.items() if routes is not None}
+        models = _models(kept)
+        wanted = {
+            name: dict(_keyed(name, routes)) if routes is not None else {} for name, routes in changes.items()
+        }
+        for name, endpoints in wanted.items():
+            self._replace_policy(name, endpoints)
+        self._policies = MappingProxyType(kept)
         self._models = models
         for changed in self._watchers:
-            changed()
+            changed(changes.keys())
 
     def _replace_policy(self, policy: PolicyName, endpoints: Mapping[EndpointKey, Endpoint]) -> None:
         loads = self._loads.setdefault(policy, {})

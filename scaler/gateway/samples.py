@@ -53,7 +53,14 @@ class PolicySample:
     arrived: int
     completed: int
     refused: int
+    refused_seconds: int
     failed: int
+    abandoned: int
+    answered: int
+    late: int
+    first_seconds: float
+    gaps: int
+    gap_seconds: float
 
     def to_json(self) -> dict[str, float]:
         """Return the sample as it goes over the wire."""
@@ -65,7 +72,14 @@ class PolicySample:
             "arrived": self.arrived,
             "completed": self.completed,
             "refused": self.refused,
+            "refusedSeconds": self.refused_seconds,
             "failed": self.failed,
+            "abandoned": self.abandoned,
+            "answered": self.answered,
+            "late": self.late,
+            "firstSeconds": round(self.first_seconds, 3),
+            "gaps": self.gaps,
+            "gapSeconds": round(self.gap_seconds, 3),
         }
 
 
@@ -171,7 +185,14 @@ class StateBuilder:
                 arrived=policy.arrived,
                 completed=policy.completed,
                 refused=policy.refused,
+                refused_seconds=policy.refused_seconds,
                 failed=policy.failed,
+                abandoned=policy.abandoned,
+                answered=policy.answered,
+                late=policy.late,
+                first_seconds=policy.first_seconds,
+                gaps=policy.gaps,
+                gap_seconds=policy.gap_seconds,
             )
             for name, policy in stats.items()
         }

@@ -3,22 +3,23 @@
 What fails before that raises `AttemptFailed`, and the request can be tried elsewhere.
 """
 
-import io
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from scaler.errors import ScalerError
-from scaler.gateway.messages import guard_closed, request_headers
+from scaler.gateway.messages import guard_refusal
 from scaler.gateway.routes import Endpoint, Failure
 from scaler.gateway.settings import MIB, GatewaySettings
-from scaler.gateway.sse import EventBuffer, EventKind, classify
+from scaler.gateway.sse import Begun, EventBuffer, EventKind, classify
 
-HELD_BYTES = MIB
+HELD_BYTES: Final = MIB
 """How much of an answer is held back to see whether it comes whole or begins well."""
-BROKEN = (aiohttp.ClientError, OSError)
+BROKEN: Final = (aiohttp.ClientError, OSError)
 """What reading from a broken connection raises."""
 
 
@@ -27,16 +28,16 @@ class Outgoing:
     """A request as it goes to an engine.
 
     Attributes:
+        method: HTTP's.
         path: path and query as the client sent them.
         headers: the client's end-to-end headers.
-        body: the client's body, unchanged.
-        identity: the request's id.
+        body: the client's body, unchanged, as it came.
     """
 
+    method: str
     path: str
     headers: CIMultiDict[str]
-    body: bytes
-    identity: str
+    body: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +71,22 @@ class AttemptFailed(ScalerError):
 
     Attributes:
         failure: in what way.
-        answer: the engine's error, when it gave one.
+        answer: the engine's error, when it gave one as an answer.
+        error: the same when it gave one as an event.
     """
 
-    def __init__(self, failure: Failure, message: str, answer: Answer | None = None) -> None:
+    def __init__(
+        self,
+        failure: Failure,
+        message: str,
+        *,
+        answer: Answer | None = None,
+        error: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
         self.failure = failure
         self.answer = answer
+        self.error = error
 
 
 def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
@@ -93,13 +103,8 @@ def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
         timeout=timeout,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
-        skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
     )
-
-
-def outgoing(path: str, headers: CIMultiDict[str], body: bytes, identity: str) -> Outgoing:
-    """Make a request for engines out of a client's."""
-    return Outgoing(path=path, headers=request_headers(headers, identity), body=body, identity=identity)
 
 
 async def attempt(session: aiohttp.ClientSession, request: Outgoing, endpoint: Endpoint) -> Held:
@@ -109,10 +114,8 @@ async def attempt(session: aiohttp.ClientSession, request: Outgoing, endpoint: E
         AttemptFailed: there was none.
     """
     url = URL(endpoint.url.rstrip("/") + request.path, encoded=True)
-    # aiohttp wants large bodies as a file, which it sends in pieces
-    body = request.body if len(request.body) < MIB else io.BytesIO(request.body)
     try:
-        response = await session.post(url, data=body, headers=request.headers, allow_redirects=False)
+        response = await _sent(session, request, url)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
         raise AttemptFailed(Failure.NOT_CONNECTED, str(error)) from error
     except BROKEN as error:
@@ -127,42 +130,69 @@ async def attempt(session: aiohttp.ClientSession, request: Outgoing, endpoint: E
         raise
 
 
+async def _sent(session: aiohttp.ClientSession, request: Outgoing, url: URL) -> aiohttp.ClientResponse:
+    headers, body = request.headers, request.body
+    if len(body) > 1:
+        headers = CIMultiDict(headers)
+        headers["Content-Length"] = str(sum(map(len, body)))
+        data: bytes | AsyncIterator[bytes] | None = _each(body)
+    else:
+        data = body[0] if body else None
+    return await session.request(request.method, url, data=data, headers=headers, allow_redirects=False)
+
+
+async def _each(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
 async def _hold(response: aiohttp.ClientResponse) -> Held:
     if response.status >= 500:  # noqa: PLR2004 - HTTP
-        body = await _read_error(response)
-        failure = Failure.NOT_SERVING if guard_closed(response.status, body) else Failure.ENGINE_ERROR
-        raise AttemptFailed(failure, f"status {response.status}", _answer(response, body))
-    if response.content_type == "text/event-stream":
+        body, _ = await _read(response)
+        failure = guard_refusal(response.status, body) or Failure.ENGINE_ERROR
+        raise AttemptFailed(failure, f"status {response.status}", answer=_answer(response, body))
+    encoded = response.headers.get("Content-Encoding", "identity").lower() != "identity"
+    if response.content_type == "text/event-stream" and not encoded:  # of one that is, nothing can be seen
         return await _hold_events(response)
-    length = response.content_length
-    if length is not None and length <= HELD_BYTES:
-        return Held(response=response, body=await response.read(), events=None, complete=True)
-    first = await response.content.readany()
-    return Held(response=response, body=first, events=None, complete=not first)
+    if response.content_type != "application/json" and (response.content_length or MIB) >= HELD_BYTES:
+        first = await response.content.readany()
+        return Held(response=response, body=first, events=None, complete=not first)
+    body, complete = await _read(response)
+    return Held(response=response, body=body, events=None, complete=complete)
 
 
 async def _hold_events(response: aiohttp.ClientResponse) -> Held:
     events = EventBuffer()
-    held = bytearray()
+    held = b""
     while chunk := await response.content.readany():
         whole = events.feed(chunk)
-        held += whole
-        kind = classify(whole)
-        if kind is EventKind.FAILED:
-            raise AttemptFailed(Failure.ENGINE_ERROR, "error event", _answer(response, bytes(held)))
+        held = held + whole if held else whole
+        begun = classify(whole)
+        if begun.kind is EventKind.FAILED:
+            raise _failed(begun)
         if response.content.at_eof():
             break  # all of it came at once
-        if kind is EventKind.CONTENT or len(held) > HELD_BYTES:
-            return Held(response=response, body=bytes(held), events=events, complete=False)
-    held += events.flush()
-    return Held(response=response, body=bytes(held), events=events, complete=True)
+        if begun.kind is EventKind.CONTENT or len(held) > HELD_BYTES:
+            return Held(response=response, body=held, events=events, complete=False)
+    return Held(response=response, body=held + events.flush(), events=events, complete=True)
 
 
-async def _read_error(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    while len(body) < HELD_BYTES and (chunk := await response.content.readany()):
-        body += chunk
-    return bytes(body)
+def _failed(begun: Begun) -> AttemptFailed:
+    error = dict(begun.error or {})
+    return AttemptFailed(Failure.ENGINE_ERROR, f"error event: {str(error.get('message'))[:200]}", error=error)
+
+
+async def _read(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """Read an answer to its end, or as much as is held back; return whether it ended."""
+    parts: list[bytes] = []
+    size = 0
+    while size < HELD_BYTES:
+        part = await response.content.readany()
+        if not part:
+            return b"".join(parts), True
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts), False
 
 
 def _answer(response: aiohttp.ClientResponse, body: bytes) -> Answer:

@@ -1,6 +1,7 @@
 """A served gateway with engines, a client and controllers around it, all on real sockets."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from scaler.gateway.observe import Outcome
 from scaler.gateway.proxy import Gateway
-from scaler.gateway.routes import Endpoint, PolicyRoutes, QueueLimits
+from scaler.gateway.routes import Endpoint, PolicyLimits, PolicyRoutes
 from scaler.gateway.settings import GatewaySettings
 from tests.fakes.openai_engine import OpenAIEngine, Script
 from warmpool.seats import PolicyName, SeatName
@@ -62,8 +63,9 @@ class Rig:
     observed: Observed
     registry: CollectorRegistry
     stack: AsyncExitStack
-    limits: QueueLimits = field(default_factory=QueueLimits)
+    limits: PolicyLimits = field(default_factory=PolicyLimits)
     ttft_seconds: float = 60.0
+    coming_seconds: float | None = None
 
     async def engine(self, script: Script | None = None) -> tuple[OpenAIEngine, str]:
         engine = OpenAIEngine(script=script or Script())
@@ -79,6 +81,7 @@ class Rig:
             endpoints=endpoints,
             limits=self.limits,
             ttft_seconds=self.ttft_seconds,
+            coming_seconds=self.coming_seconds,
         )
         self.gateway.routes.replace({CHAT: routes})
 
@@ -101,6 +104,10 @@ class Rig:
         await until(lambda: self.gateway.stats(CHAT).demand == count)
 
 
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
 async def until(true: Callable[[], bool], *, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
         while not true():
@@ -109,14 +116,16 @@ async def until(true: Callable[[], bool], *, seconds: float = 5.0) -> None:
 
 @asynccontextmanager
 async def rig(
-    settings: GatewaySettings | None = None, limits: QueueLimits | None = None
+    settings: GatewaySettings | None = None,
+    limits: PolicyLimits | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Rig]:
     registry = CollectorRegistry()
     observed = Observed()
     gateway = Gateway(settings or GatewaySettings(), observed, registry)
     async with AsyncExitStack() as stack:
         engines = await stack.enter_async_context(AsyncExitStack())
-        url = await stack.enter_async_context(gateway.serve("127.0.0.1", 0))
+        url = await stack.enter_async_context(gateway.serve("127.0.0.1", 0, tls=tls))
         session = await stack.enter_async_context(
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20))
         )
@@ -127,7 +136,7 @@ async def rig(
             observed=observed,
             registry=registry,
             stack=engines,
-            limits=limits or QueueLimits(),
+            limits=limits or PolicyLimits(),
         )
 
 

@@ -8,9 +8,12 @@ from prometheus_client import CollectorRegistry
 
 from scaler.gateway.observe import Outcome, SilentObserver
 from scaler.gateway.proxy import Gateway
+from scaler.gateway.routes import Endpoint, PolicyRoutes
 from scaler.gateway.settings import GatewaySettings
-from tests.fakes.openai_engine import Behaviour, Script
-from tests.integration.gateway.rig import CHAT, rig
+from tests.fakes.openai_engine import Behaviour, OpenAIEngine, Script
+from tests.integration.gateway.raw import connected
+from tests.integration.gateway.rig import CHAT, port_of, rig, until
+from warmpool.seats import PolicyName, SeatName
 
 
 async def test_an_unknown_model_is_404_and_names_the_valid_ones() -> None:
@@ -22,6 +25,12 @@ async def test_an_unknown_model_is_404_and_names_the_valid_ones() -> None:
             json.loads(text)["error"]["message"]
             == "The model `nope` does not exist. Valid models: m, m-chat."
         )
+
+
+async def test_a_gateway_without_routes_says_try_again_and_not_that_there_is_no_such_model() -> None:
+    async with rig() as r, r.post() as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+        assert (await response.json())["error"]["code"] == "NoRoutes"
 
 
 async def test_models_are_listed_from_all_policies() -> None:
@@ -109,7 +118,7 @@ async def test_a_client_that_expects_100_continue_gets_it() -> None:
 
 
 async def test_readiness_follows_routes_and_draining() -> None:
-    async with rig() as r:
+    async with rig() as r, asyncio.TaskGroup() as group:
 
         async def status(path: str) -> int:
             async with r.session.get(r.url + path) as response:
@@ -118,26 +127,59 @@ async def test_readiness_follows_routes_and_draining() -> None:
         assert [await status(path) for path in ("/livez", "/readyz", "/health")] == [200, 503, 503]
         r.route()
         assert [await status(path) for path in ("/livez", "/readyz", "/health")] == [200, 200, 200]
-        await r.gateway.drain(1.0)
+        draining = group.create_task(r.gateway.drain(10.0, settle_seconds=5.0))
+        await until(lambda: not r.gateway.ready)
         assert [await status(path) for path in ("/livez", "/readyz", "/health")] == [200, 503, 503]
+        _, url = await r.engine()
+        r.route(url)
+        async with r.post() as response:  # whoever hasn't heard of it yet is still served
+            assert (response.status, response.headers["Connection"]) == (200, "close")
+        draining.cancel()
 
 
-async def test_draining_finishes_what_is_here_and_refuses_what_comes() -> None:
+async def test_draining_finishes_what_is_here_and_takes_no_new_connection() -> None:
     async with rig() as r, asyncio.TaskGroup() as group:
         engine, url = await r.engine(Script(gated=True))
         r.route(url)
         running = [group.create_task(r.ask()) for _ in range(2)]
         await r.until_queued(1)
+        async with r.session.get(r.url + "/livez"):
+            pass  # leaves an idle connection
         draining = group.create_task(r.gateway.drain(10.0))
         await asyncio.sleep(0)
-        async with r.post() as response:
-            assert (await response.json())["error"]["code"] == "Draining"
-        assert (response.status, response.headers["Retry-After"]) == (503, "1")
-        assert response.headers["Connection"] == "close"
+        async with aiohttp.ClientSession() as other:
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await other.post(r.url + "/v1/completions", json={"model": "m"})
         assert not draining.done()
         engine.gate.set()
         assert await draining is True
         assert [status for status, _ in await asyncio.gather(*running)] == [200, 200]
+
+
+async def test_a_request_on_a_connection_that_outlives_the_drains_beginning_is_refused_with_retry_after() -> (
+    None
+):
+    async with rig() as r, asyncio.TaskGroup() as group:
+        _, url = await r.engine(Script(tokens=3, interval_seconds=0.02))
+        r.route(url)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(r.url))
+        body = b'{"model": "m", "stream": true}'
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        begun = await reader.readuntil(b"\r\n\r\n")
+        assert b"Connection: close" not in begun
+        draining = group.create_task(r.gateway.drain(10.0))
+        await asyncio.sleep(0)
+        writer.write(head + body)
+        answer = await reader.read()
+        stream, _, refusal = answer.partition(b"0\r\n\r\n")
+        assert b"[DONE]" in stream
+        assert refusal.startswith(b"HTTP/1.1 503")
+        assert b"\r\nRetry-After: 1\r\n" in refusal
+        assert b'"Draining"' in refusal
+        assert await draining is True
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_draining_has_a_deadline_at_which_what_waits_is_refused() -> None:
@@ -204,8 +246,8 @@ async def test_an_error_of_the_embedder_comes_out_as_it_is() -> None:
 async def test_a_port_that_is_taken_is_an_os_error() -> None:
     async with rig() as r:
         other = Gateway(GatewaySettings(), SilentObserver(), CollectorRegistry())
-        with pytest.raises(OSError, match="address already in use"):
-            async with other.serve("127.0.0.1", int(r.url.rsplit(":", 1)[1])):
+        with pytest.raises(OSError, match="ddress already in use"):
+            async with other.serve("127.0.0.1", port_of(r.url)):
                 pass
 
 
@@ -226,7 +268,7 @@ async def test_a_broken_client_costs_nobody_else_anything(
     async with rig() as r:
         _, url = await r.engine()
         r.route(url)
-        _, writer = await asyncio.open_connection("127.0.0.1", int(r.url.rsplit(":", 1)[1]))
+        _, writer = await asyncio.open_connection("127.0.0.1", port_of(r.url))
         hit(writer)
         await writer.drain()
         writer.close()
@@ -237,9 +279,73 @@ async def test_a_broken_client_costs_nobody_else_anything(
 
 async def test_a_body_that_comes_too_slowly_is_408() -> None:
     async with rig(GatewaySettings(receive_seconds=0.1)) as r:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(r.url.rsplit(":", 1)[1]))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(r.url))
         writer.write(b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
         async with asyncio.timeout(5):
             assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
         writer.close()
         await writer.wait_closed()
+
+
+class Broken(SilentObserver):
+    def first_content(
+        self, policy: PolicyName, endpoint: Endpoint, dispatched_at: float, at: float, queued_before: float
+    ) -> None:
+        del policy, endpoint, dispatched_at, at, queued_before
+        raise LookupError("a fault of ours")
+
+
+async def test_a_fault_of_ours_is_a_500_like_any_other_error_and_frees_the_slot() -> None:
+    engine, chat = OpenAIEngine(), PolicyName("chat")
+    gateway = Gateway(GatewaySettings(), Broken(), CollectorRegistry())
+    async with engine.serve() as url, gateway.serve("127.0.0.1", 0) as served:
+        endpoint = Endpoint(seat=SeatName("s"), uid="u", policy=chat, url=url, slots=1)
+        gateway.routes.replace({chat: PolicyRoutes(models=("m",), endpoints=(endpoint,))})
+        async with aiohttp.ClientSession() as session:
+            for _ in range(2):
+                async with session.post(f"{served}/v1/completions", json={"model": "m"}) as response:
+                    assert response.status == 500
+                    assert (await response.json())["error"]["code"] == "internal_error"
+        assert gateway.stats(chat).in_flight == 0
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health", "/v1/models", "/v1/models/m"])
+async def test_head_gets_what_get_does_but_for_the_body(path: str) -> None:
+    async with rig() as r:
+        r.route()
+        async with r.session.get(r.url + path) as whole, r.session.head(r.url + path) as head:
+            assert (head.status, head.headers["Content-Length"]) == (200, whole.headers["Content-Length"])
+            assert await head.read() == b""
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "GET"])
+async def test_a_method_that_is_not_served_is_405_and_says_which_is(method: str) -> None:
+    async with rig() as r, r.session.request(method, r.url + "/v1/completions") as response:
+        assert (response.status, response.headers["Allow"]) == (405, "POST")
+
+
+async def test_a_body_that_trickles_in_costs_no_more_than_its_bytes() -> None:
+    body = b'{"model": "m", "x": "' + b"x" * 3000 + b'"}'
+    async with rig() as r, connected(r.url) as client:
+        engine, url = await r.engine()
+        r.route(url)
+        client.send(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for byte in body:
+            client.send(b"1;ext=ignored\r\n%c\r\n" % byte)
+            if byte == ord("x"):
+                await asyncio.sleep(0)
+        client.send(b"0\r\nTrailer: dropped\r\n\r\n")
+        assert await client.status() == 200
+        assert engine.seen[0].body == body
+
+
+async def test_a_client_that_is_told_to_go_on_and_sends_nothing_is_408() -> None:
+    async with rig(GatewaySettings(receive_seconds=0.1)) as r, connected(r.url) as client:
+        r.route()
+        client.send(
+            b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 30\r\n\r\n"
+        )
+        assert await client.status() == 100
+        assert await client.reader.readline() == b"\r\n"
+        assert await client.status() == 408
+        assert r.gateway.state()["heldBytes"] == 0

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
@@ -15,10 +16,11 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from scaler.gateway.observe import Outcome
-from scaler.gateway.routes import QueueLimits
-from scaler.gateway.settings import GatewaySettings
+from scaler.gateway.routes import PolicyLimits
+from scaler.gateway.settings import MIB, GatewaySettings
 from tests.fakes import openai_engine
 from tests.fakes.openai_engine import Behaviour, Script
+from tests.integration.gateway.raw import connected, request
 from tests.integration.gateway.rig import CHAT, rig, until
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nobody listens
@@ -297,8 +299,20 @@ async def test_a_reader_that_takes_nothing_is_cut_off_in_the_end() -> None:
         assert r.gateway.stats(CHAT).in_flight == 0
 
 
+async def test_whole_answers_that_nobody_reads_are_cut_off_in_the_end_too() -> None:
+    """The first few lie in the system's buffers; what comes after them would wait for ever."""
+    async with rig(GatewaySettings(client_stall_seconds=0.2)) as r, connected(r.url) as client:
+        _, url = await r.engine(Script(tokens=MIB - 4096, whole=True))
+        r.route(url)
+        cast("asyncio.ReadTransport", client.writer.transport).pause_reading()
+        client.send(b"".join(request(body=b'{"model": "m"}') for _ in range(16)))
+        while Outcome.STALLED not in r.observed.outcomes:
+            await r.observed.until_outcomes(len(r.observed.outcomes) + 1)
+        await until(lambda: r.gateway.state()["connections"] == 0)
+
+
 async def test_a_full_queue_answers_503_with_retry_after() -> None:
-    async with rig(limits=QueueLimits(max_requests=1)) as r, asyncio.TaskGroup() as group:
+    async with rig(limits=PolicyLimits(max_requests=1)) as r, asyncio.TaskGroup() as group:
         r.route()
         waiting = group.create_task(r.ask())
         await r.until_queued(1)
@@ -314,7 +328,7 @@ async def test_a_full_queue_answers_503_with_retry_after() -> None:
 
 
 async def test_what_waits_too_long_gets_503() -> None:
-    async with rig(limits=QueueLimits(max_age_seconds=0.1)) as r:
+    async with rig(limits=PolicyLimits(max_age_seconds=0.1)) as r:
         r.route()
         status, text = await r.ask()
         assert (status, json.loads(text)["error"]["code"]) == (503, "QueueTooOld")

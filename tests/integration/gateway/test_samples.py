@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from scaler.gateway.routes import QueueLimits
+from scaler.gateway.routes import PolicyLimits
 from scaler.gateway.settings import GatewaySettings
 from scaler.signals.pushed import PushedSamples
 from tests.fakes.openai_engine import Behaviour, OpenAIEngine, Script
@@ -164,7 +164,7 @@ async def test_a_controller_that_comes_back_gets_the_present_state() -> None:
 async def test_what_the_gateway_turns_away_for_lack_of_room_reaches_the_controller() -> None:
     desk = Desk()
     async with rig_with(desk) as r, asyncio.TaskGroup() as group:
-        r.limits = QueueLimits(max_requests=1)
+        r.limits, r.coming_seconds = PolicyLimits(max_requests=1), 20.0
         engine, url = await r.engine(Script(gated=True))
         r.route(url, slots=1)
         asks = [group.create_task(r.ask()) for _ in range(2)]
@@ -173,6 +173,8 @@ async def test_what_the_gateway_turns_away_for_lack_of_room_reaches_the_controll
         assert [status for status, _ in turned_away] == [503] * 3
         assert (await r.ask({"model": "nope"}))[0] == 404
         await until(lambda: desk.received[-1][1]["policies"].get("chat", {}).get("refused") == 3)
+        told = desk.received[-1][1]["policies"]["chat"]["refusedSeconds"]
+        assert 3 * 19 <= told <= 3 * 20, "each was told to come again when one more resident is expected"
         refused = desk.store.load(CHAT, time.time()).refused
         assert refused.known
         assert 0.0 < refused.value <= 3.0

@@ -6,13 +6,14 @@ from multidict import CIMultiDict
 from scaler.gateway.messages import (
     RequestRefused,
     answer_headers,
-    guard_closed,
-    model_of,
+    guard_refusal,
+    priority,
     request_headers,
     request_id,
     routable,
     unknown_model,
 )
+from scaler.gateway.routes import Failure
 
 
 @pytest.mark.parametrize(
@@ -32,29 +33,6 @@ def test_plain_paths_below_v1_are_passed(path: str) -> None:
 )
 def test_paths_that_might_lead_elsewhere_are_not(path: str) -> None:
     assert not routable(path)
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        pytest.param(b"", "invalid_json", id="empty"),
-        pytest.param(b"{", "invalid_json", id="cut"),
-        pytest.param(b"\xff", "invalid_json", id="no text"),
-        pytest.param(b"[" * 100_000, "invalid_json", id="too deep"),
-        pytest.param(b"[]", "missing_model", id="a list"),
-        pytest.param(b"{}", "missing_model", id="no model"),
-        pytest.param(b'{"model": 7}', "missing_model", id="a number"),
-        pytest.param(b'{"model": ""}', "missing_model", id="an empty name"),
-    ],
-)
-def test_a_body_without_a_model_is_refused(body: bytes, code: str) -> None:
-    with pytest.raises(RequestRefused) as refused:
-        model_of(body)
-    assert (refused.value.status, refused.value.code) == (400, code)
-
-
-def test_the_model_is_read() -> None:
-    assert model_of(b'{"messages": [], "model": "llama"}') == "llama"
 
 
 def test_an_unknown_model_names_the_valid_ones_in_openai_style() -> None:
@@ -78,14 +56,40 @@ def test_only_end_to_end_headers_go_to_the_engine() -> None:
             *(("X-Many", "2"), ("TE", "trailers"), ("Upgrade", "h2c"), ("Expect", "100-continue")),
         ]
     )
-    assert sorted(request_headers(headers, "id-1").items()) == [
-        ("Accept-Encoding", "identity"),
+    assert sorted(request_headers(headers, "id-1", stream=False).items()) == [
+        ("Accept-Encoding", "gzip"),
         ("Authorization", "Bearer x"),
         ("Content-Type", "application/json"),
         ("X-Many", "1"),
         ("X-Many", "2"),
         ("X-Request-Id", "id-1"),
     ]
+
+
+def test_a_stream_is_asked_for_uncompressed() -> None:
+    headers = request_headers(CIMultiDict({"Accept-Encoding": "gzip, br"}), "id-1", stream=True)
+    assert headers.getall("Accept-Encoding") == ["identity"]
+
+
+def test_trace_context_goes_on() -> None:
+    trace = {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "tracestate": "x=1", "baggage": "k=v"}
+    sent = request_headers(CIMultiDict(trace), "id-1", stream=True)
+    assert {name: sent[name] for name in trace} == trace
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [(None, 0), ("", 0), ("7", 7), ("-3", -3), ("+1000", 1000)],
+)
+def test_a_priority_is_read(text: str | None, read: int) -> None:
+    assert priority(text) == read
+
+
+@pytest.mark.parametrize("text", ["high", "1.5", "1001", "-1001", "9" * 5000, "١", " 1"])
+def test_a_priority_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        priority(text)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_priority")
 
 
 @pytest.mark.parametrize(("whole", "length"), [(True, None), (False, "7")])
@@ -113,14 +117,15 @@ def test_a_sane_request_id_is_kept(given: str, kept: bool) -> None:  # noqa: FBT
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "closed"),
+    ("status", "body", "failure"),
     [
-        pytest.param(503, b'{"error": {"code": "ResidentNotServing"}}', True, id="the guard"),
-        pytest.param(500, b'{"error": {"code": "ResidentNotServing"}}', False, id="another status"),
-        pytest.param(503, b'{"error": {"code": "Overloaded"}}', False, id="another reason"),
-        pytest.param(503, b"ResidentNotServing", False, id="no JSON"),
-        pytest.param(503, b'{"error": "ResidentNotServing"}', False, id="another shape"),
+        pytest.param(503, b'{"error": {"code": "ResidentNotServing"}}', Failure.NOT_SERVING, id="closed"),
+        pytest.param(503, b'{"error": {"code": "EngineUnreachable"}}', Failure.NOT_CONNECTED, id="no engine"),
+        pytest.param(500, b'{"error": {"code": "ResidentNotServing"}}', None, id="another status"),
+        pytest.param(503, b'{"error": {"code": "Overloaded"}}', None, id="another reason"),
+        pytest.param(503, b"ResidentNotServing", None, id="no JSON"),
+        pytest.param(503, b'{"error": "ResidentNotServing"}', None, id="another shape"),
     ],
 )
-def test_a_guards_refusal_is_known(status: int, body: bytes, closed: bool) -> None:  # noqa: FBT001
-    assert guard_closed(status, body) is closed
+def test_a_guards_refusal_is_known(status: int, body: bytes, failure: Failure | None) -> None:
+    assert guard_refusal(status, body) is failure

@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import pytest
 from hypothesis import settings
@@ -7,18 +8,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scaler.gateway.queue import Dispatcher, Lease, Refusal, Ticket
-from scaler.gateway.routes import Endpoint, Failure, PolicyRoutes, QueueLimits, RouteTable
+from scaler.gateway.routes import Endpoint, Failure, PolicyLimits, PolicyRoutes, QueueLimits, RouteTable
 from warmpool.seats import PolicyName, SeatName
 
 CHAT = PolicyName("chat")
+
+
+class Standing(TypedDict, total=False):
+    """What a request says of itself."""
+
+    priority: int
+    tenant: str
 
 
 def endpoint(name: str, slots: int = 1, policy: PolicyName = CHAT) -> Endpoint:
     return Endpoint(seat=SeatName(name), uid=name, policy=policy, url=f"http://{name}", slots=slots)
 
 
-def routes(*endpoints: Endpoint, limits: QueueLimits | None = None) -> Mapping[PolicyName, PolicyRoutes]:
-    return {CHAT: PolicyRoutes(models=("m",), endpoints=endpoints, limits=limits or QueueLimits())}
+def routes(*endpoints: Endpoint, limits: PolicyLimits | None = None) -> Mapping[PolicyName, PolicyRoutes]:
+    return {CHAT: PolicyRoutes(models=("m",), endpoints=endpoints, limits=limits or PolicyLimits())}
 
 
 @dataclass
@@ -27,6 +35,8 @@ class Client:
 
     size: int = 1
     arrived: float = 0.0
+    priority: int = 0
+    tenant: str = ""
     gone: bool = False
     leases: list[Lease] = field(default_factory=list)
     refusal: Refusal | None = None
@@ -39,6 +49,8 @@ class Client:
             arrived_at=self.arrived,
             granted=self._granted,
             refused=self._refused,
+            priority=self.priority,
+            tenant=self.tenant,
         )
 
     def _granted(self, lease: Lease) -> bool:
@@ -62,19 +74,19 @@ class Client:
 class Hall:
     """A dispatcher with what a gateway does around it."""
 
-    def __init__(self, *endpoints: Endpoint, limits: QueueLimits | None = None) -> None:
+    def __init__(self, *endpoints: Endpoint, limits: PolicyLimits | None = None) -> None:
         self.table = RouteTable()
         self.changes = 0
         self.dispatcher = Dispatcher(self.table, changed=self._changed)
         self.now = 0.0
-        self.table.watch(lambda: self.dispatcher.advance(self.now))
+        self.table.watch(lambda changed: self.dispatcher.advance(self.now, changed))
         self.table.replace(routes(*endpoints, limits=limits))
 
     def _changed(self, _policy: PolicyName) -> None:
         self.changes += 1
 
-    def enter(self, size: int = 1) -> Client:
-        client = Client(size=size, arrived=self.now, table=self.table)
+    def enter(self, size: int = 1, *, priority: int = 0, tenant: str = "") -> Client:
+        client = Client(size=size, arrived=self.now, table=self.table, priority=priority, tenant=tenant)
         self.submit(client)
         return client
 
@@ -181,19 +193,19 @@ def test_fewer_slots_than_are_in_use_let_nothing_in_until_there_is_room() -> Non
 @pytest.mark.parametrize(
     ("limits", "sizes", "refusals"),
     [
-        pytest.param(QueueLimits(max_requests=2), [1, 1, 1], [None, None, Refusal.TOO_MANY], id="count"),
-        pytest.param(QueueLimits(max_bytes=10), [6, 5, 4], [None, Refusal.TOO_LARGE, None], id="bytes"),
-        pytest.param(QueueLimits(max_requests=0), [1], [Refusal.TOO_MANY], id="no queue at all"),
+        pytest.param(PolicyLimits(max_requests=2), [1, 1, 1], [None, None, Refusal.TOO_MANY], id="count"),
+        pytest.param(PolicyLimits(max_bytes=10), [6, 5, 4], [None, Refusal.TOO_LARGE, None], id="bytes"),
+        pytest.param(PolicyLimits(max_requests=0), [1], [Refusal.TOO_MANY], id="no queue at all"),
     ],
 )
-def test_the_queue_is_bounded(limits: QueueLimits, sizes: list[int], refusals: list[Refusal | None]) -> None:
+def test_the_queue_is_bounded(limits: PolicyLimits, sizes: list[int], refusals: list[Refusal | None]) -> None:
     hall = Hall(endpoint("a"), limits=limits)
     assert hall.enter().at == "a"
     assert [hall.enter(size).refusal for size in sizes] == refusals
 
 
 def test_what_has_waited_too_long_is_refused_and_the_next_moment_is_known() -> None:
-    hall = Hall(endpoint("a"), limits=QueueLimits(max_age_seconds=10))
+    hall = Hall(endpoint("a"), limits=PolicyLimits(max_age_seconds=10))
     hall.enter()
     old = hall.enter()
     hall.now = 4.0
@@ -207,7 +219,7 @@ def test_what_has_waited_too_long_is_refused_and_the_next_moment_is_known() -> N
 
 
 def test_a_failed_request_goes_before_all_that_wait_and_past_the_bounds() -> None:
-    hall = Hall(endpoint("a"), endpoint("b"), limits=QueueLimits(max_requests=1))
+    hall = Hall(endpoint("a"), endpoint("b"), limits=PolicyLimits(max_requests=1))
     first, second = hall.enter(), hall.enter()
     waiting = hall.enter()
     hall.fail(first, Failure.NOT_CONNECTED)
@@ -334,6 +346,181 @@ def test_a_request_may_leave_the_queue() -> None:
     assert (first.at, second.at) == (None, "a")
 
 
+def served(hall: Hall, running: Client, waiting: list[Client]) -> list[int]:
+    """Let one slot go round, and return the places of those that wait in the order in which they got it."""
+    order = []
+    while True:
+        hall.leave(running)
+        got = [place for place, client in enumerate(waiting) if client.leases and place not in order]
+        if not got:
+            return order
+        assert len(got) == 1
+        order += got
+        running = waiting[got[0]]
+
+
+@pytest.mark.parametrize(
+    ("priorities", "order"),
+    [
+        pytest.param([0, 0, 0], [0, 1, 2], id="equals in order of arrival"),
+        pytest.param([0, 5, -1, 5, 0], [1, 3, 0, 4, 2], id="higher first"),
+    ],
+)
+def test_priority_goes_before_arrival(priorities: list[int], order: list[int]) -> None:
+    hall = Hall(endpoint("a"))
+    running = hall.enter()
+    assert served(hall, running, [hall.enter(priority=priority) for priority in priorities]) == order
+
+
+@pytest.mark.parametrize(
+    ("tenants", "order"),
+    [
+        pytest.param("aaaabc", [0, 4, 5, 1, 2, 3], id="in turn"),
+        pytest.param("abab", [0, 1, 2, 3], id="each in order of arrival"),
+        pytest.param(["", "", "b", ""], [0, 2, 1, 3], id="those who say nothing are one"),
+    ],
+)
+def test_tenants_take_turns(tenants: list[str], order: list[int]) -> None:
+    hall = Hall(endpoint("a"))
+    running = hall.enter()
+    assert served(hall, running, [hall.enter(tenant=tenant) for tenant in tenants]) == order
+
+
+def test_who_had_a_turn_goes_behind_whoever_comes_next() -> None:
+    hall = Hall(endpoint("a"))
+    running = hall.enter()
+    a = [hall.enter(tenant="a") for _ in range(3)]
+    hall.leave(running)
+    assert a[0].at == "a"
+    b = hall.enter(tenant="b")
+    hall.leave(a[0])
+    assert (a[1].at, b.at) == ("a", None), "its line had the turn before anyone else came"
+    hall.leave(a[1])
+    assert (a[2].at, b.at) == (None, "a")
+
+
+def test_priority_goes_before_turns() -> None:
+    hall = Hall(endpoint("a"))
+    running = hall.enter()
+    clients = [hall.enter(tenant="a", priority=1), hall.enter(tenant="a", priority=1), hall.enter(tenant="b")]
+    assert served(hall, running, clients) == [0, 1, 2]
+
+
+def test_one_tenant_leaves_room_for_others() -> None:
+    hall = Hall(endpoint("a"), limits=PolicyLimits(max_requests=8))
+    hall.enter()
+    mine = [hall.enter(tenant="a") for _ in range(8)]
+    assert sum(client.refusal is None for client in mine) == 4
+    assert {client.refusal for client in mine[4:]} == {Refusal.TENANT_TOO_MANY}
+    assert hall.enter(tenant="b").refusal is None
+
+
+def test_who_says_no_tenant_may_fill_the_queue() -> None:
+    hall = Hall(endpoint("a"), limits=PolicyLimits(max_requests=8))
+    hall.enter()
+    assert [hall.enter().refusal for _ in range(9)] == [None] * 8 + [Refusal.TOO_MANY]
+
+
+def test_an_old_request_of_low_priority_is_the_oldest_and_ends_first() -> None:
+    hall = Hall(endpoint("a"), limits=PolicyLimits(max_age_seconds=10))
+    hall.enter()
+    low = hall.enter(priority=-1)
+    hall.now = 4.0
+    high = hall.enter(priority=1)
+    assert hall.dispatcher.stats(CHAT, hall.now).oldest_wait_seconds == 4.0
+    hall.now = 10.0
+    hall.dispatcher.advance(hall.now)
+    assert (low.refusal, high.refusal) == (Refusal.TOO_OLD, None)
+
+
+def test_a_failed_request_goes_before_a_higher_priority() -> None:
+    hall = Hall(endpoint("a"), endpoint("b"))
+    failed, other = hall.enter(), hall.enter()
+    high = hall.enter(priority=9)
+    hall.fail(failed, Failure.CUT)
+    hall.leave(other)
+    assert (failed.at, high.at) == ("b", None)
+
+
+def test_while_nobody_serves_requests_may_wait_longer() -> None:
+    limits = PolicyLimits(max_age_seconds=10, max_cold_seconds=100)
+    hall = Hall(limits=limits)
+    waiting = hall.enter()
+    assert hall.dispatcher.next_event(hall.now) == 100.0
+    hall.now = 50.0
+    hall.dispatcher.advance(hall.now)
+    assert waiting.refusal is None
+    hall.now = 100.0
+    hall.dispatcher.advance(hall.now)
+    assert waiting.refusal is Refusal.TOO_OLD
+
+
+def test_what_came_while_nobody_served_keeps_its_time_once_somebody_does() -> None:
+    limits = PolicyLimits(max_age_seconds=10, max_cold_seconds=100)
+    hall = Hall(limits=limits)
+    first, second = hall.enter(), hall.enter()
+    hall.now = 50.0
+    hall.table.replace(routes(endpoint("a"), limits=limits))
+    later = hall.enter()
+    assert (first.at, second.refusal) == ("a", None)
+    assert hall.dispatcher.next_event(hall.now) == 60.0
+    hall.now = 60.0
+    hall.dispatcher.advance(hall.now)
+    assert (second.refusal, later.refusal) == (None, Refusal.TOO_OLD)
+    assert hall.dispatcher.next_event(hall.now) == 100.0
+
+
+def test_a_policy_that_says_nothing_of_its_queue_gets_the_gateway_s() -> None:
+    table = RouteTable(QueueLimits(max_requests=3))
+    table.replace({CHAT: PolicyRoutes(models=("m",))})
+    limits = table.limits(CHAT)
+    assert limits is not None
+    assert limits.max_requests == 3
+    assert table.limits(PolicyName("other")) is None
+
+
+def test_what_a_policy_says_of_its_queue_goes_before_the_gateway_s_and_the_rest_holds() -> None:
+    table = RouteTable(QueueLimits(max_requests=3, max_age_seconds=7.0))
+    table.replace(
+        {CHAT: PolicyRoutes(models=("m",), limits=PolicyLimits(max_requests=0, max_cold_seconds=9.0))}
+    )
+    assert table.limits(CHAT) == QueueLimits(max_requests=0, max_age_seconds=7.0, max_cold_seconds=9.0)
+
+
+def test_a_change_of_one_policy_leaves_the_others() -> None:
+    hall = Hall(endpoint("a"))
+    running, waiting = hall.enter(), hall.enter()
+    code = PolicyName("code")
+    hall.table.update({code: PolicyRoutes(models=("c",), endpoints=(endpoint("z", policy=code),))})
+    assert (running.at, waiting.at) == ("a", None)
+    assert (hall.table.policy_of("m"), hall.table.policy_of("c")) == (CHAT, code)
+    hall.table.update({CHAT: None})
+    assert waiting.refusal is Refusal.GONE
+    assert (hall.table.policy_of("m"), hall.table.policy_of("c")) == (None, code)
+
+
+def test_a_change_that_claims_another_policy_s_model_is_refused_and_nothing_changes() -> None:
+    hall = Hall(endpoint("a"))
+    with pytest.raises(ValueError, match="claimed by policies"):
+        hall.table.update({PolicyName("x"): PolicyRoutes(models=("m",))})
+    assert hall.table.policies.keys() == {CHAT}
+
+
+def test_a_wait_is_foretold_from_the_pace_and_the_place() -> None:
+    hall = Hall(endpoint("a"))
+    client = hall.enter()
+    for second in range(1, 11):
+        hall.now = float(second)
+        hall.leave(client)
+        client = hall.enter()
+    waiting = [hall.enter() for _ in range(3)]
+    hall.now = 10.5
+    waits = [hall.dispatcher.wait_of(each.ticket, hall.now) for each in waiting]
+    assert waits == pytest.approx([0.95, 1.9, 2.85])
+    assert hall.dispatcher.expected_wait(CHAT, hall.now) == pytest.approx(3.8)
+    assert hall.dispatcher.wait_of(client.ticket, hall.now) is None, "it doesn't wait"
+
+
 def test_closing_refuses_what_waits() -> None:
     hall = Hall(endpoint("a"))
     hall.enter()
@@ -389,7 +576,7 @@ def test_an_endpoint_without_slots_is_refused() -> None:
         endpoint("a", 0)
 
 
-LIMITS = QueueLimits(max_requests=4, max_bytes=12, max_age_seconds=6.0)
+LIMITS = PolicyLimits(max_requests=4, max_bytes=12, max_age_seconds=6.0)
 
 
 class Law(RuleBasedStateMachine):
@@ -416,7 +603,12 @@ class Law(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 6))
     def enter(self, size: int) -> None:
-        self.clients.append(self.hall.enter(size))
+        self.clients.append(self.hall.enter(size, **self.standing(size)))
+
+    def standing(self, size: int) -> Standing:
+        """What a request says of itself, made of its size: here nothing."""
+        assert size
+        return {}
 
     @precondition(lambda self: self.serving())
     @rule(data=st.data())
@@ -490,5 +682,37 @@ class Law(RuleBasedStateMachine):
         assert self.hall.table.in_flight(CHAT) == 0
 
 
+class LawOfTenants(Law):
+    """The same with priorities and tenants; only the order within one tenant's priority is that of arrival."""
+
+    def standing(self, size: int) -> Standing:
+        return {"priority": size % 2, "tenant": "ab"[size // 2 % 2]}
+
+    @invariant()
+    def nobody_is_overtaken(self) -> None:
+        for priority in (0, 1):
+            for tenant in "ab":
+                plain = [
+                    client
+                    for client in self.clients
+                    if (client.priority, client.tenant) == (priority, tenant)
+                    and not client.ticket.avoid
+                    and not client.gone
+                ]
+                tried = [bool(client.leases) for client in plain if client.refusal is None]
+                assert tried == sorted(tried, reverse=True)
+
+    @invariant()
+    def no_lower_priority_waits_less(self) -> None:
+        """While somebody waits nobody of a lower priority that arrived later has got a first slot since."""
+        for waiting in self.waiting():
+            if waiting.leases or waiting.ticket.avoid:
+                continue
+            later = [c for c in self.clients if c.ticket.order > waiting.ticket.order and c.leases]
+            assert all(c.priority >= waiting.priority for c in later)
+
+
 TestLaw = Law.TestCase
+TestLawOfTenants = LawOfTenants.TestCase
+TestLawOfTenants.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestLaw.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -1,0 +1,180 @@
+"""A request on its way to its first content: through the queue to an endpoint, and to another one when that fails."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import aiohttp
+
+from scaler.gateway.messages import RequestRefused
+from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome
+from scaler.gateway.queue import Lease, Refusal
+from scaler.gateway.routes import RouteTable
+from scaler.gateway.settings import GatewaySettings
+from scaler.gateway.slots import Place, Slots
+from scaler.gateway.upstream import Answer, AttemptFailed, Held, Outgoing, attempt
+from warmpool.seats import PolicyName
+
+ENGINE_FAILED: Final = "EngineFailed"
+"""Code of the error when engines failed a request as often as may be, and none gave an answer."""
+
+
+class Call:
+    """One request on its way: its place, its slot, and what it holds.
+
+    Attributes:
+        policy: whose endpoints it wants.
+        request: what goes to the engine; None once nobody will send it again.
+        place: its place in the queue.
+        received_at: monotonic seconds at which it had been received whole.
+        once: it is not repeated once an engine may have worked on it.
+        lease: its slot; None before the first.
+        held: the answer that brought its first content.
+        failed_attempts: how often engines may have worked on it and failed it.
+    """
+
+    def __init__(self, policy: PolicyName, request: Outgoing, place: Place, *, once: bool) -> None:
+        self.policy = policy
+        self.request: Outgoing | None = request
+        self.place = place
+        self.received_at = place.ticket.arrived_at
+        self.once = once
+        self.lease: Lease | None = None
+        self.held: Held | None = None
+        self.failed_attempts = 0
+
+
+class Attempts:
+    """Tries endpoints until one brings content.
+
+    Args:
+        settings: deadlines, and how often.
+        routes: the table, which learns how endpoints do.
+        slots: where slots come from.
+        metrics: counts retries and first content.
+        observer: is told of first content.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        routes: RouteTable,
+        slots: Slots,
+        metrics: GatewayMetrics,
+        observer: GatewayObserver,
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._slots = slots
+        self._metrics = metrics
+        self._observer = observer
+
+    async def first_content(self, session: aiohttp.ClientSession, call: Call) -> Held | Answer:
+        """Try endpoints until one brings content; an `Answer` is the engines' last error.
+
+        Raises:
+            RequestRefused: the queue is full, the wait was too long, the deadline has passed, or engines broke off.
+        """
+        seconds = self._settings.deadline_seconds
+        if self._routes.cold(call.policy):
+            limits = self._routes.limits(call.policy)
+            seconds += limits.max_cold_seconds if limits is not None else 0.0
+        try:
+            async with asyncio.timeout(call.received_at + seconds - time.monotonic()):
+                while (held := await self._attempt(session, call)) is None:
+                    pass
+        except TimeoutError:
+            message = f"No engine answered within {seconds:g} s; try again."
+            late = RequestRefused(503, message, code="DeadlineExceeded", outcome=Outcome.DEADLINE_EXCEEDED)
+            late.wait_seconds = self._slots.expected_wait(call.policy)
+            raise late from None
+        if isinstance(held, Held) and held.response.status < 400:  # noqa: PLR2004 - HTTP
+            self._observe_first(call)
+        return held
+
+    async def _attempt(self, session: aiohttp.ClientSession, call: Call) -> Held | Answer | None:
+        """Wait for a slot and try it; None when the request goes once more."""
+        assert call.request is not None
+        given = await self._slots.lease(call.place)
+        if isinstance(given, Refusal):
+            raise self._refused(call, given)
+        call.lease = given
+        try:
+            call.held = await attempt(session, call.request, given.endpoint)
+        except AttemptFailed as failed:
+            return self._failed(call, given, failed)
+        self._routes.succeeded(given.endpoint, dispatched_at=given.granted_at)
+        return call.held
+
+    def _refused(self, call: Call, refusal: Refusal) -> RequestRefused:
+        message, outcome = _REFUSALS[refusal]
+        code, closing = f"Queue{refusal.value}", refusal is Refusal.CLOSING
+        refused = RequestRefused(503, message, code=code, outcome=outcome, close=closing)
+        refused.wait_seconds = self._slots.expected_wait(call.policy)
+        return refused
+
+    def _failed(self, call: Call, lease: Lease, failed: AttemptFailed) -> Answer | None:
+        """Note a failed attempt; return what the client gets when there is none left.
+
+        Raises:
+            RequestRefused: there is none left, and no engine gave an answer.
+        """
+        if failed.failure.reached_engine:
+            call.failed_attempts += 1
+            call.place.ticket.avoid.add(lease.endpoint.key)
+        self._slots.fail(
+            lease,
+            lambda now: self._routes.failed(
+                lease.endpoint, failed.failure, dispatched_at=lease.granted_at, now=now
+            ),
+        )
+        most = 1 if call.once else self._settings.max_failed_attempts
+        if call.failed_attempts < most:
+            self._metrics.retried(call.policy, failed.failure)
+            return None
+        if failed.answer is not None:
+            return failed.answer
+        raise _EngineFailed(call.failed_attempts, failed) from failed
+
+    def _observe_first(self, call: Call) -> None:
+        lease = call.lease
+        assert lease is not None
+        now, unix = time.monotonic(), time.time()
+        seconds, waited = now - call.received_at, lease.waited_seconds
+        counts, promise = (
+            self._slots.dispatcher.counts(call.policy),
+            self._routes.ttft_seconds(call.policy),
+        )
+        counts.answered += 1
+        counts.late += 0.0 < promise < seconds
+        counts.first_seconds += seconds
+        self._metrics.first_content(call.policy, ttft=seconds, waited=waited)
+        dispatched_at = unix - (now - lease.granted_at)
+        self._observer.first_content(call.policy, lease.endpoint, dispatched_at, unix, waited)
+
+
+class _EngineFailed(RequestRefused):
+    """Engines failed a request as often as may be. Nothing was sent, so the client gets a status and the engine's own words."""
+
+    def __init__(self, count: int, failed: AttemptFailed) -> None:
+        told = failed.error or {}
+        code = told.get("code")
+        status = code if isinstance(code, int) and 500 <= code < 600 else 502  # noqa: PLR2004 - HTTP
+        engines = "1 engine" if count == 1 else f"{count} engines"
+        message = str(told.get("message") or f"{engines} broke off before they answered; last: {failed}.")
+        super().__init__(status, message, code=ENGINE_FAILED, outcome=Outcome.ENGINE_ERROR)
+        self.retry = False
+
+
+_REFUSALS: Mapping[Refusal, tuple[str, Outcome]] = {
+    Refusal.TOO_MANY: ("The queue for this model is full; try again.", Outcome.REFUSED),
+    Refusal.TOO_LARGE: ("The queue for this model is full; try again.", Outcome.REFUSED),
+    Refusal.TENANT_TOO_MANY: (
+        "Too many of your requests wait for this model already; try again.",
+        Outcome.REFUSED,
+    ),
+    Refusal.TOO_OLD: ("No capacity became free in time; try again.", Outcome.EXPIRED),
+    Refusal.GONE: ("This model is no longer served here.", Outcome.GONE),
+    Refusal.CLOSING: ("This gateway is shutting down; try again.", Outcome.CLOSED),
+}

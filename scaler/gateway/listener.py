@@ -1,0 +1,208 @@
+"""The gateway's listening socket: how many connections there may be, and how long one may take to say what it wants."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+import structlog
+from aiohttp import web
+
+from scaler.gateway.messages import RequestRefused
+from scaler.gateway.settings import GatewaySettings
+from warmpool.listening import ACCEPTED_AT_ONCE, BACKLOG
+
+log = structlog.get_logger(__name__)
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def _refusal(status: str, code: str, message: str) -> bytes:
+    body = f'{{"error":{{"message":"{message}","type":"server_error","param":null,"code":"{code}"}}}}'
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        f"Retry-After: 1\r\nConnection: close\r\n\r\n{body}"
+    ).encode()
+
+
+_TOO_MANY: Final = _refusal(
+    "503 Service Unavailable", "TooManyConnections", "This gateway has as many connections as it may."
+)
+_TOO_SLOW: Final = _refusal(
+    "408 Request Timeout", "request_timeout", "The request's head didn't come in time."
+)
+
+
+class _Connection(web.RequestHandler):
+    """One client's connection, which must send a whole head in time once it has begun one, and a first one in any case."""
+
+    __slots__ = ("_head_by", "_heads", "_listener", "_refused")
+
+    def __init__(self, listener: "Listener", **given: Any) -> None:  # noqa: ANN401 - aiohttp's own
+        super().__init__(listener.server, loop=asyncio.get_running_loop(), **given)
+        self._listener = listener
+        self._head_by: asyncio.TimerHandle | None = None
+        self._heads = -1
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not self._listener.enter():
+            self._refused = True
+            cast("asyncio.Transport", transport).write(_TOO_MANY)
+            transport.close()
+            return
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        if self._refused:
+            return
+        self._listener.leave()
+        if self._head_by is not None:
+            self._head_by.cancel()
+        super().connection_lost(error)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        super().data_received(data)
+        if self._head_by is None and self._heads != self._request_count and self._waits():
+            self._expect_head()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no request, or what we failed, as everything else is answered."""
+        if status >= 500:  # noqa: PLR2004 - HTTP
+            log.error("a request failed in the gateway", error=repr(exc), exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun")
+        self._listener.unsound()
+        text = message if message and status < 500 else "The gateway failed."  # noqa: PLR2004 - HTTP
+        refused = RequestRefused(status, text, code="bad_request" if status < 500 else "internal_error")  # noqa: PLR2004 - HTTP
+        response = web.Response(status=status, body=refused.body(), content_type="application/json")
+        response.force_close()
+        return response
+
+    def retire(self) -> None:
+        """Close it if there is nothing to answer."""
+        if self._waits():
+            self.force_close()
+
+    def _waits(self) -> bool:
+        """Whether nothing is being answered: what has come is a part of a head at most."""
+        return self._waiter is not None and not self._waiter.done()
+
+    def _expect_head(self) -> None:
+        self._heads = self._request_count
+        loop = asyncio.get_running_loop()
+        self._head_by = loop.call_later(self._listener.header_seconds, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_by = None
+        late, self._heads = self._heads == self._request_count, -1
+        if late and self.transport is not None:
+            self.transport.write(_TOO_SLOW)
+            self.force_close()
+
+
+class Listener:
+    """Accepts connections and hands their requests to a handler.
+
+    Args:
+        handle: answers one request; it is cancelled when its client goes away.
+        settings: the limits.
+        unsound: told of each request that is none.
+
+    Attributes:
+        server: aiohttp's part of it.
+        connections: how many there are.
+    """
+
+    def __init__(self, handle: Handler, settings: GatewaySettings, unsound: Callable[[], None]) -> None:
+        self.server = web.Server(handle, handler_cancellation=True)
+        self.connections = 0
+        self.unsound = unsound
+        self._settings = settings
+        self._accepting: asyncio.Server | None = None
+
+    @property
+    def header_seconds(self) -> float:
+        """Time for a head."""
+        return self._settings.header_seconds
+
+    def enter(self) -> bool:
+        """Count one more connection, if there may be one."""
+        if self.connections >= self._settings.max_connections:
+            return False
+        self.connections += 1
+        return True
+
+    def leave(self) -> None:
+        """Count one connection less."""
+        self.connections -= 1
+
+    @asynccontextmanager
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None, closing_seconds: float
+    ) -> AsyncIterator[tuple[str, int]]:
+        """Listen, and yield address and port; on leaving end all connections, whose handlers get a moment for their last words.
+
+        Raises:
+            OSError: the address can't be had.
+        """
+        loop = asyncio.get_running_loop()
+        handshake = self._settings.header_seconds if tls is not None else None
+        bound = _bound(host, port)
+        self._accepting = await loop.create_server(
+            self._connection,
+            sock=bound,
+            ssl=tls,
+            ssl_handshake_timeout=handshake,
+            backlog=ACCEPTED_AT_ONCE,
+        )
+        bound.listen(
+            BACKLOG
+        )  # asyncio takes one number for what the system holds and for what it takes at once
+        try:
+            address = self._accepting.sockets[0].getsockname()
+            yield address[0], address[1]
+        finally:
+            self.stop_accepting()
+            self.server.pre_shutdown()
+            await self.server.shutdown(closing_seconds)
+
+    def stop_accepting(self) -> None:
+        """Take no new connection."""
+        if self._accepting is not None:
+            self._accepting.close()
+
+    def close_idle(self) -> None:
+        """Close each connection that has nothing to answer."""
+        for connection in self.server.connections:
+            if isinstance(connection, _Connection):
+                connection.retire()
+
+    def _connection(self) -> _Connection:
+        settings = self._settings
+        return _Connection(
+            self,
+            keepalive_timeout=settings.idle_seconds,
+            access_log=None,
+            auto_decompress=False,
+            max_line_size=settings.max_header_bytes,
+            max_field_size=settings.max_header_bytes,
+            max_headers=settings.max_headers,
+            lingering_time=0.0,
+        )
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
