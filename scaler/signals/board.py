@@ -233,7 +233,11 @@ class Board:
         found = _said(read, now)
         for part, name in _FIELDS.items():
             reading = getattr(pushed, name)
-            if reading.known:
+            if not reading.known:
+                continue
+            if part is Part.LATE_SHARE:
+                found[part] = [reading]  # it has the waiting in it, which engines don't see
+            else:
                 found.setdefault(part, []).append(reading)
         if len(read) < len(records) and Part.QUEUED in found and not _knows_anything(pushed):
             found[Part.QUEUED].append(MISSING)

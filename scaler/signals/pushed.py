@@ -11,11 +11,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaler.core.model import MISSING, Load, Quality, Reading
 from scaler.errors import SampleRejected
+from scaler.signals import pushers
+from scaler.signals.lateness import Lateness, late_share
 from scaler.signals.port import rises
+from scaler.signals.pushers import Pusher
 from scaler.signals.refusals import Refusals
 from scaler.signals.sample import Kind, Numbers, Sample, parse
 from warmpool.seats import PolicyName
@@ -30,6 +33,10 @@ class TooOften(SampleRejected):
     """An instance pushes more often than anyone needs; the sample changed nothing."""
 
 
+class NameTaken(SampleRejected):
+    """Another pusher pushes as this instance; the sample changed nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedLimits:
     """What is believed of pushed samples, and for how long.
@@ -37,6 +44,7 @@ class PushedLimits:
     Attributes:
         fresh_intervals: intervals up to which a share is Fresh.
         expiry_intervals: intervals above which it is gone.
+        gateway_expiry_intervals: the same of a gateway, which pushes more often than it must while it has anything to say.
         future_seconds: how far a sample's time may lie ahead (clocks differ).
         rate_seconds: span over which rates are taken; a shorter one serves until it is there.
         shortest_rate_seconds: span below which no rate is given.
@@ -50,6 +58,7 @@ class PushedLimits:
 
     fresh_intervals: float = 1.5
     expiry_intervals: float = 2.5
+    gateway_expiry_intervals: float = 2.0
     future_seconds: float = 1.0
     rate_seconds: float = 3.0
     shortest_rate_seconds: float = 0.2
@@ -58,6 +67,11 @@ class PushedLimits:
     max_queues_of_policy: int = 64
     samples_per_second: float = 200.0
     samples_at_once: float = 200.0
+
+    def expiry_seconds(self, sample: Sample) -> float:
+        """Return for how long what a sample says holds."""
+        gateway = sample.kind is Kind.GATEWAY
+        return (self.gateway_expiry_intervals if gateway else self.expiry_intervals) * sample.interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +89,22 @@ class Taken:
     ignored: tuple[PolicyName, ...] = ()
     changed: tuple[PolicyName, ...] = ()
     risen: bool = False
+
+
+class Speaker(NamedTuple):
+    """An instance that speaks of a policy.
+
+    Attributes:
+        name: its name.
+        kind: what it is.
+        pusher: who pushes as it.
+        age: seconds since it spoke.
+    """
+
+    name: str
+    kind: Kind
+    pusher: str
+    age: float
 
 
 class _Totals:
@@ -117,6 +147,7 @@ class _Share:
     numbers: Numbers
     totals: _Totals | None = None
     refusals: Refusals | None = None
+    lateness: Lateness | None = None
 
     @property
     def refused(self) -> float | None:
@@ -134,14 +165,16 @@ class _Share:
 
 @dataclass(slots=True)
 class _Instance:
-    """One pusher.
+    """One that pushes.
 
     Attributes:
+        pusher: whose it is for as long as it lives.
         allowance: samples that it may push now; it grows with time.
     """
 
     name: str
     kind: Kind
+    pusher: str
     allowance: float
     sequence: int = -1
     at: float = -math.inf
@@ -171,7 +204,7 @@ class PushedSamples:
         self._shares: dict[PolicyName, dict[str, _Share]] = {}
         self._peaks: dict[PolicyName, float] = {}
         self._known: Collection[PolicyName] | None = None
-        self._strangers = _Instance("of unknown policies", Kind.QUEUE, self._limits.samples_at_once)
+        self._strangers = _Instance("of unknown policies", Kind.QUEUE, "", self._limits.samples_at_once)
         self._swept_at = -math.inf
         self.accepted = 0
         self.rejected = 0
@@ -183,22 +216,30 @@ class PushedSamples:
             del self._shares[policy]
         self._peaks = {policy: peak for policy, peak in self._peaks.items() if policy in self._known}
 
-    def ingest(self, body: bytes | Mapping[str, object], now: float) -> Taken:
+    def ingest(
+        self, body: bytes | Mapping[str, object], now: float, pusher: Pusher = pushers.ANYONE
+    ) -> Taken:
         """Take one sample.
 
         Args:
             body: a push's body, or the JSON object that it held.
             now: Unix time.
+            pusher: who pushes it.
 
         Raises:
-            SampleRejected: it is malformed, of the future, too old to count, not newer than the last one of its instance,
-                or one too many. It was counted and changed nothing.
+            TooLarge: it is larger than one of its kind may be.
+            NotAllowed: it says what its pusher may not say.
+            NameTaken: another pusher pushes as its instance.
+            TooOften: it is one too many.
+            SampleRejected: it is malformed, of the future, too old to count, or not newer than the last one of its instance.
+                Like all of these it was counted and changed nothing.
         """
         try:
-            sample = parse(body)
+            sample = parse(body, self._known)
+            pusher.check(sample.kind, sample.instance)
             self._check_time(sample, now)
             self._sweep(now)
-            instance = self._admit(sample, now)
+            instance = self._admit(sample, pusher.name, now)
             if not self._concerns_us(sample):
                 self._charge(self._strangers, now)
         except SampleRejected:
@@ -232,6 +273,7 @@ class PushedSamples:
             arrivals=arrivals,
             completions=completions,
             refused=ages.reading([share.refused for share in shares], sum),
+            late_share=_late(shares, now),
             backlog=ages.reading([numbers.backlog for numbers in said], sum),
             backlog_age=ages.reading([numbers.backlog_age for numbers in said], max),
         )
@@ -242,10 +284,10 @@ class PushedSamples:
             name for name, shares in self._shares.items() if any(each.live(now) for each in shares.values())
         }
 
-    def shares(self, policy: PolicyName, now: float) -> list[tuple[str, Kind, float]]:
-        """Return who speaks of `policy`: instance, kind, and age of what it said in seconds."""
+    def shares(self, policy: PolicyName, now: float) -> list[Speaker]:
+        """Return who speaks of `policy`."""
         return [
-            (name, share.instance.kind, share.age(now))
+            Speaker(name, share.instance.kind, share.instance.pusher, share.age(now))
             for name, share in self._shares.get(policy, {}).items()
             if share.live(now)
         ]
@@ -275,24 +317,23 @@ class PushedSamples:
         if ahead > self._limits.future_seconds:
             message = f"sample of {sample.instance}: its time lies {ahead:.1f} s ahead; check both clocks"
             raise SampleRejected(message)
-        if -ahead > self._limits.expiry_intervals * sample.interval:
+        if -ahead > self._limits.expiry_seconds(sample):
             message = (
                 f"sample of {sample.instance}: it is {-ahead:.1f} s old; check the network and both clocks"
             )
             raise SampleRejected(message)
 
-    def _admit(self, sample: Sample, now: float) -> _Instance:
+    def _admit(self, sample: Sample, pusher: str, now: float) -> _Instance:
         """Return the instance that may push this sample; a new one isn't known yet.
 
         Raises:
             SampleRejected: it may not.
         """
-        instance = self._instances.get(sample.instance)
-        if instance is not None and not instance.live(now) and sample.kind is not instance.kind:
-            instance = None
+        instance = self._of(sample, pusher, now)
         if instance is None:
             self._check_room(sample, now)
-            return _Instance(sample.instance, sample.kind, self._limits.samples_at_once - 1.0, seen_at=now)
+            allowance = self._limits.samples_at_once - 1.0
+            return _Instance(sample.instance, sample.kind, pusher, allowance, seen_at=now)
         if sample.kind is not instance.kind:
             message = f"sample of {sample.instance}: it is a {sample.kind} now and was a {instance.kind}; is the name unique?"
             raise SampleRejected(message)
@@ -307,10 +348,31 @@ class PushedSamples:
             self._check_crowd(sample, now)
         return instance
 
-    def _concerns_us(self, sample: Sample) -> bool:
+    def _of(self, sample: Sample, pusher: str, now: float) -> _Instance | None:
+        """Return the instance as it is known; None if it isn't, or begins anew under another pusher or as another kind.
+
+        Raises:
+            NameTaken: it lives, and is another pusher's.
+        """
+        instance = self._instances.get(sample.instance)
+        if instance is None or (instance.kind is sample.kind and instance.pusher == pusher):
+            return instance
+        if not instance.live(now):
+            return None
+        if instance.pusher == pusher:
+            return instance
+        if sample.kind is Kind.GATEWAY and instance.kind is not Kind.GATEWAY:
+            return None  # who may speak as a gateway isn't kept out by those who may not
+        message = (
+            f"sample of {sample.instance}: {instance.pusher} pushes as this instance, and its numbers still count; "
+            "take another name, or wait until they have expired"
+        )
+        raise NameTaken(message)
+
+    @staticmethod
+    def _concerns_us(sample: Sample) -> bool:
         """Whether it names a policy that there is, or none at all: nobody keeps a tally of the senders of others."""
-        known = self._known
-        return known is None or not sample.policies or any(name in known for name in sample.policies)
+        return bool(sample.policies) or not sample.strangers
 
     def _charge(self, instance: _Instance, now: float) -> None:
         earned = max(0.0, now - instance.seen_at) * self._limits.samples_per_second
@@ -362,13 +424,12 @@ class PushedSamples:
     # -------------------------------------------------------------- taking it
 
     def _store(self, sample: Sample, instance: _Instance, now: float) -> Taken:
-        known = self._known
-        named = tuple(name for name in sample.policies if known is None or name in known)
-        if named or (sample.kind is Kind.GATEWAY and not sample.policies):
+        named = tuple(sample.policies)
+        if named or (sample.kind is Kind.GATEWAY and not sample.strangers):
             self._instances[instance.name] = instance
             instance.sequence, instance.at = sample.sequence, sample.at
             instance.fresh = self._limits.fresh_intervals * sample.interval
-            instance.expiry = self._limits.expiry_intervals * sample.interval
+            instance.expiry = self._limits.expiry_seconds(sample)
         risen, changed = False, []
         for name in named:
             share = self._share(name, instance, sample)
@@ -379,8 +440,7 @@ class PushedSamples:
             share.at, share.numbers = sample.at, numbers
             self._count(share)
             self._raise_peak(name, sample, now)
-        ignored = tuple(name for name in sample.policies if name not in named) if known is not None else ()
-        return Taken(policies=named, ignored=ignored, changed=tuple(changed), risen=risen)
+        return Taken(policies=named, ignored=sample.strangers, changed=tuple(changed), risen=risen)
 
     def _share(self, policy: PolicyName, instance: _Instance, sample: Sample) -> _Share:
         """Return what an instance last said of a policy; nothing if it is new."""
@@ -395,9 +455,14 @@ class PushedSamples:
         if numbers.refused is None:
             share.refusals = None
         elif share.refusals is None:
-            share.refusals = Refusals(share.at, numbers.refused)
+            share.refusals = Refusals(share.at, numbers.refused, numbers.refused_seconds)
         else:
-            share.refusals.add(share.at, numbers.refused)
+            share.refusals.add(share.at, numbers.refused, numbers.refused_seconds)
+        if numbers.answered is None or numbers.late is None:
+            share.lateness = None
+        else:
+            share.lateness = share.lateness or Lateness()
+            share.lateness.add(share.at, numbers.late, numbers.answered)
         if numbers.arrived is None or numbers.completed is None:
             share.totals = None
             return
@@ -440,6 +505,17 @@ def _risen(before: Numbers, after: Numbers) -> bool:
     return rises(before.demand or 0.0, max(after.peak or 0.0, after.demand or 0.0)) or rises(
         before.backlog or 0.0, after.backlog or 0.0
     )
+
+
+def _late(shares: Iterable[_Share], now: float) -> Reading:
+    """Return the share of late first tokens over those who tell of any."""
+    telling = [share for share in shares if share.lateness is not None]
+    value = late_share(share.lateness for share in telling if share.lateness is not None)
+    if value is None:
+        return MISSING
+    fresh = all(share.fresh(now) for share in telling)
+    age = max(share.age(now) for share in telling)
+    return Reading(value=value, age=age, quality=Quality.FRESH if fresh else Quality.STALE)
 
 
 class _Ages:

@@ -5,9 +5,10 @@ docs/pushing-signals.md describes the format to those who push. A sample is take
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeGuard
 
 from scaler.core.demand import PLAUSIBLE_MAX
@@ -17,11 +18,9 @@ from warmpool.seats import PolicyName
 _NAME_LENGTH = 253
 """Longest name of an instance or policy: that of a Kubernetes object."""
 _LARGEST = 2.0**53
-_TOTALS = frozenset({"arrived", "completed", "refused", "failed"})
-"""Numbers that count up for as long as an instance lives; all others say what there is at a moment."""
 """Numbers above this are no counts: JSON's numbers are exact to here."""
-MAX_BYTES: Final = 64 * 1024
-"""Size of a sample. 128 policies, as many as a gateway names at once, have some 30 KiB."""
+_TOTALS = frozenset({"arrived", "completed", "refused", "refusedSeconds", "answered", "late", "failed"})
+"""Numbers that count up for as long as an instance lives; all others say what there is at a moment."""
 INTERVAL_SECONDS: Final = 1.0
 """How often an instance pushes that doesn't say; gateways do so at least this often."""
 LONGEST_INTERVAL_SECONDS: Final = 60.0
@@ -37,6 +36,14 @@ class Kind(StrEnum):
     """Anyone else who knows what waits."""
 
 
+MOST_BYTES: Final[Mapping[Kind, int]] = MappingProxyType({Kind.GATEWAY: 64 * 1024, Kind.QUEUE: 16 * 1024})
+"""Size of a sample. A gateway names 128 policies at once, which have some 50 KiB."""
+MOST_POLICIES: Final[Mapping[Kind, int]] = MappingProxyType({Kind.GATEWAY: 256, Kind.QUEUE: 64})
+"""Policies that a sample names."""
+MAX_BYTES: Final = max(MOST_BYTES.values())
+"""No sample of any kind is larger."""
+
+
 class Numbers(NamedTuple):
     """What one sample says of one policy; None where it says nothing."""
 
@@ -49,6 +56,9 @@ class Numbers(NamedTuple):
     backlog: float | None
     backlog_age: float | None
     refused: float | None
+    refused_seconds: float | None
+    answered: float | None
+    late: float | None
 
     @property
     def demand(self) -> float | None:
@@ -69,6 +79,7 @@ class Sample:
         at: Unix time at which it was true.
         interval: seconds until the instance pushes again at the latest.
         policies: what it says, per policy.
+        strangers: policies that it names and that there aren't; what it says of them wasn't read.
     """
 
     instance: str
@@ -77,6 +88,7 @@ class Sample:
     at: float
     interval: float
     policies: Mapping[PolicyName, Numbers]
+    strangers: tuple[PolicyName, ...] = ()
 
 
 _PLACES: Final[Mapping[str, int]] = {
@@ -89,7 +101,10 @@ _PLACES: Final[Mapping[str, int]] = {
     "backlog": 6,
     "backlogAgeSeconds": 7,
     "refused": 8,
-    "failed": 9,
+    "refusedSeconds": 9,
+    "answered": 10,
+    "late": 11,
+    "failed": 12,
 }
 """Where each number stands among the numbers of a policy; the last one is checked and not used yet."""
 NUMBERS: Final = tuple(_PLACES)
@@ -97,39 +112,50 @@ NUMBERS: Final = tuple(_PLACES)
 _USED: Final = len(Numbers._fields)
 
 
-def parse(body: bytes | Mapping[str, object]) -> Sample:
+class TooLarge(SampleRejected):
+    """A sample is larger than one of its kind may be, or names more policies."""
+
+
+def parse(body: bytes | Mapping[str, object], known: Collection[PolicyName] | None = None) -> Sample:
     """Read a sample.
 
     Args:
         body: a push's body, or the JSON object that it held.
+        known: policies that there are; None: all that it names.
 
     Raises:
+        TooLarge: it is larger than one of its kind may be.
         SampleRejected: it is malformed; the message names the place.
     """
+    size = len(body) if isinstance(body, bytes) else 0
     if isinstance(body, bytes):
-        if len(body) > MAX_BYTES:
-            message = (
-                f"sample of {len(body)} bytes: at most {MAX_BYTES} are taken; name fewer policies in one"
-            )
-            raise SampleRejected(message)
+        _check_size(size, MAX_BYTES)
         body = _object(_decode(body), "sample")
-    instance = _name(body.get("instance"), "instance")
+    instance, kind = _name(body.get("instance"), "instance"), _kind(body)
+    _check_size(size, MOST_BYTES[kind])
     sequence = body.get("sequence")
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence <= _LARGEST:
         message = f"sample of {instance}: sequence must be a whole number ≥ 0, got {_shown(sequence)}"
         raise SampleRejected(message)
     policies = _object(body.get("policies"), "policies")
+    if len(policies) > MOST_POLICIES[kind]:
+        message = f"sample of {instance}: it names {len(policies)} policies, and one of a {kind} at most {MOST_POLICIES[kind]}"
+        raise TooLarge(message)
+    names = [PolicyName(_name(name, "a policy's name")) for name in policies]
     return Sample(
         instance=instance,
-        kind=_kind(body),
+        kind=kind,
         sequence=sequence,
         at=_number(body.get("at"), "sample.at"),
         interval=_interval(body),
-        policies={
-            PolicyName(_name(name, "a policy's name")): _numbers(numbers, name)
-            for name, numbers in policies.items()
-        },
+        policies={name: _numbers(policies[name], name) for name in names if known is None or name in known},
+        strangers=() if known is None else tuple(name for name in names if name not in known),
     )
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise TooLarge(f"sample of {size} bytes: at most {most} are taken; name fewer policies in one")
 
 
 def _decode(body: bytes) -> object:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from scaler.policy.document import parse_documents
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
+from scaler.runtime.push_tokens import PushTokens
 from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signals import PolicySignals
 from warmpool.seats import PolicyName
@@ -98,12 +100,15 @@ class Server:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[Server]:
+async def served(file: Path | None = None) -> AsyncIterator[Server]:
     mailbox, registry = Mailbox(), CollectorRegistry()
     policies = compile_set(parse_documents(POLICIES, "f.yaml"))
-    signals = PolicySignals(policies, mailbox, SystemClock(), ControllerMetrics(registry), {})
+    tokens = PushTokens({"agents": TOKEN, "pushers": SIGNAL_TOKEN}, file)
+    signals = PolicySignals(
+        policies, mailbox, SystemClock(), ControllerMetrics(registry), {}, lambda: tokens.names
+    )
     app = web.Application()
-    app.add_routes(SignalApi(signals, (TOKEN, SIGNAL_TOKEN)).routes())
+    app.add_routes(SignalApi(signals, tokens).routes())
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:

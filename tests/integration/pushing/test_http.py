@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,7 @@ import pytest
 
 from scaler.core.model import Load, Quality
 from scaler.gateway.settings import GatewaySettings
-from scaler.signals.sample import MAX_BYTES
+from scaler.signals.sample import MAX_BYTES, MOST_BYTES, Kind
 from tests.integration.gateway.rig import rig as gateway_rig
 from tests.integration.pushing.rig import CODE, SIGNAL_TOKEN, TOKEN, Server, sample, served
 
@@ -72,6 +73,70 @@ async def test_who_pushes_shows_a_token(token: str, status: int) -> None:
         assert (await on.post(sample("x", 1, {"backlog": 1}), token=token))[0] == status
         assert on.load().backlog.known == (status == 204)
         assert on.counted("Unauthorized") == (status == 401)
+
+
+ROLES = """\
+gateway:gw   one
+queue:jobs   two
+queue        three
+agent        four
+"""
+
+
+@pytest.mark.parametrize(
+    ("token", "fields", "status", "outcome"),
+    [
+        pytest.param("one", {"kind": "Gateway"}, 204, "Accepted", id="a gateway as one"),
+        pytest.param("one", {}, 403, "NotAllowed", id="a gateway as a queue"),
+        pytest.param("two", {"kind": "Gateway"}, 403, "NotAllowed", id="a queue as a gateway"),
+        pytest.param("two", {"instance": "jobs-7"}, 204, "Accepted", id="a queue by its name"),
+        pytest.param("two", {"instance": "other"}, 403, "NotAllowed", id="a queue by another name"),
+        pytest.param("three", {"instance": "jobs-7"}, 403, "NotAllowed", id="a queue by another's name"),
+        pytest.param("three", {"instance": "any"}, 204, "Accepted", id="a queue without a name"),
+        pytest.param("four", {}, 403, "NotAllowed", id="an agent"),
+        pytest.param(SIGNAL_TOKEN, {"kind": "Gateway", "instance": "any"}, 204, "Accepted", id="no role"),
+        pytest.param(
+            SIGNAL_TOKEN, {"kind": "Gateway"}, 403, "NotAllowed", id="no role, a gateway's own name"
+        ),
+        pytest.param("five", {}, 401, "Unauthorized", id="nobody"),
+    ],
+)
+async def test_a_token_says_what_may_be_pushed_with_it(
+    tmp_path: Path, token: str, fields: dict[str, Any], status: int, outcome: str
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(ROLES, "utf-8")
+    async with served(file) as on:
+        body = {**sample("gw-1", 1, {"queued": 1}), **fields}
+        assert (await on.post(body, token=token))[0] == status
+        assert on.counted(outcome) == 1
+        assert on.load().queued.known == (status == 204)
+
+
+async def test_another_token_cannot_take_an_instance_over(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("queue one\nqueue two\n", "utf-8")
+    async with served(file) as on:
+        assert (await on.post(sample("exporter", 1, {"backlog": 40}), token="one"))[0] == 204
+        status, text = await on.post(sample("exporter", 2**50, {"backlog": 0}), token="two")
+        assert (status, on.counted("NameTaken")) == (409, 1)
+        assert "queue pushes as this instance" in json.loads(text)["error"]["message"]
+        assert (await on.post(sample("exporter", 2, {"backlog": 41}), token="one"))[0] == 204
+        assert on.load().backlog.value == 41
+        chat, _ = await on.get()
+        assert [each["pusher"] for each in chat["instances"]] == ["queue"]
+
+
+async def test_a_queue_pushes_less_at_once_than_a_gateway_and_that_is_known_before_it_is_read(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("queue one\ngateway two\n", "utf-8")
+    async with served(file) as on:
+        for token, kind in (("one", Kind.QUEUE), ("two", Kind.GATEWAY)):
+            status, _ = await on.post(b" " * (MOST_BYTES[kind] + 1), token=token)
+            assert status == 413
+            assert (await on.post(b" " * MOST_BYTES[kind], token=token))[0] == 400
 
 
 async def test_without_a_token_nothing_is_taken() -> None:
@@ -244,7 +309,7 @@ async def pestered(on: Server, nuisance: Nuisance) -> AsyncIterator[None]:
     ("nuisance", "outcome"),
     [
         pytest.param(broken, "Rejected", id="broken samples"),
-        pytest.param(flooding, "TooOften", id="a flood"),
+        pytest.param(flooding, "Accepted", id="a flood"),
         pytest.param(huge, "TooLarge", id="megabytes"),
         pytest.param(renamed, "Rejected", id="a new name each time"),
         pytest.param(stranger, "Unauthorized", id="a stranger"),
@@ -252,7 +317,7 @@ async def pestered(on: Server, nuisance: Nuisance) -> AsyncIterator[None]:
 )
 async def test_whoever_pushes_nonsense_hurts_no_other_policy(nuisance: Nuisance, outcome: str) -> None:
     async with served() as on, pestered(on, nuisance):
-        await on.until(lambda: on.counted(outcome) >= 20, f"refusals as {outcome}")
+        await on.until(lambda: on.counted(outcome) >= 20, f"samples that end as {outcome}")
         answers = []
         for number in range(20):
             began = time.monotonic()

@@ -65,13 +65,22 @@ async def test_a_published_sample_is_load_for_every_controller_that_listens(tmp_
             assert one.counted("Accepted", "Http") == 0
 
 
-async def test_over_http_and_redis_an_instance_is_one(tmp_path: Path) -> None:
+async def test_an_instance_belongs_to_the_way_on_which_it_came_first(tmp_path: Path) -> None:
     with redis(tmp_path) as server:
         async with listening(server) as on:
-            publish(server, on, 40)
-            await backlog(on, 40)
             assert await on.push({"backlog": 5}, instance="worker-7") == 204
+            publish(server, on, 0)
+            await on.until(lambda: on.counted("NameTaken", "Redis") == 1, "the refusal")
             assert on.load().backlog.value == 5
+
+
+async def test_nobody_is_a_gateway_over_redis(tmp_path: Path) -> None:
+    with redis(tmp_path) as server:
+        async with listening(server) as on:
+            body = sample("gw-1", 1, {"queued": 5}, kind="Gateway")
+            server.call("PUBLISH", CHANNEL, json.dumps(body))
+            await on.until(lambda: on.counted("NotAllowed", "Redis") == 1, "the refusal")
+            assert on.signals.gateways() == []
 
 
 async def test_what_is_broken_is_counted_and_what_follows_is_heard(tmp_path: Path) -> None:
@@ -186,10 +195,12 @@ async def test_a_flood_leaves_room_for_others(tmp_path: Path) -> None:
                 answers += 1
                 await asyncio.sleep(0)
             await flood.wait()
+            outcomes = ("Accepted", "TooOften", "TooMuchOfPusher")
             await on.until(
-                lambda: on.counted("Accepted", "Redis") + on.counted("TooOften", "Redis") == 3000,
+                lambda: sum(on.counted(outcome, "Redis") for outcome in outcomes) == 3000,
                 "all samples of the flood",
             )
+            assert on.counted("TooMuchOfPusher", "Redis") > 0
 
 
 @pytest.mark.parametrize("address", ["redis://", "http://127.0.0.1:6379", "redis://:secret@127.0.0.1:6379"])

@@ -282,6 +282,12 @@ GATEWAY = Load(queued=reading(3), in_flight=reading(20), oldest_wait=reading(0.5
         ),
         pytest.param([Said("ttft", 0.25)], Load(), Load(late_share=reading(0.25)), id="late first tokens"),
         pytest.param(
+            [Said("ttft", 0.25)],
+            replace(GATEWAY, late_share=reading(0.125)),
+            replace(GATEWAY, late_share=reading(0.125)),
+            id="the gateway's first tokens have the waiting in them",
+        ),
+        pytest.param(
             [Said("jobs", 30, 1.0), Said("jobs-2", 12)],
             Load(backlog=reading(5)),
             Load(backlog=reading(47, 1.0)),

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from scaler.core.model import Load, Quality
 from scaler.errors import SampleRejected
-from scaler.signals.pushed import PushedLimits, PushedSamples, TooOften
+from scaler.signals.pushed import NameTaken, PushedLimits, PushedSamples, TooOften
+from scaler.signals.pushers import NotAllowed, Pusher
+from scaler.signals.sample import MOST_BYTES, MOST_POLICIES, Kind, TooLarge
 from warmpool.seats import PolicyName
 
 NOW = 1_796_000_000.0
@@ -74,8 +76,8 @@ def test_a_sample_becomes_a_load() -> None:
         pytest.param(0.0, Quality.FRESH, id="now"),
         pytest.param(1.5, Quality.FRESH, id="as old as a heartbeat may be"),
         pytest.param(1.6, Quality.STALE, id="a heartbeat is late"),
-        pytest.param(2.5, Quality.STALE, id="at its expiry"),
-        pytest.param(2.6, Quality.MISSING, id="expired"),
+        pytest.param(2.0, Quality.STALE, id="at its expiry"),
+        pytest.param(2.001, Quality.MISSING, id="expired"),
     ],
 )
 def test_a_share_ages(age: float, quality: Quality) -> None:
@@ -336,6 +338,82 @@ def test_a_name_may_become_that_of_another_kind_once_it_has_expired() -> None:
     assert store.load(CHAT, NOW + 2.6).backlog.value == 1
 
 
+# ------------------------------------------------------------------ whose an instance is
+
+GATEWAYS = Pusher(name="gateway", kinds=frozenset({Kind.GATEWAY}))
+JOBS = Pusher(name="queue:jobs", kinds=frozenset({Kind.QUEUE}))
+OTHERS = Pusher(name="queue", kinds=frozenset({Kind.QUEUE}))
+
+
+def test_another_pusher_cannot_go_on_with_an_instances_sequence_while_its_numbers_count() -> None:
+    store = PushedSamples()
+    store.ingest(jobs(sequence=1, backlog=40), NOW, JOBS)
+    with pytest.raises(NameTaken, match="queue:jobs pushes as this instance"):
+        store.ingest(jobs(sequence=2**50, at=NOW + 0.1, backlog=0), NOW + 0.1, OTHERS)
+    store.ingest(jobs(sequence=2, at=NOW + 0.2, backlog=41), NOW + 0.2, JOBS)
+    assert store.load(CHAT, NOW + 0.2).backlog.value == 41
+    assert [each.pusher for each in store.shares(CHAT, NOW + 0.2)] == ["queue:jobs"]
+
+
+def test_a_name_is_free_again_once_its_numbers_have_expired() -> None:
+    store = PushedSamples()
+    store.ingest(jobs(sequence=9, backlog=40), NOW, JOBS)
+    store.ingest(jobs(sequence=1, at=NOW + 2.6, backlog=3), NOW + 2.6, OTHERS)
+    assert store.load(CHAT, NOW + 2.6).backlog.value == 3
+
+
+def test_who_may_not_speak_as_a_gateway_keeps_none_out_by_taking_its_name() -> None:
+    store = PushedSamples()
+    store.ingest(jobs(instance="gw-1", sequence=2**50, backlog=40), NOW, OTHERS)
+    store.ingest(sample(at=NOW + 0.1, queued=3), NOW + 0.1, GATEWAYS)
+    assert store.gateways(NOW + 0.1) == ["gw-1"]
+    assert store.load(CHAT, NOW + 0.1).queued.value == 3
+    with pytest.raises(NameTaken):
+        store.ingest(jobs(instance="gw-1", sequence=2**51, at=NOW + 0.2, backlog=40), NOW + 0.2, OTHERS)
+
+
+def test_what_a_pusher_may_not_say_is_counted_and_changes_nothing() -> None:
+    store = PushedSamples()
+    with pytest.raises(NotAllowed):
+        store.ingest(sample(queued=3), NOW, JOBS)
+    assert store.gateways(NOW) == []
+    assert (store.accepted, store.rejected) == (0, 1)
+
+
+# ------------------------------------------------------------------ what a sample may cost
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_sample_is_as_large_as_its_kind_needs(kind: Kind) -> None:
+    store = PushedSamples()
+    body = jobs(backlog=1) | {"kind": str(kind), "padding": ""}
+    room = MOST_BYTES[kind] - len(encoded(body))
+    store.ingest(encoded(body | {"padding": "x" * room}), NOW)
+    with pytest.raises(TooLarge):
+        store.ingest(encoded(body | {"sequence": 2, "padding": "x" * (room + 1)}), NOW)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_sample_names_as_many_policies_as_its_kind_needs(kind: Kind) -> None:
+    store, most = PushedSamples(), MOST_POLICIES[kind]
+    store.follow([CHAT])
+    many = {f"p{number}": {"backlog": 1} for number in range(most - 1)}
+    body = jobs(backlog=1) | {"kind": str(kind)}
+    taken = store.ingest(body | {"policies": {**body["policies"], **many}}, NOW)  # type: ignore[dict-item]
+    assert (taken.policies, len(taken.ignored)) == (("chat",), most - 1)
+    more = {**body["policies"], **many, "one": {"backlog": 1}}  # type: ignore[dict-item]
+    with pytest.raises(TooLarge, match=f"names {most + 1} policies"):
+        store.ingest(body | {"sequence": 2, "policies": more}, NOW)
+
+
+def test_what_is_said_of_policies_that_there_are_not_is_not_read() -> None:
+    store = PushedSamples()
+    store.follow([CHAT])
+    body = jobs(backlog=1)
+    policies = {"chat": {"backlog": 1}, "chatt": ["no", "numbers"]}
+    assert store.ingest(body | {"policies": policies}, NOW).ignored == ("chatt",)
+
+
 # ------------------------------------------------------------------ rates and peaks
 
 
@@ -386,11 +464,57 @@ def test_what_gateways_refused_adds_up_and_goes_with_them() -> None:
     refused = store.load(CHAT, NOW + 0.75).refused
     assert (refused.value, refused.quality) == (7, Quality.FRESH)
     assert refused.age == pytest.approx(0.25)
-    store.ingest(sample(sequence=3, at=NOW + 2.5, refused=104), NOW + 2.5)
-    late = store.load(CHAT, NOW + 2.5).refused
+    store.ingest(sample(sequence=3, at=NOW + 2.25, refused=104), NOW + 2.25)
+    late = store.load(CHAT, NOW + 2.25).refused
     assert (late.value, late.quality) == (3, Quality.STALE), "one is silent, and what it said still counts"
-    assert store.load(CHAT, NOW + 3.1).refused.value == 0
+    assert store.load(CHAT, NOW + 2.6).refused.value == 0
     assert store.load(CHAT, NOW + 9.0) == Load()
+
+
+def test_a_refused_request_is_outside_for_as_long_as_it_was_told_to_stay_away() -> None:
+    store = PushedSamples()
+    store.ingest(sample(refused=10, refusedSeconds=300), NOW)
+    store.ingest(sample(sequence=2, at=NOW + 1, refused=13, refusedSeconds=390), NOW + 1)
+    outside = {}
+    for half in range(3, 65):
+        at = NOW + half / 2
+        store.ingest(sample(sequence=half, at=at, refused=13, refusedSeconds=390), at)
+        outside[half / 2] = store.load(CHAT, at).refused.value
+    assert (outside[30.0], outside[30.5], outside[31.0]) == (3, 1.5, 0)
+
+
+def test_the_share_of_late_first_tokens_is_that_of_all_gateways_together() -> None:
+    store = PushedSamples()
+    for instance in ("gw-1", "gw-2"):
+        store.ingest(sample(instance=instance, answered=1000, late=900), NOW)
+    assert not store.load(CHAT, NOW).late_share.known, "of one total nobody knows what is of late"
+    store.ingest(sample(sequence=2, at=NOW + 1, answered=1004, late=902), NOW + 1)
+    assert not store.load(CHAT, NOW + 1).late_share.known, "four first tokens are too few to tell"
+    store.ingest(sample(instance="gw-2", sequence=2, at=NOW + 1, answered=1016, late=903), NOW + 1)
+    share = store.load(CHAT, NOW + 1).late_share
+    assert (share.value, share.quality) == (0.25, Quality.FRESH)
+    store.ingest(sample(sequence=3, at=NOW + 2.7, answered=1004, late=902), NOW + 2.7)
+    assert store.load(CHAT, NOW + 2.7).late_share.quality is Quality.STALE, "one is silent"
+    assert not store.load(CHAT, NOW + 3.1).late_share.known, "it has expired"
+
+
+def test_late_first_tokens_of_a_gateway_that_began_again_count_from_zero() -> None:
+    store = PushedSamples()
+    for sequence, (answered, late) in enumerate([(500, 400), (10, 1)]):
+        at = NOW + sequence
+        store.ingest(sample(sequence=sequence, at=at, answered=answered, late=late), at)
+    assert store.load(CHAT, NOW + 1).late_share.value == 0.1
+
+
+def test_late_first_tokens_are_forgotten_after_a_while() -> None:
+    store = PushedSamples()
+    for second in range(31):
+        late, answered = min(second, 10), 10 * second
+        at = NOW + second
+        store.ingest(sample(sequence=second, at=at, answered=answered, late=late), at)
+        if second in {10, 15, 25}:
+            expected = {10: 0.1, 15: 0.05, 25: 0.0}[second]
+            assert store.load(CHAT, at).late_share.value == pytest.approx(expected)
 
 
 def test_a_gateway_that_says_nothing_of_refusals_makes_them_unknown_and_nothing_else() -> None:
@@ -463,7 +587,7 @@ def test_the_sum_is_that_of_each_live_gateways_last_sample(
             sample(sequence=sequence, at=now, instance=instance, queued=queued, inFlight=in_flight), now
         )
         last[instance] = (now, queued, in_flight)
-    live = [share for share in last.values() if now - share[0] <= 2.5]
+    live = [share for share in last.values() if now - share[0] <= 2.0]
     load = store.load(CHAT, now)
     assert load.queued.known == bool(live)
     assert load.queued.value == sum(share[1] for share in live)

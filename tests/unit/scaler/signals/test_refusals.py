@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.gateway.settings import GatewaySettings
-from scaler.signals.refusals import OUTSIDE_SECONDS, Refusals
+from scaler.signals.refusals import LONGEST_OUTSIDE_SECONDS, OUTSIDE_SECONDS, Refusals
 
 NOW = 1_796_000_000.0
 
@@ -56,13 +56,42 @@ def test_clients_that_come_again_when_they_are_told_count_once_each(clients: int
     assert after(*samples) == pytest.approx(clients, abs=1e-3 * clients)
 
 
-def test_outside_is_for_as_long_as_the_gateway_tells_clients_to_stay_away() -> None:
-    assert GatewaySettings().retry_after_seconds == OUTSIDE_SECONDS
+def test_a_gateway_tells_clients_to_stay_away_for_no_shorter_and_no_longer_than_counts() -> None:
+    settings = GatewaySettings()
+    assert settings.retry_after_seconds == OUTSIDE_SECONDS
+    assert settings.max_retry_after_seconds == LONGEST_OUTSIDE_SECONDS
+
+
+@given(st.floats(0.1, 1000.0), st.floats(0.02, 3.0), st.floats(1.0, 60.0))
+def test_the_time_outside_is_what_each_was_told(rate: float, every: float, told: float) -> None:
+    """Little's law with any Retry-After."""
+    refusals = Refusals(NOW, 0.0, 0.0)
+    for number in range(1, 3 + round((told + 1.0) / every)):
+        total = rate * number * every
+        refusals.add(NOW + number * every, total, told * total)
+    assert refusals.outside == pytest.approx(rate * told, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("told", "counted"),
+    [
+        pytest.param([3600.0, 3600.0], LONGEST_OUTSIDE_SECONDS, id="no client waits for an hour"),
+        pytest.param([None, 30.0], OUTSIDE_SECONDS, id="it began to say so"),
+        pytest.param([30.0, None], OUTSIDE_SECONDS, id="it says so no longer"),
+    ],
+)
+def test_how_long_one_counts_at_most(told: list[float | None], counted: float) -> None:
+    refusals = Refusals(NOW, 0.0, told[0] and 0.0)
+    refusals.add(NOW, 1.0, told[1])
+    refusals.add(NOW + counted - 0.01, 1.0, told[1])
+    assert refusals.outside == 1.0
+    refusals.add(NOW + counted + 0.01, 1.0, told[1])
+    assert refusals.outside == 0.0
 
 
 def test_what_is_remembered_of_a_flood_is_bounded() -> None:
-    refusals = Refusals(NOW, 0.0)
+    refusals = Refusals(NOW, 0.0, 0.0)
     for number in range(1, 20_000):
-        refusals.add(NOW + number / 200.0, 5.0 * number)
-    assert refusals.outside == pytest.approx(1000.0)
-    assert len(refusals._steps) <= 201
+        refusals.add(NOW + number / 200.0, 5.0 * number, 300.0 * number)
+    assert refusals.outside == pytest.approx(60_000.0, rel=1e-2)
+    assert len(refusals._steps) <= 202
