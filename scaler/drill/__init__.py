@@ -6,7 +6,7 @@ serves; the drill knows the product only as a user does, through its command lin
 May be imported by `scaler.cli`. matplotlib is imported by `scaler.drill.plots` alone, and lazily: it is the extra [drill].
 """
 
-from scaler.drill.arms import ArmName
+from scaler.drill.arms import COMPARED, ArmName
 from scaler.drill.run import DrillOptions, DrillResult, run_drill
 
-__all__ = ["ArmName", "DrillOptions", "DrillResult", "run_drill"]
+__all__ = ["COMPARED", "ArmName", "DrillOptions", "DrillResult", "run_drill"]

@@ -1,8 +1,8 @@
-"""The two arms: the policies as written, and the same law with engines that start when they are wanted. PURE.
+"""The arms: the policies as written, and the same law with engines that start when they are wanted. PURE.
 
 The comparison is fair where nothing else differs: the same load, windows, objectives, engine arguments and the same most
-seats in all. Only where a further resident comes from is another: from a shared spare seat on which it waits paused, or
-from a new process.
+seats in all. Only where a further resident comes from is another: from a shared spare seat on which it waits paused, from
+a new process, or from a process that is forked from one which has its imports done.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,12 +17,18 @@ from warmpool.seats import FleetName, PolicyName
 
 
 class ArmName(StrEnum):
-    """Which of the two."""
+    """Which of them."""
 
     WARM = "warm"
     """The policies as written."""
     COLD = "cold"
     """Without spares: each further resident is a new process."""
+    COLD_ZYGOTE = "cold-zygote"
+    """As cold, but each further resident is a fork of a zygote."""
+
+
+COMPARED = (ArmName.WARM, ArmName.COLD)
+"""The arms of a drill whose arms nobody has chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +39,24 @@ class Arm:
         name: which arm it is.
         policies: its fleets and policies.
         seat_budget: seats that all fleets together may have; None where the fleets' own limits say it all.
+        zygote: whether engines are forked, as they are where nobody says otherwise.
     """
 
     name: ArmName
     policies: PolicySet
     seat_budget: int | None
+    zygote: bool
 
 
 def make_arm(name: ArmName, written: PolicySet, engine: Engine) -> Arm:
     """Derive an arm from the policies as they were written."""
     match name:
         case ArmName.WARM:
-            return Arm(name=name, policies=with_engine(written, engine), seat_budget=None)
-        case ArmName.COLD:
+            return Arm(name=name, policies=with_engine(written, engine), seat_budget=None, zygote=True)
+        case ArmName.COLD | ArmName.COLD_ZYGOTE:
             seats = sum(fleet.spec.max_seats for fleet in written.fleets.values())
-            return Arm(name=name, policies=with_engine(without_spares(written), engine), seat_budget=seats)
+            policies = with_engine(without_spares(written), engine)
+            return Arm(name=name, policies=policies, seat_budget=seats, zygote=name is ArmName.COLD_ZYGOTE)
 
 
 def with_engine(policies: PolicySet, engine: Engine) -> PolicySet:

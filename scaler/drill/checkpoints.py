@@ -1,7 +1,6 @@
 """The checkpoints that the drill's engines serve: made once per shape and seed, kept in a folder."""
 
 import asyncio
-import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -78,8 +77,11 @@ async def _made(model: Model, maker: Maker, tell: Callable[[str], None]) -> Path
         await _run(
             [*maker.command, "--shape", model.shape, "--seed", str(model.seed), str(content)], final.name
         )
-        with contextlib.suppress(FileExistsError):  # another drill was faster
+        try:
             content.rename(final)
+        except OSError:
+            if not final.is_dir():  # else another drill was faster
+                raise
     finally:
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
     return final

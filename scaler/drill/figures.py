@@ -112,7 +112,7 @@ class ScenarioInfo(_Figures):
     stages: list[StageInfo]
     """The stages."""
     engine: dict[str, int | None]
-    """Engine settings, the same in both arms."""
+    """Engine settings, the same in all arms."""
 
 
 class HostInfo(_Figures):
@@ -349,7 +349,7 @@ class ArmFigures(_Figures):
     """One arm: the whole scenario played once."""
 
     arm: str
-    """warm or cold."""
+    """warm, cold or cold-zygote."""
     seat_budget: int | None
     """Seats that all fleets together could have; null for no such limit."""
     fleets: list[FleetInfo]

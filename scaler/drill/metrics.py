@@ -30,7 +30,7 @@ from warmpool.metric_families import Family, Kind, Label, listed
 _LAST_SCRAPE_SECONDS: Final = 35.0
 """The longest wait for a last scrape: Prometheus' usual interval is 15 or 30 s."""
 _SCENARIO: Final = Label("scenario", "the scenario's name")
-_ARM: Final = listed("arm", ("warm", "cold"), "the arms that were asked for")
+_ARM: Final = listed("arm", ("warm", "cold", "cold-zygote"), "the arms that were asked for")
 _POLICY: Final = Label("policy", "the scenario's models")
 _STAGE: Final = Label("stage", "the scenario's stages")
 _OUTCOME: Final = listed("outcome", Outcome, "how a request can end")

@@ -1,6 +1,6 @@
 """The report's pictures, drawn from a `Report` alone. The only module that imports matplotlib (extra [drill]).
 
-Both arms stand side by side on common axes. Models differ by colour and by marker, so that neither colour blindness nor a
+All arms stand side by side on common axes. Models differ by colour and by marker, so that neither colour blindness nor a
 grey printer hides anything; text and grid take the page's own colours in the SVG, so that it reads on dark and on light.
 """
 
@@ -47,7 +47,11 @@ _VALUES: Final[Mapping[str, tuple[str, str, float]]] = {
     "Held": (_ALARM, "xx", 0.25),
     "Doomed": (_NEUTRAL, "xxxx", 0.0),
 }
-_ARM_TITLES: Final = {"warm": "warm arm: paused spares", "cold": "cold arm: new processes"}
+_ARM_TITLES: Final = {
+    "warm": "warm arm: paused spares",
+    "cold": "cold arm: new processes",
+    "cold-zygote": "cold-zygote arm: forked processes",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,7 @@ def timeline_svg(report: Report) -> str:
 
 
 def percentiles_svg(report: Report) -> str:
-    """Draw TTFT p50, p90, p99 and max per stage and model, both arms beside each other."""
+    """Draw TTFT p50, p90, p99 and max per stage and model, all arms beside each other."""
     with _style(_PAGE, "percentiles"):
         figure = _figure(len(report.arms), 4.2)
         first: Axes | None = None
@@ -108,7 +112,7 @@ def promotions_svg(report: Report) -> str | None:
 
 
 def summary_png(report: Report) -> bytes:
-    """Draw one picture for a README: TTFT over time and seats, both arms."""
+    """Draw one picture for a README: TTFT over time and seats, all arms."""
     with _style(_PICTURE, "summary"):
         figure = _grid(report, [_draw_ttft, _draw_seats], [3.2, _seats_height(report)])
         figure.suptitle(_headline(report), fontsize=12, fontweight="bold", x=0.01, ha="left")
@@ -260,12 +264,11 @@ def _looks(report: Report) -> dict[str, tuple[str, str]]:
 
 
 def _headline(report: Report) -> str:
-    warm, cold = report.arm("warm"), report.arm("cold")
     parts = [f"Burst drill “{report.scenario.name}”"]
     parts += [
         f"{arm.arm}: TTFT p99 in bursts {milliseconds(arm.burst_ttft.p99)}"
-        for arm in (warm, cold)
-        if arm is not None and arm.burst_ttft is not None
+        for arm in report.arms
+        if arm.burst_ttft is not None
     ]
     return "   ·   ".join(parts)
 

@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 
 from scaler.drill import collect, cpu, measure
 from scaler.drill.annotations import Grafana, annotating
-from scaler.drill.arms import Arm, ArmName, make_arm
+from scaler.drill.arms import COMPARED, Arm, ArmName, make_arm
 from scaler.drill.checkpoints import Maker, checkpoint_name, prepare
 from scaler.drill.checks import checks, passed
 from scaler.drill.child import Child, ChildFailed, Endpoints, running
@@ -82,7 +82,7 @@ class DrillOptions:
     """
 
     scenario: Path
-    arms: tuple[ArmName, ...] = (ArmName.WARM, ArmName.COLD)
+    arms: tuple[ArmName, ...] = COMPARED
     local_command: Sequence[str] = (sys.executable, "-m", "scaler", "local")
     checkpoint_command: Sequence[str] = (sys.executable, "-m", "warmpool.reference", "make-checkpoint")
     output: Path | None = None
@@ -190,7 +190,7 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
     requests = schedule(loaded.scenario, seed)
     say(
         f"drill {loaded.scenario.metadata.name}: {len(requests)} requests in {spec.seconds} s, "
-        f"{' and '.join(f'{arm} arm' for arm in options.arms)}"
+        f"{', '.join(f'{arm} arm' for arm in options.arms)}"
     )
     maker = Maker(
         command=options.checkpoint_command, cache=options.checkpoint_cache, given=options.checkpoints
@@ -316,6 +316,7 @@ class _ArmRun:
         command += ["--controller-port", str(self._options.controller_port)]
         machine = self._loaded.scenario.spec.machine
         command += ["--device", machine.device.lower(), "--seats-per-gpu", str(machine.seats_per_gpu)]
+        command += ["--zygote" if self._arm.zygote else "--no-zygote"]
         if self._arm.seat_budget is not None:
             command += ["--seat-budget", str(self._arm.seat_budget)]
         return command

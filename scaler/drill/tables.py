@@ -155,7 +155,7 @@ def promotion_summary_table(report: Report) -> Table:
             rows.append((arm.arm, summary.operation, str(summary.count), str(summary.failed), *cells))
     return Table(
         title="Promotions: p50 / p99 / max, ms after the sample",
-        note="In the cold arm the sample is the one that found the new seat ready: what its start took is under Bursts.",
+        note="In a cold arm the sample is the one that found the new seat ready: what its start took is under Bursts.",
         header=("arm", "operation", "count", "failed", *(_step_name(step) for step in STEPS)),
         rows=rows,
         text_columns=2,

@@ -55,6 +55,12 @@ def test_the_cold_arm_has_a_fleet_per_policy_without_spares(policies: PolicySet)
     assert arm.seat_budget == 3
 
 
+def test_the_cold_arms_differ_in_the_zygote_alone(policies: PolicySet) -> None:
+    cold, forked = (make_arm(name, policies, ENGINE) for name in (ArmName.COLD, ArmName.COLD_ZYGOTE))
+    assert (cold.zygote, forked.zygote) == (False, True)
+    assert (forked.policies.hash, forked.seat_budget) == (cold.policies.hash, cold.seat_budget)
+
+
 def test_the_cold_arm_keeps_law_windows_and_pace_of_growth(policies: PolicySet) -> None:
     cold = without_spares(policies)
     for name, spec in policies.policy_specs.items():
@@ -80,11 +86,11 @@ def test_a_fleet_of_one_policy_only_loses_its_spares() -> None:
     assert [share.fleet for share in cold.policy_specs["chat"].fleets] == ["own", "spares-chat"]
 
 
-def test_both_arms_give_every_engine_the_same_arguments(policies: PolicySet) -> None:
-    warm, cold = (make_arm(name, policies, ENGINE) for name in ArmName)
+def test_all_arms_give_every_engine_the_same_arguments(policies: PolicySet) -> None:
+    warm, *others = (make_arm(name, policies, ENGINE) for name in ArmName)
     for name in policies.policies:
         arguments = warm.policies.policies[name].spec.engine.args
-        assert cold.policies.policies[name].spec.engine.args == arguments
+        assert all(other.policies.policies[name].spec.engine.args == arguments for other in others)
         assert arguments[arguments.index("--max-num-seqs") + 1] == "4"
         assert arguments[arguments.index("--max-tokens-per-second") + 1] == "25"
 
