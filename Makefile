@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast test-vllm lint format types contracts generate bench-core bench-exposition bench-guard bench-law bench-policy bench-signals clean
+.PHONY: help install drill local test test-fast test-kube test-vllm lint format types contracts generate bench-core bench-exposition bench-gateway bench-guard bench-keda bench-law bench-policy bench-signals clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,16 +26,22 @@ drill: $(VENV)/.installed ## rehearse a burst on this machine, both arms, and ju
 	$(BIN)/emberpool drill run $(DRILL) $(ARGS)
 
 test: lint types contracts test-fast ## everything that must hold before a change lands
-	$(BIN)/pytest -m drill $(ARGS)
+	env -u KUBECONFIG $(BIN)/pytest -m drill $(ARGS)
 
-test-fast: $(VENV)/.installed ## the tests without whole drills, two at a time
-	$(BIN)/pytest -m 'not drill' --numprocesses 2 --dist loadfile $(ARGS)
+# Without KUBECONFIG, so that nobody's cluster is tested on by the way.
+test-fast: $(VENV)/.installed ## the tests without whole drills, three at a time: many of them wait more than they compute
+	env -u KUBECONFIG $(BIN)/pytest -m 'not drill' --numprocesses 3 --dist loadfile $(ARGS)
+
+test-kube: $(VENV)/.installed ## the Kubernetes adapter's tests on a real API server, in a namespace of their own: make test-kube KUBECONFIG=/path
+	@test -n "$(KUBECONFIG)" || { echo "error: KUBECONFIG names no file" >&2; \
+	  echo >&2; echo "hint: make test-kube KUBECONFIG=/path/to/kubeconfig" >&2; exit 2; }
+	KUBECONFIG=$(KUBECONFIG) $(BIN)/pytest tests/integration/kube $(ARGS)
 
 VLLM_BIN ?=
-test-vllm: $(VENV)/.installed ## the engine port's contract on a real vLLM: make test-vllm VLLM_BIN=/path/to/vllm
+test-vllm: $(VENV)/.installed ## the engine port, the guard and the loader on a real vLLM: make test-vllm VLLM_BIN=/path/to/vllm
 	@test -n "$(VLLM_BIN)" || { echo "error: VLLM_BIN names no vLLM" >&2; \
 	  echo >&2; echo "hint: make test-vllm VLLM_BIN=/path/to/vllm" >&2; exit 2; }
-	VLLM_BIN=$(VLLM_BIN) $(BIN)/pytest tests/contract/test_engine_port.py tests/integration/engines/test_real_vllm.py tests/integration/guard/test_real_vllm.py --timeout 600 $(ARGS)
+	VLLM_BIN=$(VLLM_BIN) $(BIN)/pytest tests/contract/test_engine_port.py tests/integration/engines/test_real_vllm.py tests/integration/guard/test_real_vllm.py tests/integration/loader/test_real_vllm.py --timeout 600 $(ARGS)
 
 lint: $(VENV)/.installed ## style and formatting
 	$(BIN)/ruff check .
@@ -51,11 +57,12 @@ types: $(VENV)/.installed ## strict types
 contracts: $(VENV)/.installed ## which package may import which
 	$(BIN)/lint-imports
 
-generate: $(VENV)/.installed ## rewrite what is generated: metrics page, dashboard, schema, policy reference
+generate: $(VENV)/.installed ## rewrite what is generated: metrics page, dashboard, schema, policy reference, KEDA's messages
 	$(BIN)/python -m scaler.runtime.metrics.reference > deploy/monitoring/METRICS.md.new
 	@mv deploy/monitoring/METRICS.md.new deploy/monitoring/METRICS.md
 	$(BIN)/python -m deploy.monitoring.burst_drill
 	$(BIN)/python -m scaler.cli.formats
+	$(BIN)/python -m scaler.keda.generate
 
 bench-core: $(VENV)/.installed ## time the decision loop of a large controller, and read its memory
 	$(BIN)/python -m scaler.runtime.bench.core $(ARGS)
@@ -63,8 +70,14 @@ bench-core: $(VENV)/.installed ## time the decision loop of a large controller, 
 bench-exposition: $(VENV)/.installed ## time the metrics page of a large controller
 	$(BIN)/python -m scaler.runtime.bench.exposition $(ARGS)
 
+bench-gateway: $(VENV)/.installed ## time what the gateway adds to a stream, beside nginx and a bare pass-through, and what held requests take
+	$(BIN)/python -m scaler.gateway.bench $(ARGS)
+
 bench-guard: $(VENV)/.installed ## time what the guard adds to a request, in both forms
 	$(BIN)/python -m warmpool.bench.guard $(ARGS)
+
+bench-keda: $(VENV)/.installed ## time what KEDA is answered with 1,000 ScaledObjects, bursts included
+	$(BIN)/python -m scaler.keda.bench $(ARGS)
 
 bench-law: $(VENV)/.installed ## compare the law with HPA's and KPA's rules on real arrivals, in simulated time (ten minutes)
 	$(BIN)/python -m scaler.runtime.bench.law $(ARGS)

@@ -1,6 +1,7 @@
-"""What every test gets. No logic."""
+"""What every test gets."""
 
 import asyncio
+import os
 
 import pytest
 from hypothesis import settings
@@ -8,6 +9,9 @@ from hypothesis import settings
 # Importing some libraries leaves the main thread a default event loop that nobody closes; with warnings as errors the
 # garbage collector then fails a test that has nothing to do with it.
 asyncio.set_event_loop(None)
+
+# Tests start many processes. Where Python is told to keep no compiled files, each of them compiles all of this project anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=5000)

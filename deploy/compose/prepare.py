@@ -41,17 +41,17 @@ def main() -> None:
         checkpoints=checkpoints, policies=(given.policy,), device="cpu", max_model_len=MAX_MODEL_LEN
     )
     plan = make_plan(options, ())
-    proofs = asyncio.run(expectations(plan.directories, given.data, dict.fromkeys(plan.directories, "cpu")))
+    proofs = asyncio.run(expectations(plan.served, given.data, {}))
     seats = templates(options, plan, proofs, "")  # the token comes with each container's environment
-    residents = {each.fleet: list(each.residents) for each in seats}
+    made = {each.fleet: each for each in seats}
     for fleet in load_agents(given.agents).spec.fleets:
         for number, seat in enumerate(fleet.seats):
-            turn = number % len(
-                residents[FleetName(fleet.name)]
-            )  # so that each model is warm somewhere early
-            order = residents[FleetName(fleet.name)][turn:] + residents[FleetName(fleet.name)][:turn]
+            template = made[FleetName(fleet.name)]
+            residents = list(template.residents)
+            turn = number % len(residents)  # so that each model is warm somewhere early
+            order = residents[turn:] + residents[:turn]
             others = {"host": given.host, "controllers": [given.controller], "residents": order}
-            write(given.data, fleet.name, seat, others)
+            write(given.data, fleet.name, seat, {**template.settings, **others})
 
 
 def write(data: Path, fleet: str, seat: ListedSeat, others: dict[str, object]) -> None:

@@ -26,12 +26,14 @@ COMMANDS: Final = {
     "engine": "See what an engine must be started with.",
     "signals": "See what policies' signals say, and how old that is.",
     "decision": "See what was decided, and why.",
+    "keda": "Ask the external scaler as KEDA does.",
     "drill": "Rehearse a burst, with a verdict.",
     "controller": "Run the controller over a list of agents.",
     "gateway": "Run a gateway: queue requests, and pass them on.",
     "agent": "Run the agent of one seat.",
+    "node-agent": "Run the node agent: who holds which GPU memory.",
 }
-"""Sub-commands with what help says of them; each is `scaler.cli.<name>`, imported when it is called."""
+"""Sub-commands with what help says of them; each is `scaler.cli.<name>`, imported when it is called (`_` for `-`)."""
 
 
 class LazyGroup(typer.core.TyperGroup):
@@ -48,7 +50,7 @@ class LazyGroup(typer.core.TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None:
             return name, command, rest
-        loaded = typer.main.get_command(import_module(f"scaler.cli.{name}").app)
+        loaded = typer.main.get_command(import_module(f"scaler.cli.{name.replace('-', '_')}").app)
         loaded.name = name
         return name, loaded, rest
 

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from scaler.cli.keda_options import KedaFlags, KedaHost, KedaPort, KedaStreamsSpecs, KedaTls
 from scaler.cli.options import examples
 from scaler.cli.signal_options import (
     AGENT_TOKEN,
     DEFAULT_CHANNEL,
     Prometheus,
+    PushTokens,
     Redis,
     RedisPasswordFile,
     SignalChannel,
@@ -65,6 +67,11 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
     redis: Redis = None,
     redis_password_file: RedisPasswordFile = None,
     signal_channel: SignalChannel = DEFAULT_CHANNEL,
+    push_tokens: PushTokens = None,
+    keda_port: KedaPort = None,
+    keda_host: KedaHost = "127.0.0.1",
+    keda_tls: KedaTls = None,
+    keda_streams_specs: KedaStreamsSpecs = False,
 ) -> int:
     """Decide for the seats of a list of agents, on VMs, under Slurm, in containers; Kubernetes comes later.
 
@@ -88,7 +95,8 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
         host=host,
         port=port,
         state_dir=state_dir,
-        signals=signal_options(prometheus, redis, redis_password_file, signal_channel),
+        signals=signal_options(prometheus, redis, redis_password_file, signal_channel, push_tokens),
+        keda=KedaFlags(keda_port, keda_host, keda_tls, keda_streams_specs).settings(),
     )
     from scaler.runtime.controller_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 

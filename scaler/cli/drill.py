@@ -27,6 +27,7 @@ class Arms(StrEnum):
 
     WARM = "warm"
     COLD = "cold"
+    COLD_ZYGOTE = "cold-zygote"
     BOTH = "both"
 
 
@@ -54,6 +55,7 @@ Scenario = Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.", 
     epilog=examples(
         "emberpool drill run policies/drills/default.yaml",
         "emberpool drill run policies/drills/default.yaml --arm warm --out ./report",
+        "emberpool drill run policies/drills/default.yaml --arm warm --arm cold --arm cold-zygote",
         "emberpool drill run FILE --checkpoint chat=./llama-8b -o json | jq .passed",
         "emberpool drill run FILE --metrics-port 0 --targets-file /etc/prometheus/targets/drill.json",
     ),
@@ -61,11 +63,13 @@ Scenario = Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.", 
 def run(  # noqa: PLR0917 - typer hands every option over by name
     scenario: Scenario,
     arm: Annotated[
-        Arms,
+        list[Arms] | None,
         typer.Option(
-            help="warm: as the policies say; cold: without spares, for comparison; both: one after the other."
+            help="warm: as the policies say; cold: without spares, for comparison; cold-zygote: as cold, with forked"
+            " processes. They run one after the other, in this order; repeatable; both: warm and cold.",
+            show_default="both",
         ),
-    ] = Arms.BOTH,
+    ] = None,
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,14 +144,16 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
     Exit code 0: every check passed; 1: one failed, or the drill could not be carried out; 2: the scenario or an option
     can't be used.
     """
-    from scaler.drill import ArmName, DrillOptions, run_drill  # noqa: PLC0415 - aiohttp, which help doesn't need
+    from scaler.drill import COMPARED, ArmName, DrillOptions, run_drill  # noqa: PLC0415 - aiohttp, which help doesn't need
     from scaler.drill.annotations import TOKEN_VARIABLE, grafana  # noqa: PLC0415
     from scaler.drill.summary import print_summary, verdict  # noqa: PLC0415
 
+    wanted = {str(each) for each in arm or (Arms.BOTH,)}
+    both = Arms.BOTH in wanted
     result = run_drill(
         DrillOptions(
             scenario=scenario,
-            arms=tuple(ArmName) if arm is Arms.BOTH else (ArmName(arm),),
+            arms=tuple(name for name in ArmName if name in wanted or (both and name in COMPARED)),
             local_command=(sys.executable, "-m", "scaler", "local"),
             output=out,
             checkpoints=parse_checkpoints(checkpoint or ()),

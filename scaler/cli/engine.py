@@ -31,6 +31,7 @@ class Form(StrEnum):
         "emberpool engine args --engine VLLM --kv-mib 40960",
         "emberpool engine args --engine SGLang --kv-mib 40960 --weights-mib 15360 --gpu-mib 143771",
         "emberpool engine args --engine VLLM --alone -o json",
+        "emberpool engine args --engine VLLM --kv-mib 40960 --weights-mib 64000 --parked",
     ),
 )
 def args(  # noqa: PLR0917 - typer hands every option over by name
@@ -73,6 +74,9 @@ def args(  # noqa: PLR0917 - typer hands every option over by name
     alone: Annotated[
         bool, typer.Option("--alone", help="It has its seat for itself and keeps its KV memory.")
     ] = False,
+    parked: Annotated[
+        bool, typer.Option("--parked", help="Its weights may go to the node's host memory.")
+    ] = False,
     version: Annotated[
         str, typer.Option("--engine-version", metavar="VERSION", help="Which version of it you run.")
     ] = "",
@@ -88,6 +92,7 @@ def args(  # noqa: PLR0917 - typer hands every option over by name
     need = Need(
         kind=engine,
         shared=not alone,
+        parked=parked,
         port=port,
         kv_mib=kv_mib,
         weights_mib=weights_mib,

@@ -163,8 +163,10 @@ def _fleet_text(policies: PolicySet, name: FleetName, answer: Answer) -> Text:
         f"{policy} {answer.decision.policies[policy].wanted.get(name, 0)}"
         for policy in policies.policies_on(name)
     ]
-    parts = f"{fleet.serving} to serve ({listed(users)}) + {fleet.spare} spare + {fleet.held} held"
-    head = f"Fleet {name}: {parts} = {fleet.serving + fleet.spare + fleet.held}; total {plural(fleet.total, 'seat')}"
+    kept = f" - {fleet.kept} that serve only out of caution" if fleet.kept else ""
+    parts = f"{fleet.serving} to serve ({listed(users)}) + {fleet.spare} spare{kept} + {fleet.held} held"
+    asked = fleet.serving + fleet.spare - fleet.kept + fleet.held
+    head = f"Fleet {name}: {parts} = {asked}; total {plural(fleet.total, 'seat')}"
     return Text("\n").join([Text(head), *_why(fleet.reasons, answer)])
 
 

@@ -109,8 +109,9 @@ def write_template(  # noqa: PLR0917 - typer hands every option over by name
     """Write into a manifest which residents the seats of a fleet have.
 
     The pod template gets the label emberpool.dev/fleet, the annotation emberpool.dev/residents, which lists an engine
-    for each policy that names the fleet, and the readiness gate emberpool.dev/admitted. Everything else in the file
-    stays as it is, and a second run changes nothing. What was changed is said on stderr, and what was assumed: an engine
+    for each policy that names the fleet, and the readiness gate emberpool.dev/admitted. Where the fleet says what a seat may
+    take (seat.memoryMiB, seat.kvWhenPaused, spare.parked), the annotation emberpool.dev/memory says it, too. Everything else in
+    the file stays as it is, and a second run changes nothing. What was changed is said on stderr, and what was assumed: an engine
     that no --port of its command or its container's args tells where to listen is taken to use its default, 8000 for vLLM.
     The resident's own port, the guard's, is the policy's engine.port.
 

@@ -226,11 +226,23 @@ def _number(value: float, unit: str) -> str:
 
 
 def _memory(memory: SeatMemory, *, wide: bool) -> Text:
+    """Lay out a seat's memory: the sum, and a line for each resident; its tier where some may be parked."""
     total = "unknown" if memory.memory is None else f"{memory.memory:,} MiB"
     needed = _figures(("GPU MEMORY", f"OF {total}"), [memory.needed], wide=wide)
-    header = ["RESIDENT", "PAUSED", "KV", "KV-ALONE", "KV-SHARED", "SHARE", "IN-FLIGHT"]
-    rooms = indented(table(header, [_room(room) for room in memory.rooms]))
-    return Text("\n").join([needed, rooms])
+    header = ["IN MIB", "PAUSED", "KV", "ALONE", "SHARED", "SHARE", "IN-FLIGHT"]
+    rows = [_room(room) for room in memory.rooms]
+    if memory.tiers:
+        alone = (
+            [] if wide else [header.index("ALONE")]
+        )  # a narrow terminal shows what a tier makes of it instead
+        header = [*_without(header, alone), "TIER"]
+        tiers = (str(memory.tiers[room.footprint.name]) for room in memory.rooms)
+        rows = [[*_without(row, alone), tier] for row, tier in zip(rows, tiers, strict=True)]
+    return Text("\n").join([needed, indented(table(header, rows))])
+
+
+def _without(cells: Sequence[str], places: Sequence[int]) -> list[str]:
+    return [cell for place, cell in enumerate(cells) if place not in places]
 
 
 def _room(room: Room) -> list[str]:
@@ -238,7 +250,7 @@ def _room(room: Room) -> list[str]:
     sizes = (footprint.paused, footprint.kv, room.alone, room.shared)
     share = NOTHING if room.share is None else f"{room.share:.0%}"
     held = NOTHING if room.in_flight is None else f"{room.in_flight}/{footprint.target}"
-    return [footprint.name, *(NOTHING if size is None else f"{size:,} MiB" for size in sizes), share, held]
+    return [footprint.name, *(NOTHING if size is None else f"{size:,}" for size in sizes), share, held]
 
 
 # ------------------------------------------------------------------ findings

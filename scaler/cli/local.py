@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
+from scaler.cli.gateway import settings_of
+from scaler.cli.keda_options import KedaFlags, KedaHost, KedaPort, KedaStreamsSpecs, KedaTls
 from scaler.cli.options import Device, examples
 from scaler.cli.signal_options import (
     AGENT_TOKEN,
     DEFAULT_CHANNEL,
     Prometheus,
+    PushTokens,
     Redis,
     RedisPasswordFile,
     SignalChannel,
@@ -31,6 +34,7 @@ _LARGEST_PORT = 65_535
         "emberpool local --checkpoint ./llama-8b",
         "emberpool local --checkpoint chat=./llama-8b --checkpoint code=./qwen-7b --seats 2",
         "emberpool local --policy policies/local-cpu.yaml --checkpoint chat=./a --checkpoint code=./b",
+        "emberpool local --checkpoint chat=./llama-8b --gateway queue-seconds=30 --gateway comment-seconds=5",
         "emberpool local --checkpoint chat=./llama-8b --dry-run",
         "",
         "Then, in another terminal:",
@@ -90,6 +94,15 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
     gateway_port: Annotated[
         int, typer.Option(min=0, max=_LARGEST_PORT, help="Its port; 0 takes a free one.")
     ] = 8000,
+    gateway: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A setting of the gateway, as `emberpool gateway --help` has them (queue-seconds=30); repeatable."
+            " EMBERPOOL_GATEWAY_… set them too.",
+            show_default=False,
+        ),
+    ] = None,
     controller_port: Annotated[
         int, typer.Option(min=0, max=_LARGEST_PORT, help="Port of the controller's API; 0 takes a free one.")
     ] = 9080,
@@ -104,6 +117,18 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
     redis: Redis = None,
     redis_password_file: RedisPasswordFile = None,
     signal_channel: SignalChannel = DEFAULT_CHANNEL,
+    push_tokens: PushTokens = None,
+    keda_port: KedaPort = None,
+    keda_host: KedaHost = "127.0.0.1",
+    keda_tls: KedaTls = None,
+    keda_streams_specs: KedaStreamsSpecs = False,
+    zygote: Annotated[
+        bool,
+        typer.Option(
+            "--zygote/--no-zygote",
+            help="Fork engines from a process that has imported what they need, or let each import it itself.",
+        ),
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would run, and start nothing.")
     ] = False,
@@ -125,14 +150,17 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
         device=device,
         gateway_host=gateway_host,
         gateway_port=gateway_port,
+        gateway=settings_of(gateway or ()),
         controller_port=controller_port,
         state_dir=state_dir,
         seat_budget=seat_budget,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
+        zygote=zygote,
         dry_run=dry_run,
         token=os.environ.get(AGENT_TOKEN, ""),
-        signals=signal_options(prometheus, redis, redis_password_file, signal_channel),
+        signals=signal_options(prometheus, redis, redis_password_file, signal_channel, push_tokens),
+        keda=KedaFlags(keda_port, keda_host, keda_tls, keda_streams_specs).settings(),
     )
     if options.seats is not None and options.policies:
         raise UserError("--seats has no meaning beside --policy", hint="set maxSeats in the Fleet document")

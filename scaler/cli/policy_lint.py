@@ -9,13 +9,15 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
+from scaler.cli.client import Gateway
 from scaler.cli.failures import FAILED, OK
 from scaler.cli.lint_text import page
 from scaler.cli.options import Paths, examples, path_of
 from scaler.cli.output import emit
 from scaler.cli.policy_files import read_documents, read_set
 from scaler.cli.renderings import Rendering, as_data, faults_as
-from scaler.errors import UserError
+from scaler.errors import PolicyError, PolicyFault, UserError
+from scaler.policy.compile import PolicySet
 from scaler.policy.document import Document, dotted
 from scaler.policy.lint import (
     Assumptions,
@@ -67,13 +69,14 @@ def register(app: typer.Typer) -> None:
             "emberpool policy lint policies/",
             "emberpool policy lint policies/ -o wide --assume podStartSeconds=40",
             "emberpool policy lint policies/ --assume gatewayQueueSeconds=30 --assume answerSeconds=120",
+            "emberpool policy lint policies/ --gateway http://127.0.0.1:9082",
             "emberpool policy lint policies/ --template deployment.yaml --strict",
             "emberpool policy lint policies/ -o json | jq '.findings[] | select(.severity == \"Error\")'",
         ),
     )(lint_command)
 
 
-def lint_command(
+def lint_command(  # noqa: PLR0917 - typer hands every option over by name
     paths: Paths,
     output: Annotated[
         LintOutput, typer.Option("--output", "-o", help="How to print: table, wide, json or yaml.")
@@ -102,6 +105,15 @@ def lint_command(
             help=f"What isn't in any policy, as a whole number; may be repeated. Names: {', '.join(ASSUMPTIONS)}.",
         ),
     ] = None,
+    gateway: Annotated[
+        str,
+        typer.Option(
+            "--gateway",
+            metavar="URL",
+            help="A running gateway, by the port of its metrics: its settings are assumed, but for what --assume says.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> int:
     """Tell what policies mean: worst-case times, costs, GPU memory, and what can't come true.
 
@@ -110,12 +122,11 @@ def lint_command(
     code 0: no errors; 1: errors, with --strict warnings too; 2: the files can't be used.
     """
     with faults_as(_RENDERINGS[output]):
-        policies, documents = read_set(paths)
-        templates = pod_templates(read_documents(template)) if template else ()
+        policies, documents, templates = _read(paths, template or ())
     subject = Subject(
         policies=policies,
         now=datetime.now(UTC),
-        assumptions=parse_assumptions(assume or [], seat_memory_mib),
+        assumptions=parse_assumptions(assume or [], seat_memory_mib, _of_gateway(gateway)),
         templates=templates,
     )
     report = lint(subject)
@@ -135,13 +146,56 @@ def lint_command(
     return FAILED if worst(report.findings) in failing else OK
 
 
-def parse_assumptions(written: Sequence[str], seat_memory_mib: int | None) -> Assumptions:
+def _read(
+    paths: Sequence[Path], manifests: Sequence[Path]
+) -> tuple[PolicySet, Sequence[Document], tuple[PodTemplate, ...]]:
+    """Read a set with its documents, and the pod templates beside it.
+
+    Raises:
+        PolicyError: with all faults of the policies, and of the manifests behind them.
+    """
+    faults: list[PolicyFault] = []
+    templates: tuple[PodTemplate, ...] = ()
+    try:
+        templates = pod_templates(read_documents(manifests)) if manifests else ()
+    except PolicyError as error:
+        faults += error.faults
+    try:
+        policies, documents = read_set(paths)
+    except PolicyError as error:
+        raise PolicyError((*error.faults, *faults)) from error
+    if faults:
+        raise PolicyError(tuple(faults))
+    return policies, documents, templates
+
+
+def _of_gateway(url: str) -> Mapping[str, int]:
+    """Ask a gateway for its settings, as far as they are assumptions of this version.
+
+    Raises:
+        Failed: nobody answers, or who does is no gateway.
+    """
+    if not url:
+        return {}
+    return {name: value for name, value in Gateway(url).assumptions().items() if name in ASSUMPTIONS}
+
+
+def parse_assumptions(
+    written: Sequence[str], seat_memory_mib: int | None, told: Mapping[str, int] | None = None
+) -> Assumptions:
     """Read `NAME=VALUE` options.
+
+    Args:
+        written: the options.
+        seat_memory_mib: memory of a seat; None where nobody said.
+        told: what is assumed where no option says otherwise.
 
     Raises:
         UserError: an unknown name, or a value that can't be one.
     """
-    values: dict[str, int] = {} if seat_memory_mib is None else {"seatMemoryMiB": seat_memory_mib}
+    values = dict(told or {})
+    if seat_memory_mib is not None:
+        values["seatMemoryMiB"] = seat_memory_mib
     for each in written:
         name, equals, value = each.partition("=")
         if not equals or not value.isdecimal():
@@ -241,10 +295,13 @@ def _terms(terms: Sequence[Term]) -> Iterator[dict[str, Any]]:
 def _memory(memory: SeatMemory) -> dict[str, Any]:
     return {
         "memoryMiB": memory.memory,
+        "hostMemoryMiB": memory.host,
         "needed": _figure(memory.needed),
         "residents": [
             {
                 "policy": room.footprint.name,
+                "tier": str(memory.tiers[room.footprint.name]) if memory.tiers else None,
+                "displaces": list(memory.displaced.get(room.footprint.name, ())),
                 "pausedMiB": room.footprint.paused,
                 "kvMiB": room.footprint.kv,
                 "kvAloneMiB": room.alone,

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,8 +19,8 @@ from scaler.cli.questions import Questions
 from scaler.errors import PolicyError, UserError
 from scaler.policy.base import Name
 from scaler.policy.compile import PolicySet, compile_contents
-from scaler.policy.document import Contents, load_contents, look_up, parse
-from scaler.policy.fleet import KvWhenPaused, ResizedBy
+from scaler.policy.document import Contents, load_contents, parse
+from scaler.policy.fleet import KvWhenPaused, ResizedBy, SpareMode
 from scaler.policy.new import (
     SIGNAL_FORMS,
     NewFleet,
@@ -33,7 +33,6 @@ from scaler.policy.new import (
     written,
 )
 from scaler.policy.scaling_policy import EngineType, ModelName
-from scaler.policy.unbuilt import not_acted_on
 from scaler.policy.wording import closest
 from warmpool.seats import FleetName, PolicyName
 
@@ -254,6 +253,7 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
     _check_spares(names, flags)
     wanted = _wanted(questions, names, flags, known)
     _note_kept_memory(wanted)
+    _note_nothing_to_lend(wanted)
     text = written(_new_set(wanted, namespace))
     try:
         _write(text, path, existing)
@@ -261,7 +261,6 @@ def new(  # noqa: PLR0917 - typer hands every option over by name
         code = report(error)
         _note_nothing_written(questions, dry_run=path == _STDOUT)
         return code
-    _note_not_acted_on(text)
     if path != _STDOUT:
         note(f"wrote {path}")
         note("completion and hover in editors: emberpool policy schema --write schema, beside the file")
@@ -581,6 +580,7 @@ def _fleets(questions: Questions, names: _Names, flags: _Flags, new: _NewFleets)
             max_seats=seats,
             spare=0 if names.shared else spare,
             resized_by=resized_by,
+            lends=flags.preemptible and not names.shared,
         )
         for fleet in own
     ]
@@ -593,6 +593,7 @@ def _fleets(questions: Questions, names: _Names, flags: _Flags, new: _NewFleets)
             max_seats=max(1, 2 * spare),
             spare=spare,
             resized_by=resized_by,
+            lends=flags.preemptible,
         )
         fleets.append(bridge)
     return fleets
@@ -604,6 +605,24 @@ def _note_kept_memory(wanted: _Wanted) -> None:
         fleet = wanted.known.fleets.get(FleetName(name)) if wanted.known else None
         if fleet is not None and fleet.spec.seat.kv_when_paused is KvWhenPaused.KEEP:
             note(f"fleet {name} has kvWhenPaused: Keep; residents that share its seats need Release")
+
+
+def _note_nothing_to_lend(wanted: _Wanted) -> None:
+    """Say it where work that can wait is to borrow from fleets that there are already, and none of them lends."""
+    names, known = wanted.names, wanted.known
+    lived_on = {*names.own.values(), *([names.shared] if names.shared else [])}
+    there = (
+        []
+        if known is None
+        else [known.fleets[name] for name in map(FleetName, lived_on) if name in known.fleets]
+    )
+    if not wanted.flags.preemptible or len(there) < len(lived_on):
+        return
+    if all(fleet.spec.spare.mode is SpareMode.FIXED and not fleet.spec.schedules for fleet in there):
+        listed = ", ".join(sorted(fleet.metadata.name for fleet in there))
+        note(
+            f"fleet {listed} keeps its spares for bursts and lends none; spare.mode: Auto lends those above spare.min"
+        )
 
 
 def _new_set(wanted: _Wanted, namespace: str) -> NewSet:
@@ -749,22 +768,6 @@ def _write(text: str, path: Path, existing: list[Contents]) -> None:
         raise UserError(
             f"{path} can't be written: {error.strerror or error}", hint="choose another --output"
         ) from error
-
-
-def _note_not_acted_on(text: str) -> None:
-    """Say it where an option asks for what this version does nothing about yet; what else isn't built, `validate` tells."""
-    chosen: Mapping[tuple[str | int, ...], str] = {
-        ("spec", "engine", "type"): "--engine",
-        ("spec", "resizedBy"): "--resized-by",
-    }
-    told = {
-        f"{chosen[found.path]} {look_up(document.data, *found.path)} {found.message}"
-        for document in parse(text, "").documents
-        for found in not_acted_on(document.data)
-        if found.path in chosen
-    }
-    for each in sorted(told):
-        note(f"warning: {each}")
 
 
 def _note_nothing_written(questions: Questions, *, dry_run: bool) -> None:

@@ -22,7 +22,8 @@ from scaler.cli.options import (
 from scaler.cli.output import emit, pairs
 from scaler.cli.show import Column, Kind, View
 from warmpool.seats import Claim, Resident, Seat
-from warmpool.states import PROMOTABLE, ResidentState
+from warmpool.states import COMPUTING, PROMOTABLE, ResidentState
+from warmpool.tiers import Budget
 
 app = group("Seats: pods with their residents, one of which serves at a time.")
 
@@ -39,11 +40,15 @@ SEATS: Kind[Seat] = Kind(
         Column("SERVING", lambda seat, _: ",".join(sorted(seat.serving)) or NOTHING),
         Column("RESIDENTS", lambda seat, _: _ready(seat)),
         Column("IN-FLIGHT", lambda seat, _: str(sum(resident.in_flight for resident in seat.residents))),
+        Column("TIERS", lambda seat, _: _tiers(seat), wide=True),
         Column("CLAIM", lambda seat, _: _claim_short(seat.claim), wide=True),
         Column("VERDICT", lambda seat, _: str(seat.verdict), wide=True),
         Column("NODE", lambda seat, _: seat.node, wide=True),
         Column("GPUS", lambda seat, _: ",".join(seat.gpus) or NOTHING, wide=True),
-        Column("MEMORY", lambda seat, _: _memory(seat.residents), wide=True),
+        Column("MEMORY", lambda seat, _: _held(seat.residents), wide=True),
+        Column(
+            "FREE", lambda seat, _: size(None if seat.memory is None else seat.memory.free_bytes), wide=True
+        ),
         Column("AGE", lambda seat, now: age(now - seat.created_at)),
     ),
 )
@@ -55,11 +60,23 @@ def _ready(seat: Seat) -> str:
     return f"{ready}/{len(seat.residents)}" + (f" ({failed} failed)" if failed else "")
 
 
+def _tiers(seat: Seat) -> str:
+    """Count residents by how far they are from serving: those with an engine that is awake, paused, parked, and all others."""
+    states = [resident.state for resident in seat.residents]
+    counts = {
+        "awake": sum(state in COMPUTING for state in states),
+        "paused": states.count(ResidentState.PAUSED),
+        "parked": states.count(ResidentState.PARKED),
+    }
+    counts["cold"] = len(states) - sum(counts.values())
+    return ",".join(f"{count} {tier}" for tier, count in counts.items() if count) or NOTHING
+
+
 def _claim_short(claim: Claim | None) -> str:
     return NOTHING if claim is None else f"{claim.operation}:{claim.policy}"
 
 
-def _memory(residents: Sequence[Resident]) -> str:
+def _held(residents: Sequence[Resident]) -> str:
     known = [resident.memory_bytes for resident in residents if resident.memory_bytes is not None]
     return size(sum(known) if known else None)
 
@@ -88,7 +105,11 @@ def get(
 
 @app.command("describe", epilog=examples("emberpool seat describe shared-0"))
 def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
-    """Show one seat: its claim, its health, and each resident with its state, age, memory and start-up times."""
+    """Show one seat: its claim, its health, its memory, and each resident with its state, age, memory, wakes and start-up times.
+
+    A wake is the time from an order until the resident serves, by how deep it slept: Paused with its KV memory, KvReleased
+    without it, Parked with its weights in host memory.
+    """
     seat, _ = show.describe(SEATS, name, server)
     now = time.time()
     emit(
@@ -104,6 +125,7 @@ def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
                 ("Health", _health(seat)),
                 ("Agent", seat.agent or NOTHING),
                 ("Claim", _claim(seat.claim, now)),
+                *_memory(seat.memory),
             ]
         )
     )
@@ -114,6 +136,24 @@ def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
     if not seat.residents:
         emit("  none")
     return OK
+
+
+def _memory(memory: Budget | None) -> list[tuple[str, str]]:
+    """Say what a seat's residents take of its memory, and what is left."""
+    if memory is None:
+        return []
+    free = memory.free_bytes
+    left = "" if free is None else f", {size(free)} free" if free >= 0 else f", {size(-free)} too little"
+    taken = (
+        f"{size(memory.paused_bytes)} held, {size(memory.largest_compute_bytes)} for computing,"
+        f" {size(memory.reserve_bytes)} reserve, of {size(memory.device_bytes)}{left}"
+    )
+    lines = [("Memory", taken), ("Measured", "yes" if memory.verified else "no, or not all of it")]
+    if memory.host_bytes or memory.parked_bytes:
+        lines.append(
+            ("Host memory", f"{size(memory.parked_bytes)} of {size(memory.host_bytes)} for parked weights")
+        )
+    return lines
 
 
 def _health(seat: Seat) -> str:
@@ -130,6 +170,7 @@ def _claim(claim: Claim | None, now: float) -> str:
     if claim is None:
         return NOTHING
     leaving = f" in place of {claim.leaving}" if claim.leaving else ""
+    leaving += f", which may park {listed(claim.displace)}" if claim.displace else ""
     left = claim.deadline - now
     deadline = f"{duration(left)} left" if left >= 0 else f"overdue by {duration(-left)}"
     since = duration(max(0.0, now - claim.since))
@@ -139,18 +180,33 @@ def _claim(claim: Claim | None, now: float) -> str:
 def _resident(resident: Resident, now: float, *, in_rotation: bool) -> list[tuple[str, str]]:
     process = "no process" if resident.pid is None else f"pid {resident.pid}"
     proven = "never" if resident.proven_at is None else f"{age(now - resident.proven_at)} ago"
+    wakes = [f"{depth} {duration(seconds)}" for depth, seconds in sorted(resident.wake_seconds.items())]
     lines = [
         ("State", f"{resident.state} for {age(now - resident.since)}"),
         ("In rotation", "yes" if in_rotation else "no"),
         ("In flight", str(resident.in_flight)),
         ("Address", resident.address or NOTHING),
         ("Process", f"{process}, {plural(resident.restarts, 'restart')}"),
-        ("Memory", size(resident.memory_bytes) + (", KV released" if resident.kv_released else "")),
+        ("Memory", _memory_of(resident)),
         ("Proven", proven),
+        *([("Wakes", ", ".join(wakes))] if wakes else []),
         ("Phases", listed([f"{phase} {duration(seconds)}" for phase, seconds in resident.phases.items()])),
         *_engine(resident),
     ]
-    return [*lines, ("Failure", resident.failure)] if resident.failure else lines
+    reasons = (("Waiting", resident.waiting), ("Failure", resident.failure))
+    return [*lines, *(reason for reason in reasons if reason[1])]
+
+
+def _memory_of(resident: Resident) -> str:
+    """Say what a resident holds, and where its weights are."""
+    parts = [size(resident.memory_bytes)]
+    if resident.state is ResidentState.PARKED:
+        parts.append("weights parked")
+    elif resident.kv_released:
+        parts.append("KV released")
+    if resident.parked_bytes:
+        parts.append(f"{size(resident.parked_bytes)} of host memory")
+    return ", ".join(parts)
 
 
 def _engine(resident: Resident) -> list[tuple[str, str]]:

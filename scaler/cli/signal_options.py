@@ -32,11 +32,23 @@ RedisPasswordFile = Annotated[
 SignalChannel = Annotated[
     str, typer.Option(metavar="NAME", help="Redis channel over which samples are heard; empty: none.")
 ]
+PushTokens = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with tokens of those who push, a line `role[:name] token` each; read anew when it changes.",
+        show_default=False,
+    ),
+]
 DEFAULT_CHANNEL: Final = SignalOptions().channel
 
 
 def signal_options(
-    prometheus: str | None, redis: str | None, redis_password_file: Path | None, channel: str
+    prometheus: str | None,
+    redis: str | None,
+    redis_password_file: Path | None,
+    channel: str,
+    push_tokens: Path | None,
 ) -> SignalOptions:
     """Put the options together with what the environment says.
 
@@ -45,6 +57,7 @@ def signal_options(
     """
     return SignalOptions(
         token=os.environ.get(SIGNAL_TOKEN, ""),
+        tokens=push_tokens,
         prometheus=None if prometheus is None else base_url(prometheus, "a Prometheus"),
         redis=redis,
         redis_password_file=redis_password_file,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from warmpool.expectations import Recording, Statement
 from warmpool.seats import Claim, PolicyName, Seat
 
 
@@ -17,7 +18,7 @@ class Done:
     """What an order cost.
 
     Attributes:
-        phases: seconds per step as the agent measured them (`kv`, `resume`, `canary`, `drain`, `pause`, `release`).
+        phases: seconds per step as the agent measured them (`unpark`, `kv`, `resume`, `canary`, `drain`, `pause`, `release`).
         aborted: requests that the order ended early (a drain whose deadline passed).
     """
 
@@ -25,11 +26,54 @@ class Done:
     aborted: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a resident's agent says of its proof.
+
+    Attributes:
+        statement: what the resident answers; None while it was not asked.
+        recording: what it is compared with; None where that is its configuration's, or nobody has told it.
+        missing: why there is nothing to compare with; empty if there is.
+    """
+
+    statement: Statement | None = None
+    recording: Recording | None = None
+    missing: str = ""
+
+
+class Witnesses(Protocol):
+    """What residents answer, and what they are compared with, where nobody has recorded that before."""
+
+    async def ask(self, seat: Seat, policy: PolicyName, *, deadline: float) -> Told:
+        """Ask what a resident answers.
+
+        Args:
+            seat: where.
+            policy: which resident.
+            deadline: seconds from now.
+
+        Raises:
+            AgentError: the agent refused, or didn't answer in time.
+        """
+
+    async def tell(
+        self, seat: Seat, policy: PolicyName, recording: Recording, *, epoch: int, deadline: float
+    ) -> Told:
+        """Tell what a resident is compared with from now on. Idempotent.
+
+        Raises:
+            AgentError: the agent refused, because it can't be compared with that or a later term has begun, or didn't answer
+                in time.
+        """
+
+
 class Agents(Protocol):
     """Orders to the agents of seats."""
 
     async def resume(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
         """Take KV memory, resume the scheduler, pass the canary, open the guard; or recall it from draining.
+
+        A parked resident is unparked first; who may be parked to make room for it stands in the claim.
 
         Args:
             seat: where.
@@ -64,4 +108,22 @@ class Agents(Protocol):
         Raises:
             AgentError: the order was refused or not carried out in time.
             EngineError: the engine failed or answered with other tokens.
+        """
+
+    async def park(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """Move a paused resident's weights to host memory. A parked one stays as it is.
+
+        Raises:
+            AgentError: the order was refused or not carried out in time; what was begun is undone.
+            EngineError: the engine failed.
+        """
+
+    async def unpark(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """Move a parked resident's weights back to device memory, still paused. A paused one stays as it is.
+
+        Who may be parked to make room for it stands in the claim.
+
+        Raises:
+            AgentError: the order was refused, for lack of room too, or not carried out in time; what was begun is undone.
+            EngineError: the engine failed.
         """

@@ -6,10 +6,11 @@ happened normally arrives first.
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 
-from scaler.cluster.agents import Done
+from scaler.cluster.agents import Done, Told
 from warmpool.errors import (
     AgentBusy,
     AgentError,
@@ -17,23 +18,36 @@ from warmpool.errors import (
     DeadlineExceeded,
     EngineError,
     EngineLost,
+    NeedsWitness,
+    NoRoom,
     StaleEpoch,
     UnknownResident,
     WrongState,
 )
+from warmpool.expectations import Recording
 from warmpool.seats import Claim, PolicyName, Seat
+from warmpool.wire import recording_from_json, recording_to_json, statement_from_json
 
 _ANSWER_MARGIN_SECONDS = 0.5
 """What the network may add to an order's own deadline before we stop listening."""
 
 _ERRORS: Mapping[str, type[AgentError]] = {
     error.code: error
-    for error in (AgentBusy, StaleEpoch, WrongState, UnknownResident, DeadlineExceeded, BadOrder)
+    for error in (
+        AgentBusy,
+        StaleEpoch,
+        WrongState,
+        NoRoom,
+        NeedsWitness,
+        UnknownResident,
+        DeadlineExceeded,
+        BadOrder,
+    )
 }
 
 
 class HttpAgents:
-    """The `Agents` port over one client session.
+    """The ports `Agents` and `Witnesses` over one client session.
 
     Args:
         session: shared by all calls; its owner closes it.
@@ -60,31 +74,89 @@ class HttpAgents:
         """See `Agents.prove`."""
         return await self._order("prove", seat, claim, policy, deadline)
 
+    async def park(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """See `Agents.park`."""
+        return await self._order("park", seat, claim, policy, deadline)
+
+    async def unpark(self, seat: Seat, claim: Claim, policy: PolicyName, *, deadline: float) -> Done:
+        """See `Agents.unpark`."""
+        return await self._order("unpark", seat, claim, policy, deadline)
+
     async def _order(self, verb: str, seat: Seat, claim: Claim, policy: PolicyName, deadline: float) -> Done:
+        order: dict[str, Any] = {
+            "policy": policy,
+            "claim": claim.id,
+            "epoch": claim.epoch,
+            "deadlineSeconds": deadline,
+        }
+        if claim.displace is not None:
+            order["displace"] = list(claim.displace)
+        what = f"{verb} {policy} on {seat.name}"
+        return _answer(*await self._call("POST", seat, f"/v1/{verb}", order, deadline, what), what)
+
+    async def ask(self, seat: Seat, policy: PolicyName, *, deadline: float) -> Told:
+        """See `Witnesses.ask`."""
+        what = f"what {policy} answers on {seat.name}"
+        return _told(*await self._call("GET", seat, f"/v1/proof/{policy}", None, deadline, what), what)
+
+    async def tell(
+        self, seat: Seat, policy: PolicyName, recording: Recording, *, epoch: int, deadline: float
+    ) -> Told:
+        """See `Witnesses.tell`."""
+        what = f"what {policy} is to answer on {seat.name}"
+        body = {**recording_to_json(recording), "epoch": epoch}
+        return _told(*await self._call("PUT", seat, f"/v1/proof/{policy}", body, deadline, what), what)
+
+    async def _call(
+        self, method: str, seat: Seat, path: str, body: object, deadline: float, what: str
+    ) -> tuple[int, object]:
+        """Make a request; return the status and what came."""
         if not seat.agent:
             raise EngineLost(f"seat {seat.name} has not told its agent's address yet")
-        order = {"policy": policy, "claim": claim.id, "epoch": claim.epoch, "deadlineSeconds": deadline}
         try:
             async with (
                 asyncio.timeout(deadline + _ANSWER_MARGIN_SECONDS),
-                self._session.post(f"{seat.agent}/v1/{verb}", json=order, headers=self._headers) as response,
+                self._session.request(
+                    method, f"{seat.agent}{path}", json=body, headers=self._headers
+                ) as response,
             ):
-                body = await response.json(content_type=None)
+                return response.status, await response.json(content_type=None)
         except TimeoutError as error:
-            raise DeadlineExceeded(
-                f"the agent of {seat.name} didn't answer {verb} in {deadline:.1f} s"
-            ) from error
+            raise DeadlineExceeded(f"{what}: no answer of the agent in {deadline:.1f} s") from error
         except (aiohttp.ClientError, ValueError, OSError) as error:
-            raise EngineLost(f"the agent of {seat.name} can't be reached for {verb}: {error}") from error
-        return _answer(response.status, body, f"{verb} {policy} on {seat.name}")
+            raise EngineLost(f"{what}: the agent can't be reached: {error}") from error
+
+
+def _told(status: int, body: object, what: str) -> Told:
+    found = _body(status, body, what)
+    try:
+        statement, recording = found.get("statement"), found.get("recording")
+        return Told(
+            statement=None if statement is None else statement_from_json(statement),
+            recording=None if recording is None else recording_from_json(recording),
+            missing=str(found.get("missing") or ""),
+        )
+    except BadOrder as error:
+        raise AgentError(f"{what}: {error}") from error
 
 
 def _answer(status: int, body: object, what: str) -> Done:
+    found = _body(status, body, what)
+    phases = {str(name): float(seconds) for name, seconds in dict(found.get("phases") or {}).items()}
+    return Done(phases=phases, aborted=int(found.get("aborted") or 0))
+
+
+def _body(status: int, body: object, what: str) -> Mapping[str, Any]:
+    """Return the body of a good answer.
+
+    Raises:
+        AgentError: it is an error, of the kind that it says.
+        EngineError: the engine failed.
+    """
     if not isinstance(body, dict):
         raise AgentError(f"{what}: the agent answered {status} without a JSON object")
     if status == 200:  # noqa: PLR2004 - HTTP OK
-        phases = {str(name): float(seconds) for name, seconds in dict(body.get("phases") or {}).items()}
-        return Done(phases=phases, aborted=int(body.get("aborted") or 0))
+        return body
     error = body.get("error") or {}
     code, message = str(error.get("code", "")), str(error.get("message", f"status {status}"))
     if code in _ERRORS:

@@ -13,6 +13,15 @@ from scaler.errors import Conflict, NotFound
 from warmpool.claim import apply_claim, apply_settlement, holds, refusal
 from warmpool.seats import Claim, FleetName, PolicyName, Resident, Seat, SeatName
 from warmpool.states import ResidentState
+from warmpool.tiers import Budget
+
+_GIVEN_UP = frozenset({ResidentState.QUARANTINED, ResidentState.TERMINATING})
+
+
+def _proven(residents: Sequence[Resident]) -> bool:
+    """Whether all are proven or given up; one that waits for room keeps nobody waiting but those who wait like it."""
+    settled = all(r.proven_at is not None or r.state in _GIVEN_UP or r.waiting for r in residents)
+    return settled and not all(r.waiting for r in residents)
 
 
 class SeatObjects:
@@ -95,7 +104,13 @@ class SeatObjects:
     # -------------------------------------------------------------- the agent's side
 
     def report(
-        self, name: SeatName, uid: str, sequence: int, agent: str, residents: Sequence[Resident]
+        self,
+        name: SeatName,
+        uid: str,
+        sequence: int,
+        agent: str,
+        residents: Sequence[Resident],
+        memory: Budget | None = None,
     ) -> bool:
         """Take over what an agent says of its residents; an older report than the last is ignored.
 
@@ -109,12 +124,12 @@ class SeatObjects:
         if sequence < last:
             return False
         self._reported[name] = (sequence, self._wall())
-        given_up = {ResidentState.QUARANTINED, ResidentState.TERMINATING}
-        proven = all(r.proven_at is not None or r.state in given_up for r in residents) and bool(residents)
+        proven = _proven(residents)
         following = replace(
             seat,
             agent=agent,
             residents=tuple(residents),
+            memory=memory,
             reachable=True,
             admitted=seat.admitted or proven or bool(seat.serving),
             ready=seat.admitted or proven or bool(seat.serving),

@@ -130,11 +130,11 @@ class SeatShape(PolicyModel):
     """GPUs of one seat, which every resident of the seat uses as a whole. The default is one, the usual case; 0 is for
     engines that run on CPU."""
     memory_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=144_384)] | None = None
-    """Memory of all GPUs of one seat together. By default agents measure it; given here, `policy lint` can tell before
-    anything runs whether the residents fit."""
-    kv_when_paused: KvWhenPaused = KvWhenPaused.RELEASE
-    """Whether a paused resident gives back its KV memory. The default is `Release`, because seats that several models
-    share need it; `Keep` saves the allocation at promotion where a seat has one resident."""
+    """Memory of all GPUs of one seat together, of which its residents take no more. By default it is what agents measure; given
+    here, `policy lint` can tell before anything runs whether the residents fit."""
+    kv_when_paused: KvWhenPaused | None = None
+    """Whether a paused resident gives back its KV memory. By default residents that share a seat do, because whoever serves
+    needs it, and one that has its seat for itself keeps it, which saves the allocation at promotion."""
 
 
 class Replenish(PolicyModel):
@@ -154,8 +154,9 @@ class Parked(PolicyModel):
     """Residents that find no room in a seat's GPU memory wait in its host memory, seconds from serving."""
 
     host_memory_mib: Annotated[int, integer("MiB", 0, _MOST_MIB, example=262_144)] = 0
-    """Host memory of one seat for parked residents. The default is 0: none are parked, and what finds no room in GPU
-    memory is started cold."""
+    """Host memory of one seat for the weights of parked residents. The default is 0: none are parked, and what finds no room
+    in GPU memory waits until there is some. Who is paused and who is parked follows demand: a model that has some is brought
+    back to GPU memory ahead of its bursts. The memory limit of the seat's pod has to leave room for it."""
 
 
 class Spare(PolicyModel):

@@ -84,15 +84,18 @@ together. A moment at which they don't is named with a day of 2028, a leap year,
 | `DEMOTED`, `SWITCHED`, `POD-ENDS`, `KILLED` | How much longer an answer may take when its resident is paused, when another model gets its seat, when its pod ends, and until what is left of the pod is killed (with `--template`). |
 | `COST`, `A DAY` | What seats cost a day: in GPU-hours, or in money with `costPerGpuHour`. |
 | `GPU MEMORY`, `OF` | What the residents of one seat need at once, and what a seat has. |
-| `RESIDENT`, `PAUSED`, `KV` | What one resident holds while it is paused, and what it takes beyond that to serve: `engine.pausedMiB`, `engine.kvMiB`. |
-| `KV-ALONE`, `KV-SHARED` | KV memory that it could have if it were alone on the seat, and what its paused neighbours leave it. |
+| `IN MIB`, `PAUSED`, `KV` | What one resident holds while it is paused, and what it takes beyond that to serve: `engine.pausedMiB`, `engine.kvMiB`. |
+| `ALONE`, `SHARED` | KV memory that it could have if it were alone on the seat, and what its paused neighbours leave it. |
 | `SHARE`, `IN-FLIGHT` | How much of `KV` it gets; how many requests in flight it then holds, of `targetInFlight`. |
+| `TIER` | With `spare.parked.hostMemoryMiB`: whether a seat has room for it to be `Paused`, or it is `Parked` in host memory, or `Cold`, without an engine, until another goes. |
 
 **What `lint` says of queries.** A query that is asked for a number of requests has to give one. A share never does, whatever
 it is of (a gauge such as `vllm:kv_cache_usage_perc`, bytes divided by bytes, a fraction of a histogram): it never reaches a
 target of requests, so that nothing is ever scaled (`QueryIsShare`). Nor does a rate (`QueryIsRate`). A share times the number
 of requests that it is a share of is such a number again. A query that adds up series which no label selects counts other
-models and namespaces, too (`QueryCountsOthers`). Of a query that can't be read as PromQL, nothing of this is said.
+models and namespaces, too (`QueryCountsOthers`). Of a query that can't be read as a tree, nothing of this is said. What no
+dialect of PromQL takes is a fault for `validate`, too, with its character: brackets and quotes that don't match, ranges that
+are none, matchers without a text, operators with nothing to work on, and Grafana's variables.
 
 **In an editor.** With [yaml-language-server](https://github.com/redhat-developer/yaml-language-server) (the
 YAML extension of VS Code, and the YAML mode of other editors), a comment before a document names its schema:

@@ -98,16 +98,17 @@ _FLEET: Final = {
         change="seats have to be made anew, and each counts differently in the GPU budget"
     ),
     "spec.seat.memoryMiB": Meaning(
-        more="`policy lint` reckons with more memory on a seat",
-        less="`policy lint` reckons with less memory on a seat",
-        change="for the arithmetic of `policy lint`",
-        unset="measured by agents",
+        more="more residents of a seat may be paused, as far as its GPUs have that much",
+        less="fewer residents of a seat may be paused",
+        change="for who finds room on a seat",
+        unset="all that its GPUs have",
     ),
     "spec.seat.kvWhenPaused": Meaning(
         to={
             "Release": "a paused resident gives its KV memory to its neighbours: a promotion has to take it first",
             "Keep": "a paused resident keeps its KV memory: promotions are faster, and neighbours have less",
-        }
+        },
+        unset="given back where residents share a seat, kept where one has it for itself",
     ),
     "spec.spare.mode": Meaning(
         to={
@@ -148,7 +149,7 @@ _FLEET: Final = {
     ),
     "spec.spare.parked.hostMemoryMiB": Meaning(
         more="more residents can wait in host memory, seconds from serving",
-        less="fewer residents can wait in host memory; the others are started cold",
+        less="fewer residents can wait in host memory; the others have no engine until there is room",
     ),
     "spec.maxSeats": Meaning(
         more="the fleet may grow further, and cost more", less="the fleet stops growing earlier"
@@ -221,6 +222,8 @@ _FLEET: Final = {
     "spec.frozen.reason": Meaning(change="for whoever finds it"),
 }
 
+_GATEWAYS: Final = "as each gateway is set"
+
 _POLICY: Final = {
     "spec.fleets": Meaning(
         change="its stable load belongs on the first fleet, and later ones are the bridge, in this order"
@@ -245,6 +248,34 @@ _POLICY: Final = {
     "spec.engine.args": Meaning(change="holds for engines that are started from now on"),
     "spec.engine.pausedMiB": Meaning(change="for the arithmetic of memory", unset="measured by agents"),
     "spec.engine.kvMiB": Meaning(change="for the arithmetic of memory", unset="measured by agents"),
+    "spec.engine.activationMiB": Meaning(
+        change="for the arithmetic of memory, and for what a promotion may hold", unset="not looked at"
+    ),
+    "spec.engine.proof.source": Meaning(
+        to={
+            "Record": "residents that start from now on have to answer as was recorded",
+            "Agreement": "residents that start from now on have to answer as others do",
+        }
+    ),
+    "spec.engine.proof.prompts[]": Meaning(
+        more="residents that start from now on are asked this as well",
+        less="residents that start from now on aren't asked this any more",
+    ),
+    "spec.engine.proof.maxTokens": Meaning(
+        more="residents that start from now on answer with more tokens",
+        less="residents that start from now on answer with fewer tokens",
+    ),
+    "spec.engine.proof.tolerancePercent": Meaning(
+        more="answers of residents that start from now on may differ more",
+        less="answers of residents that start from now on may differ less",
+        unset="tokens alone are compared",
+    ),
+    **{
+        f"spec.engine.proof.ownership.{name}": Meaning(
+            change="residents that start from now on have to run with it", unset="not compared"
+        )
+        for name in ("weightsDigest", "engineVersion", "dtype", "tensorParallelSize")
+    },
     "spec.engine.startSeconds": Meaning(change="for the arithmetic of times", unset="not known yet"),
     "spec.priority": Meaning(
         more="it goes before more of the others where seats are short",
@@ -296,6 +327,30 @@ _POLICY: Final = {
     "spec.burst.demoteAfterSeconds": Meaning(
         more="residents that nobody needs are paused later, and keep their seats for longer",
         less="residents that nobody needs are paused sooner, and give back their seats",
+    ),
+    "spec.queue.maxRequests": Meaning(
+        more="more requests may wait at each gateway before others are refused",
+        less="fewer requests may wait at each gateway: others are refused sooner",
+        change="another number of requests may wait at each gateway",
+        unset=_GATEWAYS,
+    ),
+    "spec.queue.maxMiB": Meaning(
+        more="the bodies of what waits may take more memory of each gateway",
+        less="the bodies of what waits may take less memory of each gateway: others are refused sooner",
+        change="the bodies of what waits may take another size at each gateway",
+        unset=_GATEWAYS,
+    ),
+    "spec.queue.maxAgeSeconds": Meaning(
+        more="a request may wait longer for its first slot before it is refused",
+        less="a request that finds no slot is refused sooner",
+        change="a request is refused after another wait",
+        unset=_GATEWAYS,
+    ),
+    "spec.queue.maxColdSeconds": Meaning(
+        more="a request that finds no resident serving may wait longer for one",
+        less="a request that finds no resident serving is refused sooner",
+        change="a request that finds no resident serving is refused after another wait",
+        unset=_GATEWAYS,
     ),
     "spec.signals[]": Meaning(
         more="its load is read from there too", less="its load is no longer read from there"

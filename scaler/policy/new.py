@@ -53,6 +53,7 @@ class NewFleet:
         max_seats: seats that it may have at most.
         spare: spare seats that it should have.
         resized_by: who writes the number of replicas.
+        lends: work that can wait borrows its spare seats, so that there have to be more than are kept for bursts.
     """
 
     name: str
@@ -62,6 +63,7 @@ class NewFleet:
     max_seats: int
     spare: int
     resized_by: ResizedBy
+    lends: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,9 +212,11 @@ class _Page:
         ]
         if fleet.gpus:
             lines += [*self._why(4, _MEMORY), "    # memoryMiB: 144384"]
-        if fleet.spare:
+        if fleet.spare or fleet.lends:
+            mode = [*self._why(4, _LENDS), "    mode: Auto"] if fleet.lends else []
             lines += [
                 "  spare:",
+                *mode,
                 *self._why(4, _SPARE_OF_SEVERAL if shared else _SPARE),
                 f"    min: {fleet.spare}",
             ]
@@ -241,6 +245,7 @@ class _Page:
             *self._why(4, _SIZES),
             "    # pausedMiB: 16800",
             "    # kvMiB: 40960",
+            "    # activationMiB: 2048",
             "    # startSeconds: 60",
         ]
         if policy.priority is not None:
@@ -373,6 +378,11 @@ Seats that stand ready with all residents paused: how many seats' worth of burst
 before any new pod has started. Each costs a pod's GPUs, once for all models.
 """
 
+_LENDS: Final = """\
+How many seats shall be spare: as many as demand has risen by while a new one started, learned over days. What exceeds min
+is lent to work that can wait. With mode Fixed it is min, and nothing is lent.
+"""
+
 _RESIZED: Final = """\
 Who writes the workload's replicas; there must be exactly one. Emberpool: the controller does, so no HPA or ScaledObject may
 have the same target. Keda: a ScaledObject does, with the total that the controller publishes; whoever raises the replicas
@@ -407,8 +417,8 @@ _PRIORITY: Final = "Who goes first when seats are short: higher numbers do. The 
 
 _PREEMPTIBLE: Final = """\
 Work that can wait: beyond serving.min it only borrows spare seats, until somebody wants them. The last spare.min seats of a
-fleet are never lent, so with spare.mode Fixed there is something to lend only while more seats stand than that: after a burst,
-or by a schedule. With `mode: Auto` the fleet keeps as many as bursts have needed, and lends those above spare.min.
+fleet are never lent. With spare.mode Auto the fleet keeps as many as bursts have needed, and lends those above spare.min; with
+Fixed there is something to lend only while more seats stand than that: after a burst, or by a schedule.
 """
 _PATIENT: Final = """\
 Seconds within which what waits should be taken. The default of two seconds is for people; this work has more time.

@@ -25,6 +25,7 @@ from scaler.policy.base import (
     text,
 )
 from scaler.policy.document import Document, Path, dotted, show
+from scaler.policy.proof import Proof
 from scaler.policy.source import parse_documents, validate
 from scaler.policy.visible import UNSEEN, escaped
 
@@ -78,6 +79,15 @@ class SeatResident(PolicyModel):
     """GPU memory that it holds while it is paused and has given back its KV memory. By default agents measure it."""
     kv_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=40_960)] | None = None
     """GPU memory that it takes beyond that while it serves. By default agents measure it."""
+    activation_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=2048)] | None = None
+    """What of computing comes to that, at its peak, where it isn't part of `kvMiB`."""
+    proof: Proof | None = None
+    """What it has to answer, as its policy says it. By default what the agent's configuration says."""
+
+    @property
+    def compute_mib(self) -> int | None:
+        """GPU memory that it takes beyond what it holds paused, in MiB; None where nobody has said it."""
+        return None if self.kv_mib is None else self.kv_mib + (self.activation_mib or 0)
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that there is one way to start it, and that the guard and the engine don't share a port."""
@@ -193,7 +203,7 @@ def residents_at(document: Document, path: Path) -> tuple[SeatResident, ...]:
 def dump_residents(residents: Sequence[SeatResident]) -> str:
     """Write the annotation: compact, keys in the order of the format, nothing that isn't known."""
     written = json.dumps(
-        [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in residents],
+        [each.model_dump(mode="json", by_alias=True, exclude_defaults=True) for each in residents],
         separators=(",", ":"),
         ensure_ascii=False,
     )

@@ -22,6 +22,7 @@ from scaler.policy.base import (
     sound_entries,
     text,
 )
+from scaler.policy.proof import Proof
 from scaler.policy.repeated import repeated
 from scaler.policy.schedules import ServingFloor
 from scaler.policy.signals import Pushed, Signal
@@ -88,11 +89,21 @@ class Engine(PolicyModel):
     """GPU memory that one resident holds while it is paused and has given back its KV memory. By default agents measure
     it; given here, `policy lint` can tell before anything runs whether the residents of a seat fit."""
     kv_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=40_960)] | None = None
-    """GPU memory that one resident takes beyond that while it serves: its KV memory and what computing needs at its peak.
-    By default agents measure it."""
+    """GPU memory that one resident takes beyond that while it serves: its KV memory and, unless `activationMiB` says that,
+    what computing needs at its peak. By default agents measure it."""
+    activation_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=2048)] | None = None
+    """GPU memory that computing takes at its peak, beside weights and KV memory. Where it is given, a promotion that holds
+    more than all this is noticed and undone. By default that isn't looked at."""
     start_seconds: Annotated[int, integer("seconds", 1, _DAY, example=60)] | None = None
     """Seconds from the start of one resident until it is proven, as you have measured it, for `policy lint`'s arithmetic.
     By default it is not known before the first one has started."""
+    proof: Proof = Proof()
+    """What residents have to answer before they may serve."""
+
+    @property
+    def compute_mib(self) -> int | None:
+        """GPU memory that one resident takes beyond what it holds paused, in MiB; None where nobody has said it."""
+        return None if self.kv_mib is None else self.kv_mib + (self.activation_mib or 0)
 
 
 class Ttft(PolicyModel):
@@ -174,6 +185,21 @@ class Burst(PolicyModel):
             yield Broken(path=("stableWindowSeconds",), message=message, hint=hint)
 
 
+class Queue(PolicyModel):
+    """How much may wait at each gateway. What isn't given here is as the gateway's own settings say."""
+
+    max_requests: Annotated[int, integer("requests", 0, 1_000_000, example=2048)] | None = None
+    """Requests that may wait at once; with 0 none waits, and what finds no slot is refused."""
+    max_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=512)] | None = None
+    """Memory that their bodies may take together."""
+    max_age_seconds: Annotated[int, integer("seconds", 1, _DAY, example=30)] | None = None
+    """Seconds that one may wait for its first slot. Longer than the gateway's `--deadline-seconds` it has no effect: that
+    ends the wait for the first content, and so this one too."""
+    max_cold_seconds: Annotated[int, integer("seconds", 1, _DAY, example=300)] | None = None
+    """Seconds that one may wait while none of the model's residents serves, where that is longer; its deadline is later by
+    as much. For a policy with `serving.min: 0` that may need a new seat."""
+
+
 class OnReclaim(StrEnum):
     """What becomes of requests on a lent seat that is wanted back."""
 
@@ -248,6 +274,8 @@ class ScalingPolicySpec(PolicyModel):
     """How many residents serve."""
     burst: Burst = Burst()
     """When the short window rules, and how slowly things calm down."""
+    queue: Queue = Queue()
+    """How much may wait at each gateway, and for how long. By default the gateway's own settings hold for all policies."""
     signals: Annotated[tuple[Signal, ...], Field(min_length=1, max_length=20)] = (
         Pushed(name="gateway", type="Pushed"),
     )

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from scaler.policy.addresses import host_port_problem, url_problem
 from scaler.policy.base import Broken, PolicyModel, as_far_as_sound, form, integer, label, text
+from scaler.policy.promql.mistakes import mistake
 
 
 def _file(example: str) -> Any:  # noqa: ANN401 - as pydantic's own Field
@@ -144,6 +145,7 @@ class Prometheus(SignalBase):
             longest=8192,
             example='sum(vllm:num_requests_waiting{model_name="llama-8b"})',
         ),
+        form(mistake),
     ]
     """What to ask. The answer must be one series or a scalar; of several series the reading is Missing. Select whose series
     are meant, by namespace or model: one Prometheus scrapes many."""

@@ -25,6 +25,11 @@ FLEET_LABEL: Final = "emberpool.dev/fleet"
 ADMITTED_GATE: Final = "emberpool.dev/admitted"
 """Readiness gate of the pods: the leading controller opens it, and nothing else makes a seat ready."""
 
+MEMORY_ANNOTATION: Final = "emberpool.dev/memory"
+"""Annotation of the pod template that says, as JSON, what the seat may take: `deviceMiB` and `hostMiB`, as in an agent's
+configuration, and `kvWhenPaused`. What isn't said is measured, or the agent's own default."""
+
+_MEMORY: Final[Path] = (*POD_TEMPLATE, "metadata", "annotations", MEMORY_ANNOTATION)
 _LABEL: Final[Path] = (*POD_TEMPLATE, "metadata", "labels", FLEET_LABEL)
 _ANNOTATION: Final[Path] = (*POD_TEMPLATE, "metadata", "annotations", RESIDENTS_ANNOTATION)
 _GATES: Final[Path] = (*POD_TEMPLATE, "spec", "readinessGates")
@@ -143,9 +148,10 @@ def template(fleet: Fleet, policies: Sequence[Written], workload: Workload, star
     changes = [
         *_label_change(fleet, workload),
         *_residents_change(residents, before, workload),
+        *_memory_change(fleet, workload),
         *_gate_change(workload),
     ]
-    notes = [*assumed, *_notes(engines, workload)]
+    notes = [*assumed, *_notes(engines, workload), *_memory_notes(fleet, engines)]
     return Template(workload=workload, residents=residents, changes=changes, notes=notes)
 
 
@@ -233,6 +239,8 @@ class _Finder:
             "enginePort": None if listens == port else listens,
             "pausedMiB": engine.paused_mib or (before.paused_mib if before else None),
             "kvMiB": engine.kv_mib or (before.kv_mib if before else None),
+            "activationMiB": engine.activation_mib or (before.activation_mib if before else None),
+            "proof": engine.proof.model_dump(mode="json", by_alias=True, exclude_defaults=True) or None,
         }
         said = {key: value for key, value in known.items() if value is not None}
         return parse_residents(json.dumps([said]))[0], assumption
@@ -438,9 +446,39 @@ def _residents_change(
     )
 
 
+def _memory_change(fleet: Fleet, workload: Workload) -> Iterator[Change]:
+    """Yield what the seats' memory is to be, where the fleet or the manifest says anything of it."""
+    seat, before = fleet.spec.seat, workload.at(_MEMORY)
+    said = {
+        "deviceMiB": seat.memory_mib,
+        "hostMiB": fleet.spec.spare.parked.host_memory_mib or None,
+        "kvWhenPaused": None if seat.kv_when_paused is None else str(seat.kv_when_paused),
+    }
+    after = json.dumps({key: value for key, value in said.items() if value is not None})
+    if before != after and (before is not None or after != "{}"):
+        yield Change(
+            edit=Edit(path=_MEMORY, value=after),
+            what=f"annotation {MEMORY_ANNOTATION}",
+            before=before,
+            after=after,
+        )
+
+
+def _memory_notes(fleet: Fleet, engines: Sequence[Container]) -> Iterator[str]:
+    """Say it where parked weights don't fit into what a container may take of the host."""
+    host = fleet.spec.spare.parked.host_memory_mib
+    for each in engines:
+        limit = each.memory_mib
+        if host and limit is not None and limit <= host:
+            yield (
+                f"container {each.name} may take {limit:.0f} MiB of memory, and {host} MiB are for parked weights alone"
+                " (spare.parked.hostMemoryMiB): raise its limit to that and what the engines need beside it"
+            )
+
+
 def entry_of(resident: SeatResident) -> dict[str, Any]:
     """Return a resident as the annotation has it, without what isn't known."""
-    return resident.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return resident.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def _gate_change(workload: Workload) -> Iterator[Change]:

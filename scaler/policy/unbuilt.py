@@ -35,10 +35,6 @@ def _always(_: object) -> bool:
     return True
 
 
-def _is(*values: object) -> Callable[[Any], bool]:
-    return lambda value: value in values
-
-
 UNBUILT: Final = (
     Unbuilt(
         kind="Fleet",
@@ -48,21 +44,9 @@ UNBUILT: Final = (
     ),
     Unbuilt(
         kind="Fleet",
-        path=("spec", "resizedBy"),
-        when=_is("Keda"),
-        instead="the total is published as a metric only, and KEDA can't ask for it",
-    ),
-    Unbuilt(
-        kind="Fleet",
         path=("spec", "spare", "replenish", "maxPerNode"),
         when=_always,
         instead="seats that are starting are not counted by node",
-    ),
-    Unbuilt(
-        kind="Fleet",
-        path=("spec", "spare", "parked", "hostMemoryMiB"),
-        when=bool,
-        instead="no resident is parked",
     ),
     Unbuilt(
         kind="Fleet",
@@ -75,12 +59,6 @@ UNBUILT: Final = (
         path=("spec", "gpuHealth"),
         when=_always,
         instead="the health of GPUs is not looked at",
-    ),
-    Unbuilt(
-        kind="ScalingPolicy",
-        path=("spec", "engine", "type"),
-        when=_is("SGLang", "Generic"),
-        instead="agents can't drive such an engine",
     ),
     Unbuilt(
         kind="Controller",

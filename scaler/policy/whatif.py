@@ -15,7 +15,7 @@ from typing import TypeAlias, TypedDict
 
 from scaler.core.decide import decide
 from scaler.core.demand import Demand, measure
-from scaler.core.memory import Memory, PolicyMemory, Seen
+from scaler.core.memory import Memory, PolicyMemory, Seen, Service
 from scaler.core.model import (
     MISSING,
     NO_FLOOR,
@@ -31,7 +31,7 @@ from scaler.core.model import (
     Snapshot,
     Supply,
 )
-from scaler.core.need import Terms, terms
+from scaler.core.need import Capacity, Terms, terms
 from scaler.core.placement import beyond
 from scaler.core.windows import BUCKET_SECONDS, Bucket, Mark, Maxima, Ring, window_seconds
 from scaler.errors import UserError
@@ -124,7 +124,7 @@ def what_if(policies: PolicySet, question: Question) -> Iterator[Answer]:
         UserError: more residents shall serve at first than the fleets have seats for.
     """
     world = _World(policies, question)
-    moment = _Moment(now=0.0, memory=_calm(policies, world), **world.state())
+    moment = _Moment(now=0.0, memory=_calm(policies, question, world), **world.state())
     last: Answer | None = None
     passed: _Moment | None = None  # after a leap, the moment that walking would have come to
     walking_until = 0.0
@@ -262,13 +262,13 @@ def _worked(
 ) -> Worked:
     """Work out the terms behind a decision, which holds only what came of them."""
     after, decision = outcome
-    remembered = after.policies[spec.name]
+    remembered, past = after.policies[spec.name], before.policies[spec.name]
     serving = any(
         view.supply[spec.name].serving for view in snapshot.fleets.values() if spec.name in view.supply
     )
-    demand, _ = measure(snapshot.loads[spec.name], before.policies[spec.name].seen, serving=serving, now=now)
-    rate = 0.0 if remembered.service is None else remembered.service.rate
-    capacity = decision.policies[spec.name].capacity
+    demand, _ = measure(snapshot.loads[spec.name], past.seen, serving=serving, now=now)
+    rate = 0.0 if past.service is None else past.service.rate
+    capacity = Capacity(decision.policies[spec.name].capacity)
     found = terms(demand, remembered.ring, rate, spec, capacity, now)
     return Worked(terms=found, demand=demand, rate=rate)
 
@@ -415,8 +415,15 @@ def _fresh(value: float) -> Reading:
     return Reading(value=value, age=0.0, quality=Quality.FRESH)
 
 
-def _calm(policies: PolicySet, world: _World) -> Memory:
-    """Return what the law remembers of a long time without a request."""
+def _service(given: GivenLoad | None) -> Service | None:
+    if given is None or not given.in_flight:
+        return None
+    completions = given.in_flight / given.service_seconds
+    return Service(completions, given.in_flight)
+
+
+def _calm(policies: PolicySet, question: Question, world: _World) -> Memory:
+    """Return what the law remembers of a long time without a request; how long one takes it knows all the same."""
     memories = {}
     for spec in policies.policy_specs.values():
         given = {share.fleet: world.serving[share.fleet][spec.name] for share in spec.fleets}
@@ -427,6 +434,7 @@ def _calm(policies: PolicySet, world: _World) -> Memory:
             ring=Ring(tuple(Bucket(second, 0.0, 1, 0.0) for second in seconds)),
             burst=None,
             seen=Seen(queued=0.0, in_flight=0.0),
+            service=_service(question.loads.get(spec.name)),
             given=given,
             wanted=given,
             asked={fleet: Maxima((Mark(0.0, count),)) for fleet, count in given.items()},

@@ -4,6 +4,7 @@ A manifest is whatever somebody wrote, so nothing about its form is taken for gr
 and isn't is a fault at its place.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,15 @@ _POD: Final[Path] = (*POD_TEMPLATE, "spec")
 _PROBES: Final = ("readinessProbe", "livenessProbe", "startupProbe")
 _GPU: Final = frozenset({"nvidia.com/gpu", "nvidia.com/gpu.shared"})
 _GPU_PART: Final = "nvidia.com/mig-"
+_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[mkMGTPE]|)")
+_UNITS: Final = {
+    "": 1.0,
+    "m": 0.001,
+    "k": 1e3,
+    **{unit: 1000.0 ** (power + 2) for power, unit in enumerate("MGTPE")},
+    **{f"{unit}i": 1024.0 ** (power + 1) for power, unit in enumerate("KMGTPE")},
+}
+"""Suffixes of quantities (Kubernetes, "Resource Management for Pods and Containers")."""
 _AS_DOCUMENTED: Final = "write it as Kubernetes documents it"
 
 
@@ -65,6 +75,13 @@ class Container:
                 (self.document.fault(path, f"must be a list, is {show(claims)}", _AS_DOCUMENTED),)
             )
         return tuple(sorted(show(each.get("name")) for each in claims if isinstance(each, dict)))
+
+    @property
+    def memory_mib(self) -> float | None:
+        """Its limit of host memory, in MiB; None where it has none, or one in another form than Kubernetes documents."""
+        limit = _mapping(self.document, (*self.path, "resources", "limits")).get("memory")
+        found = _QUANTITY.fullmatch(str(limit))
+        return None if found is None else float(found[1]) * _UNITS[found[2]] / _UNITS["Mi"]
 
     @property
     def gpus(self) -> int:

@@ -7,22 +7,37 @@ promotion rests for a while first.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
 
-from scaler.cluster.agents import Agents
+from scaler.cluster.agents import Agents, Done
 from scaler.cluster.port import Cluster
 from scaler.errors import ClusterError, Conflict, LeadershipLost
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog, PromotionRecord, Trigger
-from warmpool.claim import Errand, Resolution, Term, new_claim, resolve_orphan
-from warmpool.errors import StaleEpoch, WarmpoolError, WrongState
-from warmpool.plan import Action, Demote, Promote, Prove, Recall, Release, Replace, Resize, Switch
-from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatName
+from warmpool.claim import Errand, Resolution, Term, new_claim, overtakes, resolve_orphan
+from warmpool.errors import AgentBusy, NeedsWitness, NoRoom, StaleEpoch, WarmpoolError, WrongState
+from warmpool.plan import (
+    Action,
+    Demote,
+    Park,
+    Promote,
+    Prove,
+    Recall,
+    Release,
+    Replace,
+    Resize,
+    Switch,
+    Unpark,
+)
+from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName
+from warmpool.states import Depth, ResidentState
+from warmpool.warmth import Place
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +47,20 @@ _AT_ONCE_SECONDS = 0.05
 """What requests on a lent seat that is wanted back have to end by themselves, where their policy says Abort."""
 _REST_SECONDS = 2.0
 """How long a seat rests after a failed promotion, doubled with each further one."""
+_ALONE_SECONDS = 5.0
+"""How long a resident is left alone after a failed parking, unparking or proof, doubled with each further one."""
+_LONGEST_ALONE_SECONDS = 300.0
+"""Room comes and goes: what was refused is asked for again every five minutes."""
+_WAKES_BEFORE_LATE = 4.0
+"""A wake that takes so many times what wakes have taken hangs; one that has to make room first takes some two of them."""
+_OPERATIONS: Mapping[type[Action], Operation] = {
+    Recall: Operation.RECALL,
+    Promote: Operation.PROMOTE,
+    Switch: Operation.SWITCH,
+    Park: Operation.PARK,
+    Unpark: Operation.UNPARK,
+}
+_ASLEEP = (ResidentState.PARKED, ResidentState.PARKING, ResidentState.UNPARKING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +68,31 @@ class Deadlines:
     """How long each operation may take, in seconds.
 
     Attributes:
-        promote: claim to rotation, the drain of a switch included.
+        promote: claim to rotation, the drain of a switch included; a parked resident has `unpark` more.
         drain: what a demotion gives the accepted requests.
         pause: pausing and releasing KV memory.
         prove: one proof.
+        park: moving weights to host memory: 140 GB at 3 GB/s, which one thread copies into memory that isn't pinned.
+        unpark: moving them back, after others made room.
     """
 
     promote: float = 10.0
     drain: float = 30.0
     pause: float = 10.0
     prove: float = 20.0
+    park: float = 60.0
+    unpark: float = 120.0
+
+    def unparking(self, resident: Resident | None) -> float:
+        """Return what a promotion gets for unparking a resident: 0 for one that isn't parked.
+
+        One that was seen to take less before gets no more than some of those times: a promotion that hangs keeps the next
+        candidate waiting.
+        """
+        if resident is None or resident.state not in _ASLEEP:
+            return 0.0
+        seen = resident.wake_seconds.get(Depth.PARKED, math.inf)
+        return min(self.unpark, max(self.promote, _WAKES_BEFORE_LATE * seen))
 
 
 @dataclass(slots=True)
@@ -62,6 +106,7 @@ class _Ticket:
     """The right to work on a seat; compared by identity, so that an overtaken operation can't give back another's."""
 
     operation: Operation
+    policy: PolicyName | None
 
 
 @dataclass(slots=True)
@@ -94,6 +139,7 @@ class Actuator:
         self._deadlines = deadlines or Deadlines()
         self._busy: dict[SeatName, _Ticket] = {}
         self._rests: dict[SeatName, _Rest] = {}
+        self._left_alone: dict[Place, _Rest] = {}
         self._awaited: dict[tuple[SeatName, PolicyName], PromotionRecord] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._numbers = itertools.count(1)
@@ -117,6 +163,14 @@ class Actuator:
         rest = self._rests.get(seat.name)
         return rest is not None and now < rest.until and not seat.serving and seat.claim is None
 
+    @property
+    def left_alone(self) -> Collection[Place]:
+        """Residents that have just failed to be parked, unparked or proven."""
+        now = self._ports.clock.wall()
+        forgotten = now - _LONGEST_ALONE_SECONDS
+        self._left_alone = {place: rest for place, rest in self._left_alone.items() if rest.until > forgotten}
+        return {place for place, rest in self._left_alone.items() if now < rest.until}
+
     def start(self, actions: Sequence[Action], triggers: Mapping[PolicyName, Trigger]) -> None:
         """Begin each action in a task of its own; one that is under way already is left alone."""
         for action in actions:
@@ -126,25 +180,23 @@ class Actuator:
         match action:
             case Resize(fleet=fleet, total=total):
                 self._spawn(self._resize(fleet, total))
-            case Recall(seat=seat, policy=policy):
-                self._begin(seat, Operation.RECALL, lambda: self._promote(seat, policy, triggers))
-            case Promote(seat=seat, policy=policy):
-                self._begin(seat, Operation.PROMOTE, lambda: self._promote(seat, policy, triggers))
-            case Switch(seat=seat, policy=policy):
-                self._begin(seat, Operation.SWITCH, lambda: self._promote(seat, policy, triggers, action))
+            case Recall(policy=policy) | Promote(policy=policy) | Switch(policy=policy):
+                ticket = _Ticket(_OPERATIONS[type(action)], policy)
+                self._begin(action.seat, ticket, lambda: self._promote(action, triggers))
+            case Park(policy=policy) | Unpark(policy=policy):
+                ticket = _Ticket(_OPERATIONS[type(action)], policy)
+                self._begin(action.seat, ticket, lambda: self._move(action))
             case Demote(seat=seat, policy=policy):
-                self._begin(seat, Operation.DEMOTE, lambda: self._demote(seat, policy))
+                self._begin(seat, _Ticket(Operation.DEMOTE, policy), lambda: self._demote(seat, policy))
             case Release(seat=seat, policy=policy):
-                self._begin(seat, Operation.DEMOTE, lambda: self._release(seat, policy))
+                self._begin(seat, _Ticket(Operation.DEMOTE, policy), lambda: self._release(seat, policy))
             case Prove(seat=seat, policy=policy):
-                self._begin(seat, Operation.PROVE, lambda: self._prove(seat, policy))
+                self._begin(seat, _Ticket(Operation.PROVE, policy), lambda: self._prove(seat, policy))
             case Replace(seat=seat, reason=reason):
-                self._begin(seat, Operation.DEMOTE, lambda: self._replace(seat, reason))
+                self._begin(seat, _Ticket(Operation.DEMOTE, None), lambda: self._replace(seat, reason))
 
-    def _begin(
-        self, seat: Seat, operation: Operation, work: Callable[[], Coroutine[None, None, None]]
-    ) -> None:
-        """Run one operation on a seat unless another runs there; only a recall may overtake a demotion.
+    def _begin(self, seat: Seat, ticket: "_Ticket", work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Run one operation on a seat unless another runs there that it may not overtake.
 
         Before `run` and after it nothing begins: the next tick looks again.
         """
@@ -152,10 +204,9 @@ class Actuator:
             return
         running = self._busy.get(seat.name)
         if running is not None and not (
-            operation is Operation.RECALL and running.operation is Operation.DEMOTE
+            running.policy == ticket.policy and overtakes(ticket.operation, running.operation)
         ):
             return
-        ticket = _Ticket(operation)
         self._busy[seat.name] = ticket
         self._spawn(self._guarded(seat, ticket, work()))
 
@@ -189,7 +240,8 @@ class Actuator:
                 log.info(
                     "orphaned claim resolved", seat=seat.name, claim=resolution.claim.id, why=resolution.why
                 )
-                self._begin(seat, resolution.claim.operation, partial(self._resolve, seat, resolution))
+                ticket = _Ticket(resolution.claim.operation, resolution.claim.policy)
+                self._begin(seat, ticket, partial(self._resolve, seat, resolution))
 
     async def _resolve(self, seat: Seat, resolution: Resolution) -> None:
         await self._settle(seat.name, resolution.claim, resolution.serving)
@@ -197,18 +249,19 @@ class Actuator:
     # -------------------------------------------------------------- promotion, switch, recall
 
     async def _promote(
-        self,
-        seat: Seat,
-        policy: PolicyName,
-        triggers: Mapping[PolicyName, Trigger],
-        switch: Switch | None = None,
+        self, action: Promote | Recall | Switch, triggers: Mapping[PolicyName, Trigger]
     ) -> None:
+        seat, policy, deadlines = action.seat, action.policy, self._deadlines
         operation = self._busy[seat.name].operation
-        leaving = None if switch is None else switch.leaving
-        drain = _AT_ONCE_SECONDS if switch is not None and switch.at_once else self._deadlines.promote / 2
-        claim = self._claim(
-            Errand(operation=operation, policy=policy, leaving=leaving), self._deadlines.promote
+        switch = action if isinstance(action, Switch) else None
+        drain = _AT_ONCE_SECONDS if switch is not None and switch.at_once else deadlines.promote / 2
+        errand = Errand(
+            operation=operation,
+            policy=policy,
+            leaving=None if switch is None else switch.leaving,
+            displace=None if isinstance(action, Recall) else action.displace,
         )
+        claim = self._claim(errand, deadlines.promote + deadlines.unparking(seat.resident(policy)))
         now = self._ports.clock.wall()
         record = PromotionRecord(
             claim=claim.id,
@@ -225,7 +278,7 @@ class Actuator:
         except (WarmpoolError, ClusterError) as error:
             record.error = str(error) or type(error).__name__
             self._ports.events.promotion(record)
-            await self._rest(seat)
+            await self._rest(seat, error)
             raise
         self._rests.pop(seat.name, None)
         self._ports.events.promotion(record)
@@ -262,11 +315,14 @@ class Actuator:
         """When each seat was last settled, in Unix seconds: for a while its labels are newer than its agent's report."""
         return self._settled
 
-    async def _rest(self, seat: Seat) -> None:
-        """Leave a seat alone for a while after a failed promotion; replace it when it fails again and again."""
+    async def _rest(self, seat: Seat, error: Exception) -> None:
+        """Leave a seat alone for a while after a failed promotion; replace it when it fails again and again.
+
+        One that has no room, no time or no witness at the moment is no worse than another would be in its place.
+        """
         rest = self._rests.setdefault(seat.name, _Rest())
-        rest.failures += 1
-        rest.until = self._ports.clock.wall() + _REST_SECONDS * 2 ** (rest.failures - 1)
+        rest.failures += not isinstance(error, NoRoom | AgentBusy | NeedsWitness)
+        rest.until = self._ports.clock.wall() + _REST_SECONDS * 2 ** max(0, rest.failures - 1)
         if rest.failures >= _FAILURES_BEFORE_REPLACE:
             del self._rests[seat.name]
             await self._replace(seat, f"{rest.failures} promotions in a row failed")
@@ -324,8 +380,43 @@ class Actuator:
         claimed = await self._ports.cluster.claim(seat, claim)
         try:
             await self._ports.agents.prove(claimed, claim, policy, deadline=self._deadlines.prove)
+        except (WarmpoolError, ClusterError):
+            self._leave_alone((seat.name, policy))
+            raise
         finally:
             await self._settle(claimed.name, claim, None)
+
+    async def _move(self, action: Park | Unpark) -> None:
+        """Park or unpark a resident; one that can't be moved is left alone for a while, and costs its seat nothing else."""
+        seat, policy, agents = action.seat, action.policy, self._ports.agents
+        if isinstance(action, Unpark):
+            errand = Errand(operation=Operation.UNPARK, policy=policy, displace=action.displace)
+            order, seconds = agents.unpark, self._deadlines.unpark
+        else:
+            errand = Errand(operation=Operation.PARK, policy=policy)
+            order, seconds = agents.park, self._deadlines.park
+        claim = self._claim(errand, seconds)
+        claimed = await self._ports.cluster.claim(seat, claim)
+        outcome, phases = "Failed", Done().phases
+        try:
+            phases = (await order(claimed, claim, policy, deadline=seconds)).phases
+            outcome = "Moved"
+            self._left_alone.pop((seat.name, policy), None)
+        except (WarmpoolError, ClusterError):
+            if self._holds(claim):
+                self._leave_alone((seat.name, policy))
+                raise
+            outcome = "Overtaken"
+        finally:
+            with suppress(Conflict):  # a promotion holds the seat by now
+                await self._settle(claimed.name, claim, None)
+            self._ports.events.moved(claim, seat, outcome, phases)
+
+    def _leave_alone(self, place: Place) -> None:
+        rest = self._left_alone.setdefault(place, _Rest())
+        wait = _ALONE_SECONDS * 2**rest.failures
+        rest.failures += wait < _LONGEST_ALONE_SECONDS
+        rest.until = self._ports.clock.wall() + min(wait, _LONGEST_ALONE_SECONDS)
 
     async def _replace(self, seat: Seat, why: str) -> None:
         await self._ports.cluster.delete(seat, reason=why)

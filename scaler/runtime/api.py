@@ -6,7 +6,7 @@ Answers come from the last tick and the cluster's cache; no handler waits for an
 import hmac
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
@@ -14,12 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from scaler.core.explain import explain
 from scaler.core.model import PolicyDecision, Reason
+from scaler.runtime.agreement import Agreement
 from scaler.runtime.controller import Controller, Tick
 from scaler.runtime.metrics import Page
+from scaler.runtime.push_tokens import PushTokens
 from scaler.version import VERSION
 from warmpool.errors import BadOrder
-from warmpool.seats import FleetName, SeatValue
-from warmpool.states import ResidentState
+from warmpool.seats import FleetName, Resident, Seat, SeatValue
+from warmpool.states import PROMOTABLE, ResidentState
 from warmpool.wire import seat_to_json
 
 _BODY_LIMIT_BYTES = 256 * 1024
@@ -33,10 +35,19 @@ class Intake:
     Attributes:
         report: takes an agent's report; raises BadOrder.
         token: bearer token that agents must show; a report can take a seat out of rotation, so not everybody may make one.
+        tokens: others of those who may report, and push; None: there are none.
     """
 
     report: Callable[[Mapping[str, Any]], None]
     token: str
+    tokens: PushTokens | None = None
+
+    def takes(self, request: web.Request) -> bool:
+        """Whether whoever sends a request may report."""
+        if authorized(request, self.token):
+            return True
+        pusher = None if self.tokens is None else self.tokens.shown_by(request)
+        return pusher is not None and pusher.reports
 
 
 class Api:
@@ -46,11 +57,19 @@ class Api:
         controller: whose last tick is shown.
         intake: where reports go.
         registry: what `/metrics` shows.
+        agreement: knows where a resident that waits for a witness answers otherwise than others; None where nobody does.
     """
 
-    def __init__(self, controller: Controller, intake: Intake, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        intake: Intake,
+        registry: CollectorRegistry,
+        agreement: Agreement | None = None,
+    ) -> None:
         self._controller = controller
         self._intake = intake
+        self._agreement = agreement
         self._page = Page(registry)
 
     def application(self) -> web.Application:
@@ -80,7 +99,7 @@ class Api:
         return web.Response(text="ok\n")
 
     async def _agents(self, request: web.Request) -> web.Response:
-        if not authorized(request, self._intake.token):
+        if not self._intake.takes(request):
             self._controller.metrics.reported(accepted=False)
             return unauthorized()
         try:
@@ -157,9 +176,17 @@ class Api:
 
     async def _seats(self, _: web.Request) -> web.Response:
         tick = self._controller.last
-        return web.json_response(
-            {"items": [] if tick is None else [seat_to_json(seat) for seat in tick.seats]}
-        )
+        return web.json_response({"items": [] if tick is None else [self._seat(seat) for seat in tick.seats]})
+
+    def _seat(self, seat: Seat) -> dict[str, Any]:
+        doubts = {} if self._agreement is None else self._agreement.doubts
+        residents = [
+            replace(each, waiting=f"{each.waiting}; {why}")
+            if each.waiting and (why := doubts.get((seat.uid, each.policy)))
+            else each
+            for each in seat.residents
+        ]
+        return seat_to_json(replace(seat, residents=tuple(residents)) if doubts else seat)
 
 
 def waiting_for(controller: Controller) -> list[str]:
@@ -183,12 +210,16 @@ def waiting_for(controller: Controller) -> list[str]:
             if not seat.residents:
                 missing.append(f"seat {seat.name}: agent starting")
             missing += [
-                f"seat {seat.name}: {resident.policy} {resident.state}"
+                f"seat {seat.name}: {resident.policy} {resident.waiting or resident.state}"
                 for resident in seat.residents
-                if resident.policy in policies
-                and resident.state not in {ResidentState.PAUSED, ResidentState.PARKED}
+                if resident.policy in policies and resident.state not in PROMOTABLE and not _cold(resident)
             ]
     return missing
+
+
+def _cold(resident: Resident) -> bool:
+    """Whether a resident has no engine for lack of room: that is how its seat is when it is warm."""
+    return resident.state is ResidentState.STARTING and bool(resident.waiting)
 
 
 def authorized(request: web.Request, *tokens: str) -> bool:

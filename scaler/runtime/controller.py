@@ -29,6 +29,7 @@ from scaler.core.model import (
     Snapshot,
 )
 from scaler.core.rises import NO_RISES, Rises
+from scaler.gateway.routes import PolicyLimits
 from scaler.policy.calendar import Calendar
 from scaler.runtime.actuator import Actuator
 from scaler.runtime.clock import Clock
@@ -41,7 +42,7 @@ from scaler.runtime.observer import Views, observe
 from scaler.runtime.recent import RecentDecisions
 from scaler.runtime.start_times import StartTimes
 from scaler.store.histories import History
-from warmpool.plan import InFlight, Limits, Plan, Promote, Recall, Switch, Wants, plan
+from warmpool.plan import InFlight, Limits, Plan, Planner, Promote, Recall, Switch, Wants
 from warmpool.seats import FleetName, PolicyName, Seat
 
 log = structlog.get_logger(__name__)
@@ -69,6 +70,7 @@ class PolicyTable:
         fleets: what there is.
         hash: which set of files they come from, as people see it.
         models: names in requests that belong to each policy.
+        queues: what policies say of how much of them may wait at a gateway.
         calendar: what the clock says of them.
         seat_budget: seats that all fleets together may have; None for no such limit.
         gpu_budget: GPUs that all fleets together may have; None for no such limit.
@@ -78,6 +80,7 @@ class PolicyTable:
     fleets: Sequence[FleetSpec]
     hash: str
     models: Mapping[PolicyName, tuple[str, ...]] = field(default_factory=dict)
+    queues: Mapping[PolicyName, PolicyLimits] = field(default_factory=dict)
     calendar: Calendar = field(default_factory=Calendar)
     seat_budget: int | None = None
     gpu_budget: int | None = None
@@ -113,6 +116,10 @@ class Tick:
         return list(chain.from_iterable(self.stock.values()))
 
 
+def _untold(_: Tick) -> None:
+    """Nobody else wants to know."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
     """What the controller is wired to."""
@@ -124,6 +131,8 @@ class Wiring:
     clock: Clock
     metrics: ControllerMetrics
     ledger: Callable[[Mapping[str, Any]], None]
+    published: Callable[[Tick], None] = _untold
+    """Takes each tick once its actions have begun: for those who answer others from it. It must not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +188,7 @@ class Controller:
         self._starts = StartTimes({name: history.starts for name, history in learned.items()})
         self._ledger = Ledger()
         self._lending = Lending()
+        self._planner = Planner()
         self._views = Views(self._starts.seconds)
         self._lookout = _lookout(table)
         self._in_flight: dict[FleetName, InFlight] = {}
@@ -275,6 +285,7 @@ class Controller:
         kept = self._memory.part((p.name for p in table.policies), (f.name for f in table.fleets))
         self._memory = replace(kept, learned=self._memory.learned)
         self._in_flight.clear()
+        self._planner = Planner()
 
     def _see(self, picked: Sequence[Watched], stock: Stock, wall: float, now: float) -> _Seen:
         """Look at islands: mark what is lent on them, count their seats, read their signals and the clock."""
@@ -345,12 +356,13 @@ class Controller:
             ),
             max_demotions=max(0, self._limits.max_demotions - sum(e.demotions for e in under_way.values())),
         )
-        planned = plan(
+        planned = self._planner.plan(
             _wants(seen, decision),
             actuator.candidates(seen.seats),
             limits,
             wall,
             settled=actuator.settled,
+            left_alone=actuator.left_alone,
         )
         under_way.update(planned.in_flight)
         return planned
@@ -391,6 +403,7 @@ class Controller:
         )
 
     def _publish(self, tick: Tick, seen: _Seen, decision: Decision, before: Memory) -> None:
+        self._wiring.published(tick)
         events = self._wiring.events
         for fleet, seats in tick.stock.items():
             events.seats(fleet, seats)
@@ -427,10 +440,12 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
         fleet.name for fleet in seen.on.fleets if fleet.resized and fleet.name not in frozen
     } & enforced
     serving: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
+    warm: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     for policy in decision.policies.values():
-        for fleet, count in policy.serving.items():
-            if fleet in enforced:
-                serving[fleet][policy.policy] = count
+        for counts, into in ((policy.serving, serving), (policy.warm, warm)):
+            for fleet, count in counts.items():
+                if fleet in enforced:
+                    into[fleet][policy.policy] = count
     order = sorted(seen.on.policies, key=lambda policy: (-policy.priority, policy.name))
     return Wants(
         serving=serving,
@@ -439,6 +454,7 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
         replicas={name: seen.snapshot.fleets[name].replicas for name in resized},
         frozen=frozenset(frozen),
         ended_at_once=frozenset(policy.name for policy in seen.on.policies if policy.ended_at_once),
+        warm=warm,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scaler.keda.settings import KedaSettings
 from scaler.runtime.signal_options import SignalOptions
 
 
@@ -18,6 +19,7 @@ class ControllerOptions:
         port: the API's port; 0 takes a free one.
         state_dir: where decisions and events are kept; None: nowhere.
         signals: where signals come from.
+        keda: where KEDA is answered; None: nowhere.
     """
 
     policies: tuple[Path, ...]
@@ -27,3 +29,4 @@ class ControllerOptions:
     port: int = 9080
     state_dir: Path | None = None
     signals: SignalOptions = field(default_factory=SignalOptions)
+    keda: KedaSettings | None = None

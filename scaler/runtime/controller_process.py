@@ -30,19 +30,23 @@ from scaler.policy.compile import PolicySet
 from scaler.policy.reading import PolicyFiles, Reading
 from scaler.runtime import first_tokens, logs
 from scaler.runtime.actuator import Actuator, Ports
-from scaler.runtime.api import Api, Intake, authorized, unauthorized
+from scaler.runtime.agreement import Agreement
+from scaler.runtime.api import Api, Intake, unauthorized
 from scaler.runtime.clock import Clock, SystemClock
-from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
+from scaler.runtime.coming import Coming
+from scaler.runtime.controller import Controller, PolicyTable, Tick, Wiring, heartbeat
 from scaler.runtime.controller_options import ControllerOptions
 from scaler.runtime.events import EventLog
 from scaler.runtime.garbage import keep_garbage_quiet
 from scaler.runtime.hang_up import reload_on_hang_up
+from scaler.runtime.keda_answers import KedaAnswers
 from scaler.runtime.learning import Learned, Learning
 from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
 from scaler.runtime.listed_policies import ListedPolicies, sizes, table, unlisted_fleets
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.policy_process import PolicyReader
+from scaler.runtime.push_tokens import PushTokens
 from scaler.runtime.reload import Reloader, Told
 from scaler.runtime.reload_api import ReloadApi
 from scaler.runtime.route_publisher import RoutePublisher
@@ -53,6 +57,7 @@ from scaler.runtime.signal_options import SignalOptions
 from scaler.runtime.signals import PolicySignals, SignalsFollow
 from scaler.runtime.sockets import listen, url_of
 from scaler.store.journal import Journal
+from warmpool import listening
 from warmpool.claim import Term
 from warmpool.metric_families import expose_declared_only
 from warmpool.seats import PolicyName, Seat
@@ -61,6 +66,8 @@ log = structlog.get_logger(__name__)
 
 _FINISH_SECONDS = 5.0
 """How long actions under way may take after SIGTERM; what is cut off then, the next controller resolves."""
+_CLOSING_SECONDS = 1.0
+"""What handlers get to write their last words."""
 _HEARTBEAT_SECONDS = 30.0
 """A loop that hasn't ticked for this long is stuck."""
 
@@ -128,19 +135,23 @@ class _Given:
         policies: the policies in force.
         table: what the loop makes of them.
         signals: where signals come from.
+        tokens: who may push.
         ledger: takes decisions.
         metrics: counts ticks.
         learning: keeps what fleets learn.
         learned: what they had learned before.
+        keda: puts decisions up for KEDA.
     """
 
     policies: PolicySet
     table: PolicyTable
     signals: SignalOptions
+    tokens: PushTokens
     ledger: Record
     metrics: ControllerMetrics
     learning: Learning
     learned: Learned
+    keda: KedaAnswers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +163,7 @@ class _Parts:
     actuator: Actuator
     controller: Controller
     learning: Learning
+    agreement: Agreement
     publisher: RoutePublisher
     term: Term
 
@@ -175,44 +187,57 @@ async def _serve(
         events = EventLog(_record(stack, options.state_dir, "events.jsonl"), clock)
         ports = Ports(cluster=cluster, agents=agents, clock=clock, events=events)
         learning = Learning(options.state_dir, clock)
+        plain = {"EMBERPOOL_AGENT_TOKEN": options.token, "EMBERPOOL_SIGNAL_TOKEN": options.signals.token}
+        tokens = PushTokens(plain, options.signals.tokens)
         given = _Given(
             policies=policies,
             table=table(policies, sizes(listed)),
             signals=options.signals,
+            tokens=tokens,
             ledger=_record(stack, options.state_dir, "decisions.jsonl"),
             metrics=ControllerMetrics(registry),
             learning=learning,
             learned=await learning.read(),
+            keda=KedaAnswers(policies, clock, options.keda),
         )
-        parts = _wire(given, ports, cluster, term)
-        tokens = (options.token, options.signals.token)
+        agreement = Agreement(cluster, agents, term, options.state_dir)
+        parts = _wire(given, ports, agreement, cluster, term)
         reader = PolicyReader(options.policies)
         stack.push_async_callback(reader.close)
         told = Told(metrics=given.metrics, events=events, clock=clock)
-        force = SignalsFollow(ListedPolicies(listed, parts.adopt), parts.signals)
+        force = given.keda.following(SignalsFollow(ListedPolicies(listed, parts.adopt), parts.signals))
         reloader = Reloader(reader, force, policies, told)
-        app = Api(
-            parts.controller, Intake(report=cluster.report, token=options.token), registry
-        ).application()
+        intake = Intake(report=cluster.report, token=options.token, tokens=tokens)
+        app = Api(parts.controller, intake, registry, agreement).application()
         app.add_routes(ReloadApi(parts.controller, reloader, options.token).routes())
         app.add_routes(SignalApi(parts.signals, tokens).routes())
+        app.add_routes(given.keda.routes())
         app.add_routes(
             [
                 web.get("/v1/routes", parts.publisher.stream),
                 web.post("/v1/first-tokens", partial(_first_tokens, parts.actuator, clock, tokens)),
             ]
         )
+        await stack.enter_async_context(given.keda.serve())
         await stack.enter_async_context(_listening(app, listener, parts.publisher))
         log.info("controller listens", url=url_of(listener), term=term.epoch, policies=policies.short_hash)
         await _run_until(options.signals, signals, parts, reloader)
 
 
-def _wire(given: _Given, ports: Ports, cluster: StaticCluster, term: Term) -> _Parts:
+def _wire(given: _Given, ports: Ports, agreement: Agreement, cluster: StaticCluster, term: Term) -> _Parts:
     mailbox = Mailbox()
     read = factories(cluster, given.signals)
-    signals = PolicySignals(given.policies, mailbox, ports.clock, given.metrics, read)
+    signals = PolicySignals(
+        given.policies, mailbox, ports.clock, given.metrics, read, lambda: given.tokens.names
+    )
     ports.queued = signals.queued
     actuator = Actuator(ports, term, mailbox.ended)
+    coming = Coming()
+
+    def published(tick: Tick) -> None:
+        given.keda.published(tick)
+        coming.take(tick)
+
     wiring = Wiring(
         cluster=cluster,
         signals=signals,
@@ -221,11 +246,13 @@ def _wire(given: _Given, ports: Ports, cluster: StaticCluster, term: Term) -> _P
         clock=ports.clock,
         metrics=given.metrics,
         ledger=given.ledger,
+        published=published,
     )
     controller = Controller(given.table, wiring, mailbox, learned=given.learned)
 
     def table_of(seats: Sequence[Seat]) -> Mapping[PolicyName, PolicyRoutes]:
-        return routes(controller.coming.policies, controller.coming.models, seats)
+        table = controller.coming
+        return routes(table.policies, table.models, seats, table.queues)
 
     return _Parts(
         cluster=cluster,
@@ -233,7 +260,10 @@ def _wire(given: _Given, ports: Ports, cluster: StaticCluster, term: Term) -> _P
         actuator=actuator,
         controller=controller,
         learning=given.learning,
-        publisher=RoutePublisher(cluster, table_of, signals.gateways, term.epoch),
+        agreement=agreement,
+        publisher=RoutePublisher(
+            cluster, table_of, signals.gateways, term.epoch, lambda: coming.steps(ports.clock.wall())
+        ),
         term=term,
     )
 
@@ -262,6 +292,7 @@ async def _run_until(options: SignalOptions, signals: _Signals, parts: _Parts, r
                 parts.actuator.run(),
                 parts.publisher.run(),
                 parts.learning.keep(lambda: parts.controller.learned),
+                parts.agreement.run(),
                 keep_garbage_quiet(parts.controller),
                 parts.signals.run(),
                 *(each.run() for each in listeners(parts.signals, options)),
@@ -309,10 +340,10 @@ async def _watch_term(cluster: StaticCluster, epoch: int) -> None:
 async def _listening(
     app: web.Application, listener: socket.socket, publisher: RoutePublisher
 ) -> AsyncIterator[None]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = listening.runner(app, _CLOSING_SECONDS)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener).start()
+        await listening.start(runner, listener)
         yield
     finally:
         publisher.close()
@@ -320,9 +351,10 @@ async def _listening(
 
 
 async def _first_tokens(
-    actuator: Actuator, clock: Clock, tokens_shown: Sequence[str], request: web.Request
+    actuator: Actuator, clock: Clock, pushers: PushTokens, request: web.Request
 ) -> web.Response:
-    if not authorized(request, *tokens_shown):
+    pusher = pushers.shown_by(request)
+    if pusher is None or not pusher.first_tokens:
         return unauthorized()
     try:
         tokens = first_tokens.parse(await request.read(), clock.wall())

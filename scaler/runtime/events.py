@@ -19,6 +19,7 @@ from warmpool.seats import (
     SeatName,
     SeatValue,
 )
+from warmpool.states import ResidentState
 
 _LOAD_INTERVAL_SECONDS = 0.05
 """At most 20 load records a second for each policy."""
@@ -68,6 +69,9 @@ class Watcher(Protocol):
     def demoted(self, policy: PolicyName, outcome: str) -> None:
         """A demotion ended."""
 
+    def moved(self, policy: PolicyName, operation: Operation, outcome: str) -> None:
+        """A parking or unparking ended."""
+
     def replaced(self, fleet: FleetName) -> None:
         """A seat was deleted because it can serve nobody."""
 
@@ -91,7 +95,7 @@ class EventLog:
         self._clock = clock
         self._seen: dict[FleetName, Sequence[Seat]] = {}
         self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
-        self._residents: dict[SeatName, dict[PolicyName, tuple[str, int | None, int]]] = {}
+        self._residents: dict[SeatName, dict[PolicyName, tuple[ResidentState, int | None, int]]] = {}
         self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
         self._watchers: list[Watcher] = []
 
@@ -119,26 +123,28 @@ class EventLog:
         if self._values.get(seat.name) != value:
             self._values[seat.name] = value
             self.record("seat", seat=seat.name, fleet=seat.fleet, value=str(value[0]), serves=value[1])
-        for resident in seat.residents:
-            self._resident(seat, resident)
-
-    def _resident(self, seat: Seat, resident: Resident) -> None:
         known = self._residents.get(seat.name)
         if known is None:
             known = self._residents[seat.name] = {}
-        before, now = known.get(resident.policy), (str(resident.state), resident.pid, resident.restarts)
-        if before == now:
-            return
-        known[resident.policy] = now
-        if before is not None and now[2] > before[2]:
+        for resident in seat.residents:
+            before, now = known.get(resident.policy), (resident.state, resident.pid, resident.restarts)
+            if before != now:
+                known[resident.policy] = now
+                self._resident(seat, resident, before)
+
+    def _resident(
+        self, seat: Seat, resident: Resident, before: tuple[ResidentState, int | None, int] | None
+    ) -> None:
+        """Tell of a resident that isn't as it was."""
+        if before is not None and resident.restarts > before[2]:
             for watcher in self._watchers:
-                watcher.restarted(resident.policy, now[2] - before[2])
-        if before is None or before[:2] != now[:2]:
+                watcher.restarted(resident.policy, resident.restarts - before[2])
+        if before is None or before[:2] != (resident.state, resident.pid):
             self.record(
                 "resident",
                 seat=seat.name,
                 policy=resident.policy,
-                state=now[0],
+                state=str(resident.state),
                 failure=resident.failure,
                 pid=resident.pid,
                 restarts=resident.restarts,
@@ -199,6 +205,13 @@ class EventLog:
             watcher.demoted(claim.policy, outcome)
         facts = {"policy": claim.policy, "seat": seat, "outcome": outcome, "phases": phases}
         self.record("demotion", claim=claim.id, **facts)
+
+    def moved(self, claim: Claim, seat: Seat, outcome: str, phases: Mapping[str, float]) -> None:
+        """Record a parking or an unparking that ended."""
+        for watcher in self._watchers:
+            watcher.moved(claim.policy, claim.operation, outcome)
+        facts = {"policy": claim.policy, "fleet": seat.fleet, "seat": seat.name, "outcome": outcome}
+        self.record("move", claim=claim.id, operation=str(claim.operation), phases=dict(phases), **facts)
 
     def replaced(self, seat: Seat, why: str) -> None:
         """Record that a seat was deleted because it can serve nobody."""

@@ -115,14 +115,16 @@ class FirstTokenReporter:
     ) -> None:
         self._instance = instance
         self._outboxes = tuple(_Outbox(controller.rstrip("/"), dropped) for controller in controllers)
-        self._listed: frozenset[EndpointKey] = frozenset()
+        self._listed: dict[PolicyName, frozenset[EndpointKey]] = {}
         self._awaited: set[EndpointKey] = set()
 
-    def listed(self, keys: Collection[EndpointKey]) -> None:
-        """Take note of the endpoints of a new table, before the first request goes to them."""
-        known = frozenset(keys)
-        self._awaited = (self._awaited & known) | (known - self._listed)
-        self._listed = known
+    def listed(self, policy: PolicyName, keys: Collection[EndpointKey]) -> None:
+        """Take note of a policy's endpoints in a new table, before the first request goes to them."""
+        before, known = self._listed.pop(policy, frozenset()), frozenset(keys)
+        self._awaited -= before - known
+        self._awaited |= known - before
+        if known:
+            self._listed[policy] = known
 
     def first_content(
         self, policy: PolicyName, endpoint: Endpoint, dispatched_at: float, at: float, queued_before: float

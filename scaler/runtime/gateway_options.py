@@ -1,6 +1,9 @@
 """What `emberpool gateway` can be told; plain values, so that the command line needs none of the runtime for them."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from scaler.gateway.settings import GatewaySettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +16,14 @@ class GatewayOptions:
         instance: its id among the live gateways; empty: host name and process id.
         host: address that the OpenAI-compatible endpoint listens on.
         port: its port; 0 takes a free one.
-        metrics_port: port of /metrics and of the probes for those who operate it, on the same address; 0 takes a free one.
+        metrics_port: port of /metrics, of the probes and of what the gateway shows of itself, for those who operate it, on the
+            same address; 0 takes a free one.
         drain_seconds: how long requests in flight may take after SIGTERM.
+        settle_seconds: how long of that new connections are still taken.
+        keys_file: file with the keys of which clients must show one; None: whatever they show goes on to the engine.
+        tls_certificate: file with the certificate and those that vouch for it; None: no TLS.
+        tls_key: file with its private key; None: it is in the same file.
+        settings: limits and deadlines; who it is and whom it pushes to is said above.
     """
 
     controllers: tuple[str, ...]
@@ -24,3 +33,27 @@ class GatewayOptions:
     port: int = 8000
     metrics_port: int = 9082
     drain_seconds: float = 30.0
+    settle_seconds: float = 0.0
+    keys_file: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    settings: GatewaySettings = field(default_factory=GatewaySettings)
+
+    def assumptions(self) -> dict[str, int]:
+        """Return what `emberpool policy lint --assume` wants to know of this gateway, in whole seconds."""
+        return assumptions(self.settings, self.drain_seconds)
+
+
+def assumptions(settings: GatewaySettings, drain_seconds: float) -> dict[str, int]:
+    """Return what lint wants to know of a gateway with these settings, which gets so long to finish when it ends."""
+    seconds = {
+        "gatewayReceiveSeconds": settings.receive_seconds,
+        "gatewayQueueSeconds": settings.queue.max_age_seconds,
+        "gatewayConnectSeconds": settings.connect_seconds,
+        "gatewayDeadlineSeconds": settings.deadline_seconds,
+        "gatewayIdleSeconds": settings.stream_idle_seconds,
+        "gatewayStallSeconds": settings.client_stall_seconds,
+        "gatewayDrainSeconds": drain_seconds,
+    }
+    told = {name: max(1, round(value)) for name, value in seconds.items()}
+    return {**told, "gatewayColdSeconds": round(settings.queue.max_cold_seconds)}

@@ -10,6 +10,7 @@ from scaler.errors import PolicyFault
 from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
 from scaler.runtime.controller import PolicyTable
+from scaler.runtime.routing import limits
 from warmpool.seats import FleetName
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,7 @@ def table(policies: PolicySet, listed: Mapping[FleetName, int]) -> PolicyTable:
         fleets=tuple(fleets),
         hash=policies.short_hash,
         models={name: policy.models for name, policy in policies.policies.items()},
+        queues={name: limits(policy.spec.queue) for name, policy in policies.policies.items()},
         calendar=policies.calendar,
         gpu_budget=policies.gpu_budget,
     )

@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -23,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from scaler.cluster.http_agents import HttpAgents
 from scaler.cluster.local.cluster import LocalCluster
 from scaler.cluster.local.gpus import find_gpus
+from scaler.cluster.local.zygote import zygote
 from scaler.errors import UserError
 from scaler.gateway.observe import Outcome
 from scaler.gateway.proxy import Gateway
@@ -31,12 +33,16 @@ from scaler.gateway.settings import GatewaySettings
 from scaler.policy.compile import PolicySet
 from scaler.runtime import logs
 from scaler.runtime.actuator import Actuator, Ports
+from scaler.runtime.agreement import Agreement
 from scaler.runtime.api import Api, Intake, waiting_for
 from scaler.runtime.clock import SystemClock
-from scaler.runtime.controller import Controller, PolicyTable, Wiring, heartbeat
+from scaler.runtime.controller import Controller, Tick, Wiring, heartbeat
+from scaler.runtime.direct_routes import DirectRoutes
 from scaler.runtime.events import EventLog
 from scaler.runtime.garbage import keep_garbage_quiet
+from scaler.runtime.gateway_options import assumptions
 from scaler.runtime.hang_up import reload_on_hang_up
+from scaler.runtime.keda_answers import KedaAnswers
 from scaler.runtime.learning import Learning
 from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
 from scaler.runtime.local_options import LocalOptions
@@ -46,9 +52,9 @@ from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.policy_process import PolicyReader
 from scaler.runtime.proofs import expectations
+from scaler.runtime.push_tokens import PushTokens
 from scaler.runtime.reload import Force, Reloader, Told
 from scaler.runtime.reload_api import ReloadApi
-from scaler.runtime.routing import routes
 from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signal_factories import factories, listeners
 from scaler.runtime.signals import PolicySignals, SignalsFollow
@@ -56,10 +62,13 @@ from scaler.runtime.sockets import listen, port_taken
 from scaler.signals.pushed_redis import RedisSamples
 from scaler.state_directory import state_directory
 from scaler.store.journal import Journal
+from warmpool import listening
 from warmpool.claim import Term
 from warmpool.lifeline import follow_parent
 from warmpool.metric_families import expose_declared_only
+from warmpool.nodehealth.local import local_node_agent
 from warmpool.seats import PolicyName, Seat
+from warmpool.standins import VARIABLE as ZYGOTE_VARIABLE
 from warmpool.states import ResidentState
 
 _GATEWAY_DRAIN_SECONDS = 20.0
@@ -118,6 +127,7 @@ class _Machine:
     actuator: Actuator
     controller: Controller
     learning: Learning
+    agreement: Agreement
     gateway: Gateway
     signals: PolicySignals
     listeners: Sequence[RedisSamples]
@@ -128,19 +138,36 @@ class _Machine:
 
 async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, signals: _Signals) -> None:
     _say(describe(plan))
-    devices = {policy: plan.device(policy) for policy in plan.directories}
     with listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
         _check_free(options.gateway_host, options.gateway_port)
-        proofs = await or_stop(signals.stop, expectations(plan.directories, directory, devices))
-        token = options.token or secrets.token_urlsafe(24)
-        seats = templates(options, plan, proofs, token)
-        controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        cluster = LocalCluster(seats, directory, [controller_url])
-        async with _machine(
-            options, plan, directory, cluster, _Door(listener, controller_url, token)
-        ) as machine:
+        async with AsyncExitStack() as stack:
+            options = await _with_zygote(stack, options, directory)
+            made = expectations(plan.served, directory, options.environment)
+            proofs = await or_stop(signals.stop, made)
+            token = options.token or secrets.token_urlsafe(24)
+            controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            seats = templates(options, plan, proofs, token, await _node_agent(stack, plan, directory))
+            cluster = LocalCluster(seats, directory, [controller_url])
+            door = _Door(listener, controller_url, token)
+            machine = await stack.enter_async_context(_machine(options, plan, directory, cluster, door))
             await asyncio.to_thread(_write_state, directory, machine)
             await _run_until(signals, machine)
+
+
+async def _with_zygote(stack: AsyncExitStack, options: LocalOptions, directory: Path) -> LocalOptions:
+    """Start what engines are forked from, if they are to be; return the options with its address in their environment."""
+    if not options.zygote:
+        return replace(options, environment={**options.environment, ZYGOTE_VARIABLE: ""})
+    socket_path = (directory / "zygote.sock").absolute()
+    await stack.enter_async_context(zygote(socket_path, directory / "logs" / "zygote.log"))
+    return replace(options, environment={**options.environment, ZYGOTE_VARIABLE: str(socket_path)})
+
+
+async def _node_agent(stack: AsyncExitStack, plan: LocalPlan, directory: Path) -> str:
+    """Start what tells agents who holds the GPUs' memory; return its address, or nothing on a machine without GPUs."""
+    if not plan.on_gpus:
+        return ""
+    return await stack.enter_async_context(local_node_agent(directory / "logs" / "node-agent.log"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +186,22 @@ async def _machine(
     """Wire controller, gateway and API together; on leaving everything has ended, the seats' processes included."""
     clock, mailbox, registry = SystemClock(), Mailbox(), CollectorRegistry()
     metrics = ControllerMetrics(registry)
-    signals = PolicySignals(plan.set, mailbox, clock, metrics, factories(cluster, options.signals))
+    plain = {"EMBERPOOL_AGENT_TOKEN": door.token, "EMBERPOOL_SIGNAL_TOKEN": options.signals.token}
+    tokens = PushTokens(plain, options.signals.tokens)
+    read = factories(cluster, options.signals)
+    signals = PolicySignals(plan.set, mailbox, clock, metrics, read, lambda: tokens.names)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         events = EventLog(_journal(stack, directory / "events.jsonl").append, clock)
-        ports = Ports(cluster=cluster, agents=HttpAgents(session, door.token), clock=clock, events=events)
-        actuator = Actuator(ports, Term(holder=f"local-{os.getpid()}", epoch=1), mailbox.ended)
+        agents, term = HttpAgents(session, door.token), Term(holder=f"local-{os.getpid()}", epoch=1)
+        ports = Ports(cluster=cluster, agents=agents, clock=clock, events=events)
+        actuator = Actuator(ports, term, mailbox.ended)
+        keda = KedaAnswers(plan.set, clock, options.keda)
+
+        def published(tick: Tick) -> None:
+            keda.published(tick)
+            direct.ticked(tick)
+
         wiring = Wiring(
             cluster=cluster,
             signals=signals,
@@ -173,39 +210,40 @@ async def _machine(
             clock=clock,
             metrics=metrics,
             ledger=_journal(stack, directory / "decisions.jsonl").append,
+            published=published,
         )
         learning = Learning(directory, clock)
         begun = table(plan.set, plan.set, options.seat_budget)
         controller = Controller(begun, wiring, mailbox, learned=await learning.read())
-        settings = GatewaySettings(
-            instance=f"gateway-{os.getpid()}", controllers=(door.url,), token=door.token
+        settings = replace(
+            options.gateway, instance=f"gateway-{os.getpid()}", controllers=(door.url,), token=door.token
         )
         gateway = Gateway(settings, _FirstTokens(actuator), registry)
         ports.queued = lambda policy: gateway.stats(policy).queued
-
-        def reroute() -> None:
-            coming = controller.coming
-            gateway.routes.replace(routes(coming.policies, coming.models, cluster.seats()))
-
-        def adopt(coming: PolicyTable) -> None:
-            controller.adopt(coming)
-            reroute()
-
-        force = SignalsFollow(LocalPolicies(plan.set, options.seat_budget, adopt), signals)
+        direct = DirectRoutes(gateway, cluster, controller, clock)
+        force = keda.following(
+            SignalsFollow(LocalPolicies(plan.set, options.seat_budget, direct.adopt), signals)
+        )
         told = Told(metrics=metrics, events=events, clock=clock)
         reloader = _reloader(stack, options.policies, force, plan.set, told)
-        app = Api(controller, Intake(report=cluster.report, token=door.token), registry).application()
+        intake = Intake(report=cluster.report, token=door.token, tokens=tokens)
+        agreement = Agreement(cluster, agents, term, directory)
+        app = Api(controller, intake, registry, agreement).application()
         app.add_routes(ReloadApi(controller, reloader, door.token).routes())
-        app.add_routes(SignalApi(signals, (door.token, options.signals.token)).routes())
+        app.add_routes(SignalApi(signals, tokens).routes())
+        app.add_routes(keda.routes())
+        app.router.add_get("/v1/gateway", partial(_shown, gateway, options.gateway))
+        await stack.enter_async_context(keda.serve())
         await _serve_api(stack, app, door)
         gateway_url = await _serve_gateway(stack, gateway, options)
-        stack.callback(cluster.subscribe(reroute))
-        reroute()
+        stack.callback(cluster.subscribe(direct.look))
+        direct.look()
         yield _Machine(
             cluster=cluster,
             actuator=actuator,
             controller=controller,
             learning=learning,
+            agreement=agreement,
             gateway=gateway,
             signals=signals,
             listeners=listeners(signals, options.signals),
@@ -213,6 +251,11 @@ async def _machine(
             gateway_url=gateway_url,
             controller_url=door.url,
         )
+
+
+async def _shown(gateway: Gateway, settings: GatewaySettings, _: web.Request) -> web.Response:
+    told = assumptions(settings, _GATEWAY_DRAIN_SECONDS)
+    return web.json_response({**gateway.state(), "assumptions": told})
 
 
 def _reloader(
@@ -233,10 +276,10 @@ def _journal(stack: AsyncExitStack, path: Path) -> Journal:
 
 
 async def _serve_api(stack: AsyncExitStack, app: web.Application, door: _Door) -> None:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = listening.runner(app, closing_seconds=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, door.listener).start()
+    await listening.start(runner, door.listener)
 
 
 async def _serve_gateway(stack: AsyncExitStack, gateway: Gateway, options: LocalOptions) -> str:
@@ -257,6 +300,7 @@ async def _run_until(signals: _Signals, machine: _Machine) -> None:
                 machine.controller.run(),
                 heartbeat(machine.controller, _HEARTBEAT_SECONDS),
                 machine.learning.keep(lambda: machine.controller.learned),
+                machine.agreement.run(),
                 keep_garbage_quiet(machine.controller),
                 _announce(machine),
                 _watch_failures(machine.cluster),

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scaler.gateway.settings import GatewaySettings
+from scaler.keda.settings import KedaSettings
 from scaler.runtime.signal_options import SignalOptions
 
 
@@ -19,14 +21,17 @@ class LocalOptions:
         device: `auto`, `cpu` or `cuda`.
         gateway_host: address that the OpenAI-compatible endpoint listens on.
         gateway_port: its port; 0 takes a free one.
+        gateway: the gateway's limits and deadlines; who it is and whom it pushes to is not said here.
         controller_port: port of the controller's API on 127.0.0.1; 0 takes a free one.
         state_dir: where records, logs and local.json go; None: a temporary directory, removed at the end.
         seat_budget: seats that all fleets together may have; None: no such limit.
         max_num_seqs: sequences per engine; None: the fleet's targetInFlight of each policy.
         max_model_len: tokens per sequence; None: the engine's default.
+        zygote: fork engines from a process that has imported what they need.
         dry_run: print what would run, and start nothing.
         token: what agents and whoever wants a reload must show; empty: one that nobody else knows.
         signals: where signals come from.
+        keda: where KEDA is answered; None: nowhere.
     """
 
     checkpoints: Mapping[str, Path]
@@ -36,12 +41,15 @@ class LocalOptions:
     device: str = "auto"
     gateway_host: str = "127.0.0.1"
     gateway_port: int = 8000
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
     controller_port: int = 9080
     state_dir: Path | None = None
     seat_budget: int | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
+    zygote: bool = True
     dry_run: bool = False
     token: str = ""
     signals: SignalOptions = field(default_factory=SignalOptions)
+    keda: KedaSettings | None = None
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -14,16 +14,20 @@ from loader.errors import CheckpointError
 from loader.sources.files import open_checkpoint
 from scaler.cluster.local.cluster import SeatTemplate
 from scaler.cluster.local.gpus import Gpu
-from scaler.cluster.local.memory import Footprint, available_bytes, footprint, seat_bytes
+from scaler.cluster.local.memory import Footprint, footprint
 from scaler.errors import UserError
 from scaler.policy.compile import PolicySet, load_policies
 from scaler.policy.default import default_set
+from scaler.policy.proof import ProofSource
 from scaler.policy.scaling_policy import EngineType, ScalingPolicy
+from scaler.policy.witnesses import lacks_witness
+from scaler.runtime.local_memory import MIB, SeatRoom, check_memory, gib
 from scaler.runtime.local_options import LocalOptions
+from scaler.runtime.proofs import Served
+from warmpool.agent.annotations import with_policy
 from warmpool.seats import FleetName, PolicyName
+from warmpool.tiers import Tier
 
-_MIB = 1024 * 1024
-_GIB = 1024 * _MIB
 _DEFAULT_LENGTH = 512
 """Tokens per sequence where nobody said: enough for a chat turn, small enough for a laptop."""
 
@@ -43,6 +47,7 @@ class LocalPlan:
         footprints: per fleet and policy, what one resident takes.
         placements: per fleet, the GPUs of each seat slot (empty tuples on the CPU).
         on_gpus: the fleets whose seats have GPUs here; the engines of the others run on the CPU.
+        rooms: per fleet, the memory of one of its seats.
     """
 
     set: PolicySet
@@ -51,15 +56,29 @@ class LocalPlan:
     footprints: Mapping[tuple[FleetName, PolicyName], Footprint]
     placements: Mapping[FleetName, Sequence[tuple[str, ...]]]
     on_gpus: frozenset[FleetName]
+    rooms: Mapping[FleetName, SeatRoom]
 
     def device(self, policy: PolicyName) -> str:
         """Return what a policy's engines run on: `cuda` or `cpu`."""
         fleets = {share.fleet for share in self.set.policy_specs[policy].fleets}
         return "cuda" if fleets & self.on_gpus else "cpu"
 
+    @property
+    def served(self) -> Mapping[PolicyName, Served]:
+        """What each policy's engines compute with, of those whose answers are recorded."""
+        return {
+            policy: Served(
+                directory=directory,
+                device=self.device(policy),
+                dtype=_argument(self.set.policies[policy], "--dtype") or "auto",
+            )
+            for policy, directory in self.directories.items()
+            if self.set.policies[policy].spec.engine.proof.source is ProofSource.RECORD
+        }
+
     def seat_bytes(self, fleet: FleetName) -> int:
-        """What one seat of a fleet takes."""
-        return seat_bytes([size for (name, _), size in self.footprints.items() if name == fleet])
+        """What one seat of a fleet takes while none of its residents is parked."""
+        return self.rooms[fleet].bytes
 
 
 def make_plan(options: LocalOptions, gpus: Sequence[Gpu]) -> LocalPlan:
@@ -72,19 +91,47 @@ def make_plan(options: LocalOptions, gpus: Sequence[Gpu]) -> LocalPlan:
     cuda = _choose_device(options, gpus)
     policies = _policy_set(options, gpus if cuda else ())
     _check_engines(policies)
+    _check_witnesses(options, policies)
     directories = _match_checkpoints(options, policies)
     checkpoints = {name: _open(name, path) for name, path in directories.items()}
     on_gpus = _fleets_on_gpus(options, policies) if cuda else frozenset()
+    footprints = _footprints(options, policies, checkpoints, on_gpus)
+    device_bytes = min((gpu.memory_bytes for gpu in gpus), default=0) // options.seats_per_gpu
     plan = LocalPlan(
         set=policies,
         checkpoints=checkpoints,
         directories=directories,
-        footprints=_footprints(options, policies, checkpoints, on_gpus),
+        footprints=footprints,
         placements=_place(options, policies, on_gpus, gpus),
         on_gpus=on_gpus,
+        rooms={
+            name: _room(policies, name, footprints, device_bytes if name in on_gpus else None)
+            for name in policies.fleets
+        },
     )
-    _check_memory(options, plan, gpus)
+    seats = {fleet: len(slots) for fleet, slots in plan.placements.items()}
+    check_memory(list(plan.rooms.values()), seats, options.seat_budget)
     return plan
+
+
+def _room(
+    policies: PolicySet,
+    fleet: FleetName,
+    footprints: Mapping[tuple[FleetName, PolicyName], Footprint],
+    gpu_bytes: int | None,
+) -> SeatRoom:
+    """Return the memory of one seat of a fleet: its GPUs', or less where the fleet says so."""
+    written = policies.fleets[fleet]
+    limit = written.spec.seat.memory_mib
+    limits = [] if limit is None else [limit * MIB]
+    if gpu_bytes is not None:
+        limits.append(gpu_bytes * written.spec.seat.gpus)
+    return SeatRoom(
+        fleet=written,
+        residents={policy: footprints[fleet, policy] for policy in policies.policies_on(fleet)},
+        device_bytes=min(limits, default=None),
+        on_gpus=gpu_bytes is not None,
+    )
 
 
 def _choose_device(options: LocalOptions, gpus: Sequence[Gpu]) -> bool:
@@ -134,6 +181,17 @@ def _check_engines(policies: PolicySet) -> None:
             f"`emberpool local` starts the reference engine only, and these policies want another one: {wanted}",
             hint="write `engine: {type: Reference}`, or leave `engine` out; in a copy, if the file is for a cluster",
         )
+
+
+def _check_witnesses(options: LocalOptions, policies: PolicySet) -> None:
+    """Refuse residents that would have to agree on what they answer and never are two."""
+    for name, policy in policies.policies.items():
+        alone = options.seat_budget == 1 and policy.spec.engine.proof.source is ProofSource.AGREEMENT
+        if alone or lacks_witness(policies, name):
+            raise UserError(
+                f"the residents of policy {name} are to agree on what they answer, and at rest there is one seat at most",
+                hint="raise spare.min of its fleet, or leave engine.proof.source out: the answers are then computed beforehand",
+            )
 
 
 def _match_checkpoints(options: LocalOptions, policies: PolicySet) -> dict[PolicyName, Path]:
@@ -202,24 +260,30 @@ def _footprints(
 
 def sequences(options: LocalOptions, policies: PolicySet, policy: PolicyName, fleet: FleetName) -> int:
     """Return how many sequences an engine takes: its own argument, the option, or what the policy promises per seat."""
-    given = _argument(policies.policies[policy], "--max-num-seqs") or options.max_num_seqs
+    given = _whole_argument(policies.policies[policy], "--max-num-seqs") or options.max_num_seqs
     share = next(share for share in policies.policy_specs[policy].fleets if share.fleet == fleet)
     return given or share.target_in_flight
 
 
 def length(options: LocalOptions, policies: PolicySet, policy: PolicyName) -> int:
     """Return how many tokens one sequence may have."""
-    return _argument(policies.policies[policy], "--max-model-len") or options.max_model_len or _DEFAULT_LENGTH
+    given = _whole_argument(policies.policies[policy], "--max-model-len")
+    return given or options.max_model_len or _DEFAULT_LENGTH
 
 
-def _argument(policy: ScalingPolicy, flag: str) -> int | None:
+def _whole_argument(policy: ScalingPolicy, flag: str) -> int | None:
+    value = _argument(policy, flag)
+    return int(value) if value is not None and value.isdigit() else None
+
+
+def _argument(policy: ScalingPolicy, flag: str) -> str | None:
+    """Return what an engine is given for a flag; None where it isn't given."""
     arguments = policy.spec.engine.args
     for position, argument in enumerate(arguments):
-        value = arguments[position + 1 : position + 2] if argument == flag else ()
+        if argument == flag and position + 1 < len(arguments):
+            return arguments[position + 1]
         if argument.startswith(f"{flag}="):
-            value = (argument.partition("=")[2],)
-        if value and value[0].isdigit():
-            return int(value[0])
+            return argument.partition("=")[2]
     return None
 
 
@@ -249,70 +313,36 @@ def _place(
     return placements
 
 
-def _check_memory(options: LocalOptions, plan: LocalPlan, gpus: Sequence[Gpu]) -> None:
-    """Refuse what would end in the kernel's OOM killer or CUDA's."""
-    for fleet in plan.on_gpus:
-        room = (
-            min(gpu.memory_bytes for gpu in gpus)
-            * plan.set.fleets[fleet].spec.seat.gpus
-            // options.seats_per_gpu
-        )
-        needed = plan.seat_bytes(fleet) * 102 // 100
-        if needed > room:
-            raise UserError(
-                f"a seat of fleet {fleet} needs {_gib(needed)} of GPU memory, and {_gib(room)} is there for it",
-                hint="fewer residents a seat, fewer sequences (--max-num-seqs), or a lower --seats-per-gpu",
-            )
-    needed, available = _host_bytes(options, plan), available_bytes()
-    if needed > available:
-        raise UserError(
-            f"the seats need {_gib(needed)} of memory, and {_gib(available)} is available",
-            hint="lower maxSeats (or --seats), serve fewer models, or take a smaller checkpoint",
-        )
-
-
-def _host_bytes(options: LocalOptions, plan: LocalPlan) -> int:
-    """Return what the seats on the CPU take together when they are warm, as many as may exist at once."""
-    seats = sorted(
-        (
-            plan.seat_bytes(fleet)
-            for fleet, slots in plan.placements.items()
-            if fleet not in plan.on_gpus
-            for _ in slots
-        ),
-        reverse=True,
-    )
-    return sum(seats if options.seat_budget is None else seats[: options.seat_budget])
-
-
-def _gib(count: float) -> str:
-    return f"{count / _GIB:.1f} GiB"
-
-
 # ------------------------------------------------------------------ what seats are made from
 
 
 def templates(
-    options: LocalOptions, plan: LocalPlan, proofs: Mapping[PolicyName, Mapping[str, Any]], token: str
+    options: LocalOptions,
+    plan: LocalPlan,
+    proofs: Mapping[PolicyName, Mapping[str, Any]],
+    token: str,
+    node_agent: str = "",
 ) -> list[SeatTemplate]:
     """Make each fleet's seat template.
 
     Args:
         options: what was asked for.
         plan: what would run.
-        proofs: per policy, the recorded prompts and tokens that its residents must reproduce.
+        proofs: per policy, the recorded prompts and tokens that its residents must reproduce; none where they agree on them.
         token: bearer token that agents will want.
+        node_agent: where agents ask who holds the GPUs' memory; empty where they ask nobody.
     """
     environment = {"EMBERPOOL_AGENT_TOKEN": token, **options.environment}
     return [
         SeatTemplate(
             fleet=fleet,
             residents=[
-                _resident(options, plan, fleet, policy, proofs[policy])
+                _resident(options, plan, fleet, policy, proofs.get(policy, {}))
                 for policy in plan.set.policies_on(fleet)
             ],
             placements=slots,
             environment=environment,
+            settings={**plan.rooms[fleet].settings(), "nodeAgent": node_agent},
         )
         for fleet, slots in plan.placements.items()
     ]
@@ -323,15 +353,19 @@ def _resident(
 ) -> dict[str, Any]:
     written = plan.set.policies[policy]
     size = plan.footprints[fleet, policy]
+    told = written.spec.engine.proof.model_dump(mode="json", by_alias=True, exclude_none=True)
+    activation = written.spec.engine.activation_mib
     return {
         "policy": policy,
         "model": _models(written)[0],
         "type": "Reference",
         "command": _command(options, plan, fleet, policy),
         "environment": {},
-        "proof": dict(proof),
+        "proof": with_policy(proof, told),
         "warmup": _warmup(length(options, plan.set, policy)),
-        "memoryMiB": (size.weights_bytes + size.kv_bytes + size.overhead_bytes) // _MIB,
+        "memoryMiB": (size.weights_bytes + size.overhead_bytes) // MIB,
+        "kvMiB": size.kv_bytes // MIB,
+        **({} if activation is None else {"activationMiB": activation}),
     }
 
 
@@ -365,12 +399,13 @@ def describe(plan: LocalPlan) -> str:
         found = {gpu for slot in slots for gpu in slot}
         where = f"{len(found)} GPU(s)" if found else "CPU"
         lines.append(
-            f"fleet {fleet}: up to {len(slots)} seats on {where}, {_gib(plan.seat_bytes(fleet))} each"
+            f"fleet {fleet}: up to {len(slots)} seats on {where}, {gib(plan.seat_bytes(fleet))} each"
         )
         for policy in plan.set.policies_on(fleet):
             size = plan.footprints[fleet, policy]
+            parked = ", parked until it is wanted" if plan.rooms[fleet].tiers[policy] is Tier.PARKED else ""
             lines.append(
-                f"  resident {policy}: {_gib(size.weights_bytes)} weights, {_gib(size.kv_bytes)} KV memory while it"
-                f" serves, from {plan.directories[policy]}"
+                f"  resident {policy}: {gib(size.weights_bytes)} weights, {gib(size.kv_bytes)} KV memory while it"
+                f" serves, from {plan.directories[policy]}{parked}"
             )
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from scaler.errors import PolicyFault
 from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
 from scaler.runtime.controller import PolicyTable
+from scaler.runtime.routing import limits
 from warmpool.seats import FleetName, PolicyName
 
 _RESTART = "restart `emberpool local` to apply it"
@@ -59,6 +60,7 @@ def table(begun: PolicySet, policies: PolicySet, seat_budget: int | None) -> Pol
         ),
         hash=policies.short_hash,
         models={name: begun.policies[name].models for name in policies.policies},
+        queues={name: limits(policy.spec.queue) for name, policy in policies.policies.items()},
         calendar=policies.calendar,
         seat_budget=seat_budget,
         gpu_budget=policies.gpu_budget,
@@ -104,12 +106,26 @@ def _new_policies(begun: PolicySet, reading: Reading) -> Iterator[PolicyFault]:
 
 def not_changed(begun: PolicySet, policies: PolicySet) -> Iterator[str]:
     """Yield what of a set can't take effect on seats that are there already, as sentences."""
+    yield from _fleets_not_changed(begun, policies)
+    yield from _policies_not_changed(begun, policies)
+    for gone in sorted(begun.policies.keys() - policies.policies.keys()):
+        yield f"policy {gone} is in no policy file: its engines are left as they are"
+    for gone_fleet in sorted(begun.fleets.keys() - policies.fleets.keys()):
+        yield f"fleet {gone_fleet} is in no policy file: its seats are left as they are"
+
+
+def _fleets_not_changed(begun: PolicySet, policies: PolicySet) -> Iterator[str]:
     for fleet, now in policies.fleets.items():
         before = begun.fleets[fleet]
         if now.spec.seat != before.spec.seat:
             yield f"fleet {fleet}: spec.seat is not what its seats were started with; {_RESTART}"
+        if now.spec.spare.parked != before.spec.spare.parked:
+            yield f"fleet {fleet}: spec.spare.parked is not what its seats were started with; {_RESTART}"
         if now.spec.max_seats > before.spec.max_seats:
             yield f"fleet {fleet}: spec.maxSeats stays {before.spec.max_seats}, what there is room for; {_RESTART}"
+
+
+def _policies_not_changed(begun: PolicySet, policies: PolicySet) -> Iterator[str]:
     for policy, written in policies.policies.items():
         was = begun.policies[policy]
         if written.spec.engine != was.spec.engine:
@@ -118,7 +134,3 @@ def not_changed(begun: PolicySet, policies: PolicySet) -> Iterator[str]:
             yield f"policy {policy}: spec.models stays {', '.join(was.models)}, what its engines answer to; {_RESTART}"
         for added in sorted(_fleets(policies, policy) - _fleets(begun, policy)):
             yield f"policy {policy}: it has no engine on fleet {added}, and doesn't serve there; {_RESTART}"
-    for gone in sorted(begun.policies.keys() - policies.policies.keys()):
-        yield f"policy {gone} is in no policy file: its engines are left as they are"
-    for gone_fleet in sorted(begun.fleets.keys() - policies.fleets.keys()):
-        yield f"fleet {gone_fleet} is in no policy file: its seats are left as they are"

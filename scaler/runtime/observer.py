@@ -1,34 +1,36 @@
 """From caches to one snapshot: what the law may look at, counted from seats and signals. Pure."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from scaler.cluster.port import Stock
 from scaler.core.model import FleetSpec, FleetView, Load, PolicySpec, Snapshot, Supply
 from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue
-from warmpool.states import PROMOTABLE, ResidentState
+from warmpool.states import PROMOTABLE, Depth, ResidentState
 
-# Tuples: `in` then compares by identity first, where a set would hash an enum's member in Python code, which ten thousand
-# seats would feel.
-_IN_ROTATION = (
-    ResidentState.SERVING,
-    ResidentState.PAUSED,
-    ResidentState.PROMOTING,
-    ResidentState.PROVING,
-    ResidentState.DRAINING,
+_IN_ROTATION = frozenset(
+    {
+        ResidentState.SERVING,
+        ResidentState.PAUSED,
+        ResidentState.PROMOTING,
+        ResidentState.PROVING,
+        ResidentState.DRAINING,
+        ResidentState.UNPARKING,
+        ResidentState.PARKED,
+    }
 )
-_PROMOTABLE = tuple(PROMOTABLE)
 _DEADLINE_STARTS = 3.0
 """A start that takes so many times what starts have taken is late, and not merely slow."""
 _SHORTEST_DEADLINE_SECONDS = 600.0
 """Kubernetes' own default for a rollout's progress; images are pulled and disks are cold now and then."""
 _FIRST_DEADLINE_SECONDS = 3600.0
 """While no start has been seen nobody knows how long one takes."""
-_OCCUPIED = (SeatValue.SERVING, SeatValue.DRAINING)
+_OCCUPIED = frozenset({SeatValue.SERVING, SeatValue.DRAINING})
 """Another resident computes here; this one's could take its place."""
 _PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
+_MOVES = (Operation.PARK, Operation.UNPARK)
 
 
 def start_deadline(seconds: float) -> float:
@@ -183,18 +185,62 @@ def _value(seat: Seat, policies: frozenset[PolicyName], moved_before: float) -> 
 def _supplies(
     seats: Sequence[Seat], values: Sequence[SeatValue], policies: Sequence[PolicyName]
 ) -> Mapping[PolicyName, Supply]:
-    found = {policy: Counter[str]() for policy in policies}
+    found: dict[PolicyName, list[str]] = {policy: [] for policy in policies}
+    wakes = _Wakes()
     for seat, value in zip(seats, values, strict=True):
         claimed = None if seat.claim is None or seat.claim.operation not in _PROMOTIONS else seat.claim.policy
         if claimed in found:
-            found[claimed]["promoting"] += 1
+            found[claimed].append("promoting")
         if not seat.usable:
             continue
         for resident in seat.residents:
             policy = resident.policy
-            if policy in found and policy != claimed and (part := _part(seat, value, resident)):
-                found[policy][part] += 1
-    return {policy: Supply(**counts) for policy, counts in found.items()}
+            if policy not in found:
+                continue
+            if resident.wake_seconds:
+                wakes.take(resident)
+            if policy != claimed and (part := _part(seat, value, resident)):
+                found[policy].append(part)
+                if part == "promotable" and resident.state is not ResidentState.PAUSED:
+                    found[policy].append("parked")
+    return {
+        policy: Supply(
+            **{part: parts.count(part) for part in set(parts)},
+            paused_wake=wakes.paused(policy),
+            parked_wake=wakes.parked(policy),
+        )
+        for policy, parts in found.items()
+    }
+
+
+class _Wakes:
+    """How long residents of one fleet have taken to wake."""
+
+    def __init__(self) -> None:
+        self._paused: dict[PolicyName, list[float]] = {}
+        self._parked: dict[PolicyName, list[float]] = {}
+
+    def take(self, resident: Resident) -> None:
+        """Take what one resident was seen to take.
+
+        Whether a paused one gives its KV memory back is the fleet's setting; one that has done both counts with the slower.
+        """
+        paused = 0.0
+        for depth, seconds in resident.wake_seconds.items():
+            if depth is Depth.PARKED:
+                self._parked.setdefault(resident.policy, []).append(seconds)
+            else:
+                paused = max(paused, seconds)
+        if paused > 0.0:
+            self._paused.setdefault(resident.policy, []).append(paused)
+
+    def paused(self, policy: PolicyName) -> float:
+        """Return the median of a policy's wakes from pause; 0 while none is known."""
+        return median(self._paused[policy]) if policy in self._paused else 0.0
+
+    def parked(self, policy: PolicyName) -> float:
+        """Return the median of a policy's wakes from host memory; 0 while none is known."""
+        return median(self._parked[policy]) if policy in self._parked else 0.0
 
 
 def _part(seat: Seat, value: SeatValue, resident: Resident) -> str:
@@ -204,11 +250,22 @@ def _part(seat: Seat, value: SeatValue, resident: Resident) -> str:
         return "serving"
     if value is SeatValue.DRAINING and (state is ResidentState.DRAINING or state is ResidentState.SERVING):
         return "draining"
-    if state not in _PROMOTABLE:
+    if state not in PROMOTABLE and not _moves(seat, resident):
         return ""
     if value is SeatValue.SPARE or value is SeatValue.LENT:
         return "promotable"
     return "switchable" if value in _OCCUPIED else ""
+
+
+def _moves(seat: Seat, resident: Resident) -> bool:
+    """Whether a resident changes its depth by our order: a promotion takes that over, and has the seat at once."""
+    claim = seat.claim
+    return (
+        claim is not None
+        and claim.operation in _MOVES
+        and claim.policy == resident.policy
+        and (resident.state is ResidentState.PARKING or resident.state is ResidentState.UNPARKING)
+    )
 
 
 def serves(seat: Seat, policy: PolicyName) -> bool:

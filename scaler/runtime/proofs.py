@@ -8,54 +8,85 @@ the checkpoint's files change.
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scaler.errors import UserError
+from scaler.version import VERSION
 from warmpool.seats import PolicyName
 
 _FILE = "emberpool.proof.json"
-_RECORD_VERSION = 2
+_RECORD_VERSION = 4
 """Raised when `expect` computes something else, so that records of an older one are made anew."""
+_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.5}
+"""How far log-probabilities may be from the record, by number format. The record comes from whole passes, and what serves adds up in
+another order: on the tiny and the small checkpoint that came to 0.00001 and to 0.07 at most (on CPU)."""
 _DEADLINE_SECONDS = 1800.0
 """A 70B checkpoint on a slow disk; a tiny one takes as long as importing torch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a policy's residents compute with.
+
+    Attributes:
+        directory: the checkpoint's directory.
+        device: `cpu` or `cuda`: tokens are recorded on the kind of device that will serve them.
+        dtype: number format, as the engine's `--dtype` takes it.
+    """
+
+    directory: Path
+    device: str
+    dtype: str
+
+
 async def expectations(
-    directories: Mapping[PolicyName, Path], fallback: Path, devices: Mapping[PolicyName, str]
+    served: Mapping[PolicyName, Served],
+    fallback: Path,
+    environment: Mapping[str, str],
 ) -> dict[PolicyName, Any]:
     """Return each policy's proof, made where it isn't there yet; one checkpoint is computed at a time.
 
     Args:
-        directories: checkpoint directory by policy.
+        served: what each policy's residents compute with.
         fallback: where records go whose checkpoint's directory is read-only.
-        devices: per policy `cpu` or `cuda`: tokens are recorded on the kind of device that will serve them.
+        environment: variables set beside this process's own where one is computed.
 
     Raises:
         UserError: a checkpoint can't be computed; the message quotes why.
     """
-    made: dict[tuple[Path, str], Any] = {}
-    for policy, directory in directories.items():
-        key = (directory, devices[policy])
-        if key not in made:
-            made[key] = await _expectation(directory, fallback / f"{policy}.proof.json", devices[policy])
-    return {policy: made[directory, devices[policy]] for policy, directory in directories.items()}
+    made: dict[Served, Any] = {}
+    for policy, what in served.items():
+        if what not in made:
+            made[what] = await _expectation(what, fallback / f"{policy}.proof.json", environment)
+    return {policy: made[what] for policy, what in served.items()}
 
 
-async def _expectation(directory: Path, fallback: Path, device: str) -> dict[str, Any]:
-    fingerprint = await asyncio.to_thread(_fingerprint, directory, device)
-    for path in (directory / _FILE, fallback):
+async def _expectation(served: Served, fallback: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    fingerprint = await asyncio.to_thread(_fingerprint, served)
+    places = (served.directory / _FILE, fallback)
+    for path in places:
         known = await asyncio.to_thread(_read, path)
         if known is not None and known.get("fingerprint") == fingerprint:
-            return {"prompts": known["prompts"]}
-    record = {"fingerprint": fingerprint, **await _compute(directory, device)}
-    await asyncio.to_thread(_write, (directory / _FILE, fallback), json.dumps(record))
-    return {"prompts": record["prompts"]}
+            return _proof(known)
+    record = {"fingerprint": fingerprint, **await _compute(served, environment)}
+    await asyncio.to_thread(_write, places, json.dumps(record))
+    return _proof(record)
 
 
-async def _compute(directory: Path, device: str) -> dict[str, Any]:
+def _proof(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as an agent's configuration has it."""
+    ownership = record["ownership"]
+    tolerance = _TOLERANCES[ownership["dtype"]]
+    return {"prompts": record["prompts"], "ownership": ownership, "tolerance": tolerance}
+
+
+async def _compute(served: Served, environment: Mapping[str, str]) -> dict[str, Any]:
+    directory = served.directory
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -64,7 +95,10 @@ async def _compute(directory: Path, device: str) -> dict[str, Any]:
         "--checkpoint",
         str(directory),
         "--device",
-        device,
+        served.device,
+        "--dtype",
+        served.dtype,
+        env={**os.environ, **environment},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -85,12 +119,14 @@ async def _compute(directory: Path, device: str) -> dict[str, Any]:
             hint=hint.strip() or "`python -m loader verify DIR` lists what is wrong with a checkpoint",
         )
     answer: dict[str, Any] = json.loads(output)
-    return {"prompts": answer["prompts"]}
+    return {"prompts": answer["prompts"], "ownership": answer["ownership"]}
 
 
-def _fingerprint(directory: Path, device: str) -> str:
+def _fingerprint(served: Served) -> str:
     """Identify the checkpoint's files by name, size and time: reading 16 GB to hash them would cost more than the proof."""
-    digest = hashlib.sha256(f"{_RECORD_VERSION}:{device};".encode())
+    directory = served.directory
+    which = f"{_RECORD_VERSION}:{VERSION}:{served.device}:{served.dtype};"
+    digest = hashlib.sha256(which.encode())
     for path in sorted([*directory.glob("*.safetensors"), *directory.glob("config.json")]):
         stat = path.stat()
         digest.update(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns};".encode())
@@ -102,7 +138,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and record.get("prompts") else None
+    return record if isinstance(record, dict) and record.get("prompts") and record.get("ownership") else None
 
 
 def _write(paths: tuple[Path, ...], text: str) -> None:

@@ -6,7 +6,7 @@ What was learned last holds while no controller answers, so that routing outlive
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import aiohttp
 import structlog
@@ -14,10 +14,12 @@ import structlog
 from scaler.runtime.published_routes import (
     HEARTBEAT_SECONDS,
     LONGEST_LINE_BYTES,
+    Change,
     PublishedTable,
     TableRejected,
     from_line,
 )
+from warmpool.seats import PolicyName
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +33,9 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 0.5
 """A controller that is back may promote at once, and what it promotes is of use with its routes only."""
 
+Take = Callable[[PublishedTable, Collection[PolicyName] | None], None]
+"""Gets a table, and the policies whose routes are others than in the one that it got before; None: all may be."""
+
 
 class RouteFollower:
     """Follows all controllers while `run` runs.
@@ -39,19 +44,24 @@ class RouteFollower:
         controllers: their base URLs.
         take: gets each table that counts; what it refuses with a ValueError is logged and left.
         connected: told of each stream that begins and ends.
+        instance: the gateway's id, by which controllers know that it is there.
     """
 
     def __init__(
         self,
         controllers: Sequence[str],
-        take: Callable[[PublishedTable], None],
+        take: Take,
         connected: Callable[[str, bool], None] = lambda _controller, _is: None,
+        instance: str = "",
     ) -> None:
         self._controllers = tuple(controller.rstrip("/") for controller in controllers)
         self._take = take
         self._connected = connected
+        self._query = {"changes": "1", "instance": instance}
         self._term = 0
         self._heard = 0.0
+        self._source: tuple[str, int] | None = None
+        """The controller and the version of the table that was taken last."""
 
     async def run(self, session: aiohttp.ClientSession) -> None:
         """Follow until cancelled."""
@@ -78,32 +88,39 @@ class RouteFollower:
     async def _read(self, session: aiohttp.ClientSession, controller: str) -> str:
         """Read one stream to its end; return why it ended."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=SILENT_SECONDS)
-        tables = 0
+        table: PublishedTable | None = None
         try:
             async with session.get(
-                f"{controller}/v1/routes", timeout=timeout, read_bufsize=LONGEST_LINE_BYTES
+                f"{controller}/v1/routes",
+                params=self._query,
+                timeout=timeout,
+                read_bufsize=LONGEST_LINE_BYTES,
             ) as response:
                 if response.status != 200:  # noqa: PLR2004 - HTTP OK
                     return f"status {response.status}"
                 self._connected(controller, True)
                 while line := await response.content.readline():
-                    table = from_line(line)
-                    if table is None:
+                    read = from_line(line)
+                    if read is None:
                         continue
-                    tables += 1
-                    if tables == 1:
-                        log.info("routes from controller", controller=controller, term=table.term)
-                    self._offer(table)
+                    if table is None:
+                        log.info("routes from controller", controller=controller, term=read.term)
+                    before = table.version if table is not None else 0
+                    table = read.on(table) if isinstance(read, Change) else read
+                    follows = self._source == (controller, before) and isinstance(read, Change)
+                    self._offer(controller, table, read.policies if follows else None)
         except (aiohttp.ClientError, TimeoutError, OSError, TableRejected, ValueError) as error:
             return str(error) or type(error).__name__
         return "the stream ended"
 
-    def _offer(self, table: PublishedTable) -> None:
+    def _offer(self, controller: str, table: PublishedTable, changed: Collection[PolicyName] | None) -> None:
         now = time.monotonic()
         if table.term < self._term and now - self._heard < FORGET_TERM_SECONDS:
             return
         self._term, self._heard = table.term, now
         try:
-            self._take(table)
+            self._take(table, changed)
+            self._source = (controller, table.version)
         except ValueError as error:
+            self._source = None
             log.warning("routes can't be used; the last ones hold", error=str(error))

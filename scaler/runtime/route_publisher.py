@@ -1,28 +1,53 @@
 """`GET /v1/routes`: the stream by which gateways of other processes follow rotation.
 
-A reader that is slow gets the newest table and none of those between: nothing is queued for anybody. Nothing is
-published before the cluster is synced, so that a controller that has just begun empties no gateway's table.
+Its first line is the whole table. A reader that asks for `?changes=1` gets of each later one what changed since the line before, and
+others get the whole table each time. A reader that is slow gets everything that changed meanwhile in one line: nothing is queued for
+anybody. Nothing is published before the cluster is synced, and a controller that hears no agent says so, so that one that has just
+begun, or that is cut off from its agents, takes no endpoint from any gateway.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from aiohttp import web
 
 from scaler.cluster.port import Cluster
 from scaler.gateway.routes import PolicyRoutes
-from scaler.runtime.published_routes import HEARTBEAT, HEARTBEAT_SECONDS, PublishedTable
-from warmpool.seats import PolicyName, Seat
+from scaler.runtime.published_routes import HEARTBEAT, HEARTBEAT_SECONDS, PublishedTable, line, say
+from scaler.runtime.rotation import Rotation, Routes
+from warmpool.seats import PolicyName
 
-GATEWAYS_KNOWN_SECONDS = 2.5
+GATEWAYS_KNOWN_SECONDS: Final = 2.5
 """Once it has listened for this long a controller has heard every live gateway: they push each second."""
-_LOOK_SECONDS = 0.5
-"""How often the live gateways are counted: one that goes away sends no word."""
-_WRITE_SECONDS = 5.0
+_LOOK_SECONDS: Final = 0.25
+"""How often the live gateways are counted, for one that goes away sends no word; and what is on its way is looked at."""
+_RETURN_SECONDS: Final = 0.8
+"""A gateway whose stream has ended and that isn't back by then has ended itself: its system closed the stream, and it would have
+come back. One whose stream stays open is there, whether it is heard or not."""
+_WRITE_SECONDS: Final = 5.0
 """A reader that takes nothing for this long is gone."""
-_MAX_READERS = 1024
+_MAX_READERS: Final = 1024
+_GONE: Final = "null"
+
+
+class _Reader:
+    """Who reads the stream.
+
+    Attributes:
+        instance: the gateway's id; empty: it doesn't say.
+    """
+
+    def __init__(self, request: web.Request) -> None:
+        self.instance = request.query.get("instance", "")
+        self._request = request
+
+    @property
+    def connected(self) -> bool:
+        """Whether its connection is there; a write would find out too late."""
+        return self._request.transport is not None
 
 
 class RoutePublisher:
@@ -30,28 +55,34 @@ class RoutePublisher:
 
     Args:
         cluster: whose changes are published.
-        routes: computes the table from the seats.
-        gateways: returns the live gateways' ids.
+        routes: works out all policies' routes to some seats.
+        gateways: returns the ids of the gateways that are heard.
         term: the controller's term.
+        coming: returns in how many seconds one more resident is expected, of the policies of which that is known.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        routes: Callable[[Sequence[Seat]], Mapping[PolicyName, PolicyRoutes]],
+        routes: Routes,
         gateways: Callable[[], Sequence[str]],
         term: int,
+        coming: Callable[[], Mapping[PolicyName, float]] = dict,
     ) -> None:
         self._cluster = cluster
-        self._routes = routes
+        self._rotation = Rotation(routes)
         self._gateways = gateways
         self._term = term
+        self._coming = coming
         self._began = time.monotonic()
         self._table: PublishedTable | None = None
-        self._line = HEARTBEAT
+        self._said: dict[PolicyName, str] = {}
+        self._changed_at: dict[PolicyName, int] = {}
+        self._lines: dict[int, bytes] = {}
         self._dirty = asyncio.Event()
         self._changed = asyncio.Event()
-        self._readers = 0
+        self._readers: set[_Reader] = set()
+        self._left_at: dict[str, float] = {}
         self._closing = False
 
     @property
@@ -65,6 +96,7 @@ class RoutePublisher:
         self._dirty.set()
         try:
             while True:
+                self._dirty.clear()
                 self._publish()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_SECONDS):
@@ -73,7 +105,8 @@ class RoutePublisher:
             unsubscribe()
 
     def refresh(self) -> None:
-        """Compute the table anew: something else than the cluster has changed."""
+        """Work everything out anew: something else than the cluster has changed."""
+        self._rotation.refresh()
         self._dirty.set()
 
     def close(self) -> None:
@@ -82,19 +115,68 @@ class RoutePublisher:
         self._tell()
 
     def _publish(self) -> None:
-        dirty, last = self._dirty.is_set(), self._table
-        self._dirty.clear()
         if not self._cluster.synced:
             return
-        policies = self._routes(self._cluster.seats()) if dirty or last is None else last.policies
-        known = time.monotonic() - self._began >= GATEWAYS_KNOWN_SECONDS
-        gateways = tuple(sorted(self._gateways())) if known else None
-        if last is not None and policies == last.policies and gateways == last.gateways:
+        now = time.monotonic()
+        changes = self._rotation.look(self._cluster.stock(), now, self._coming())
+        gateways = self._live(now) if now - self._began >= GATEWAYS_KNOWN_SECONDS else None
+        last = self._table
+        blind = (last is None or last.blind) and not self._heard()
+        if last is not None and not changes and (gateways, blind) == (last.gateways, last.blind):
             return
         version = 1 if last is None else last.version + 1
-        self._table = PublishedTable(term=self._term, version=version, gateways=gateways, policies=policies)
-        self._line = self._table.to_line()
+        self._table = PublishedTable(
+            term=self._term,
+            version=version,
+            gateways=gateways,
+            policies=dict(self._rotation.policies),
+            blind=blind,
+        )
+        self._say(changes, version)
         self._tell()
+
+    def _live(self, now: float) -> tuple[str, ...]:
+        """Return the gateways that are heard or read, but for those that have left."""
+        reading = {each.instance for each in self._readers if each.instance and each.connected}
+        heard = set(self._gateways())
+        for each in self._readers:
+            if each.instance and each.instance not in reading:
+                self._left_at.setdefault(each.instance, now)
+        for name, at in tuple(self._left_at.items()):
+            if name in reading or (name not in heard and now - at > _RETURN_SECONDS):
+                del self._left_at[name]
+            elif now - at > _RETURN_SECONDS:
+                heard.discard(name)
+        return tuple(sorted(reading | heard))
+
+    def _heard(self) -> bool:
+        """Whether any agent is heard; without seats there is none to hear."""
+        seats = self._cluster.seats()
+        return not seats or any(seat.reachable for seat in seats)
+
+    def _say(self, changes: Mapping[PolicyName, PolicyRoutes | None], version: int) -> None:
+        """Render what changed, once for all readers."""
+        self._lines.clear()
+        for name, routes in changes.items():
+            self._changed_at[name] = version
+            if routes is None:
+                self._said.pop(name, None)
+            else:
+                self._said[name] = say(routes)
+
+    def _line(self, since: int) -> bytes:
+        """Return the line for a reader that has seen a version; 0: none yet, or it wants whole tables."""
+        found = self._lines.get(since)
+        if found is None:
+            assert self._table is not None
+            if since:
+                names = [name for name, at in self._changed_at.items() if at > since]
+                said = {name: self._said.get(name, _GONE) for name in names}
+                found = line(self._table, "changes", said, since)
+            else:
+                found = line(self._table, "policies", self._said)
+            self._lines[since] = found
+        return found
 
     def _tell(self) -> None:
         self._changed.set()
@@ -104,31 +186,35 @@ class RoutePublisher:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Answer one reader, for as long as it reads."""
-        if self._closing or self._readers >= _MAX_READERS:
+        if self._closing or len(self._readers) >= _MAX_READERS:
             return web.Response(status=503, headers={"Retry-After": "1"}, text="no more readers\n")
         response = web.StreamResponse(
             headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
         )
-        self._readers += 1
+        reader = _Reader(request)
+        self._readers.add(reader)
         try:
             await response.prepare(request)
-            await self._write(response)
+            await self._write(response, changes="changes" in request.query)
         except (ConnectionError, TimeoutError):
             response.force_close()
         finally:
-            self._readers -= 1
+            self._readers.discard(reader)
+            if reader.instance:
+                self._left_at.setdefault(reader.instance, time.monotonic())
         return response
 
-    async def _write(self, response: web.StreamResponse) -> None:
-        sent = -1
+    async def _write(self, response: web.StreamResponse, *, changes: bool) -> None:
+        sent = 0
         while not self._closing:
-            changed = (
-                self._changed
-            )  # before the table is read, so that a change while it is written isn't missed
-            version = 0 if self._table is None else self._table.version
-            line, sent = (HEARTBEAT if version == sent else self._line), version
+            # before the table is read, so that a change while it is written isn't missed
+            changed, table = self._changed, self._table
+            if table is None or table.version == sent:
+                text = HEARTBEAT
+            else:
+                text, sent = self._line(sent if changes else 0), table.version
             async with asyncio.timeout(_WRITE_SECONDS):
-                await response.write(line)
+                await response.write(text)
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await changed.wait()

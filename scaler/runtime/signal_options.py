@@ -10,6 +10,7 @@ class SignalOptions:
 
     Attributes:
         token: bearer token of those who push samples and nothing else; empty: they need the agents' token.
+        tokens: file with more of them, each with what its holder may say; None: there is none.
         prometheus: base URL of the Prometheus that signals ask; None: each signal names its own.
         redis: address of the Redis that queues are read from, and samples heard over; None: each signal names its own, and
             samples come over HTTP alone.
@@ -18,6 +19,7 @@ class SignalOptions:
     """
 
     token: str = field(default="", repr=False)
+    tokens: Path | None = None
     prometheus: str | None = None
     redis: str | None = None
     redis_password_file: Path | None = None

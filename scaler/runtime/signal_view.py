@@ -9,7 +9,7 @@ from scaler.signals.board import PUSHED, SignalState
 from scaler.signals.engine_metrics import EngineMetricsSource
 from scaler.signals.engine_sum import EngineView
 from scaler.signals.port import SignalKey
-from scaler.signals.sample import Kind
+from scaler.signals.pushed import Speaker
 
 _PUSHED_PARTS: Final[Mapping[str, str]] = {
     "Queued": "queued",
@@ -18,6 +18,7 @@ _PUSHED_PARTS: Final[Mapping[str, str]] = {
     "ArrivalsPerSecond": "arrivals",
     "CompletionsPerSecond": "completions",
     "Refused": "refused",
+    "LateShare": "late_share",
     "Backlog": "backlog",
     "BacklogAgeSeconds": "backlog_age",
 }
@@ -49,13 +50,13 @@ def read(key: SignalKey, state: SignalState, source: object) -> dict[str, Any]:
     return view
 
 
-def pushed(key: SignalKey, load: Load, instances: Iterable[tuple[str, Kind, float]]) -> dict[str, Any]:
+def pushed(key: SignalKey, load: Load, instances: Iterable[Speaker]) -> dict[str, Any]:
     """Show a signal that others push.
 
     Args:
         key: which.
         load: what they say together.
-        instances: who does: name, kind, and seconds since.
+        instances: who does.
     """
     readings = {part: getattr(load, field) for part, field in _PUSHED_PARTS.items()}
     return {
@@ -63,7 +64,10 @@ def pushed(key: SignalKey, load: Load, instances: Iterable[tuple[str, Kind, floa
         "name": key.signal,
         "type": PUSHED,
         "parts": [_part(part, reading) for part, reading in readings.items() if reading.known],
-        "instances": [{"name": name, "kind": str(kind), "ageSeconds": age} for name, kind, age in instances],
+        "instances": [
+            {"name": each.name, "kind": str(each.kind), "pusher": each.pusher, "ageSeconds": each.age}
+            for each in instances
+        ],
         "lastError": None,
     }
 

@@ -3,7 +3,8 @@
 A sample or a reading that may be a burst has the loop tick at once; any other lets it tick within its next moment.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -23,9 +24,11 @@ from scaler.runtime.sources import Factory, Sources, Wanted
 from scaler.signals.board import PUSHED, Board, Change
 from scaler.signals.expected import expectation, signals_of
 from scaler.signals.port import Paced, Part, SignalKey
-from scaler.signals.pushed import PushedSamples, Taken, TooOften
+from scaler.signals.pushed import NameTaken, PushedSamples, Taken, TooOften
 from scaler.signals.pushed_redis import RedisSamples
-from scaler.signals.sample import MAX_BYTES
+from scaler.signals.pushers import ANYONE, OVER_REDIS, NotAllowed, Pusher
+from scaler.signals.sample import TooLarge
+from scaler.signals.throttle import Source, Throttle, TooMuch, Weight
 from warmpool.seats import PolicyName
 
 log = structlog.get_logger(__name__)
@@ -35,6 +38,14 @@ _REJECTIONS_LOGGED_SECONDS: Final = 60.0
 _PACE: Final = frozenset(
     {"interval_milliseconds", "timeout_milliseconds", "interval_seconds", "timeout_seconds"}
 )
+_OUTCOMES: Final[Mapping[type[SampleRejected], str]] = {
+    TooOften: "TooOften",
+    TooLarge: "TooLarge",
+    NotAllowed: "NotAllowed",
+    NameTaken: "NameTaken",
+}
+"""What metrics call a refusal; any other is Rejected."""
+_REDIS: Final = Source(OVER_REDIS.name)
 _IMPLICIT: Final = "pushed"
 """How samples of a policy are shown that names no signal of type Pushed."""
 
@@ -48,6 +59,7 @@ class PolicySignals:
         clock: what ages are taken with.
         metrics: counts samples and readings.
         factories: how each type of signal is read.
+        reserved: tells what instances are called that nobody may push as who shows no token for it.
     """
 
     def __init__(
@@ -57,12 +69,15 @@ class PolicySignals:
         clock: Clock,
         metrics: ControllerMetrics,
         factories: Mapping[str, Factory],
+        reserved: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._mailbox = mailbox
         self._clock = clock
         self._metrics = metrics
         self._factories = factories
         self._pushed = PushedSamples()
+        self._throttle = Throttle()
+        self._reserved = reserved
         self._board = Board()
         self._sources = Sources(factories, self, metrics.signals.restarted)
         self._wanted: dict[SignalKey, Wanted] = {}
@@ -97,22 +112,39 @@ class PolicySignals:
 
     # -------------------------------------------------------------- pushed
 
-    def ingest(self, body: bytes, way: str = "Http") -> Taken:
+    def weigh(self, source: Source, what: Weight, patience: float = 0.0, way: str = "Http") -> float:
+        """Let so much of a sample come before it is read, and return the seconds that it has to wait.
+
+        Args:
+            source: where from.
+            what: how much.
+            patience: seconds that it may wait.
+            way: how it comes, as metrics say it.
+
+        Raises:
+            TooMuch: it would have to wait longer; it was counted.
+        """
+        try:
+            return self._throttle.charge(source, what, self._clock.monotonic(), patience)
+        except TooMuch as error:
+            self.refused(way, f"TooMuchOf{error.scope}", str(error))
+            raise
+
+    def ingest(self, body: bytes, pusher: Pusher = ANYONE, way: str = "Http") -> Taken:
         """Take a pushed sample.
 
         Args:
             body: its JSON.
+            pusher: who pushes it.
             way: how it came, as metrics say it.
 
         Raises:
             SampleRejected: it was counted and changed nothing.
         """
         try:
-            taken = self._pushed.ingest(body, self._clock.wall())
+            taken = self._pushed.ingest(body, self._clock.wall(), pusher)
         except SampleRejected as error:
-            too_large = len(body) > MAX_BYTES
-            outcome = "TooOften" if isinstance(error, TooOften) else "TooLarge" if too_large else "Rejected"
-            self.refused(way, outcome, str(error))
+            self.refused(way, _OUTCOMES.get(type(error), "Rejected"), str(error))
             raise
         self._metrics.sampled(way, "Accepted")
         if taken.changed:
@@ -129,7 +161,8 @@ class PolicySignals:
 
     def _hear(self, body: bytes) -> None:
         try:
-            self.ingest(body, "Redis")
+            self.weigh(_REDIS, Weight(1, len(body)), way="Redis")
+            self.ingest(body, replace(OVER_REDIS, others=self._reserved()), "Redis")
         except SampleRejected:
             return  # nobody waits for an answer; it is counted and logged
 

@@ -15,8 +15,8 @@ _UP: Final = frozenset({SeatValue.SPARE, SeatValue.PROMOTING, SeatValue.SERVING,
 class StartTimes:
     """Watches seats until they are up.
 
-    A seat that was up when it was first seen says nothing. The start of a seat lasts from its creation until a resident
-    on it can be promoted.
+    A seat that was up when it was first seen says nothing, nor does one that was up before: its engine was restarted, or its
+    resident changes its depth. The start of a seat lasts from its creation until a resident on it can be promoted.
 
     Args:
         before: what was measured before a restart, per fleet, oldest first.
@@ -24,8 +24,9 @@ class StartTimes:
 
     def __init__(self, before: Mapping[FleetName, Sequence[float]] | None = None) -> None:
         self._measured = {fleet: deque(times, _KEPT) for fleet, times in (before or {}).items()}
+        self._last: dict[FleetName, Sequence[Seat]] = {}
         self._seen: dict[FleetName, dict[SeatName, Seat]] = {}
-        self._starting: dict[str, FleetName] = {}
+        self._been_up: dict[str, bool] = {}  # by the seats' uids
 
     @property
     def measured(self) -> Mapping[FleetName, Sequence[float]]:
@@ -40,14 +41,20 @@ class StartTimes:
             seats: all its seats.
             wall: Unix time.
         """
+        if self._last.get(fleet) is seats:
+            return
+        self._last[fleet] = seats
         before = self._seen.get(fleet, {})
         seen: dict[SeatName, Seat] = {}
         for seat in seats:
             seen[seat.name] = seat
-            if before.get(seat.name) is not seat:
+            known = before.get(seat.name)
+            if known is not seat:
+                if known is not None and known.uid != seat.uid:
+                    self._been_up.pop(known.uid, None)
                 self._changed(seat, wall)
         for name in before.keys() - seen.keys():
-            self._starting.pop(before[name].uid, None)
+            self._been_up.pop(before[name].uid, None)
         self._seen[fleet] = seen
 
     def seconds(self, fleet: FleetName) -> float:
@@ -58,7 +65,9 @@ class StartTimes:
     def _changed(self, seat: Seat, wall: float) -> None:
         value = seat.value
         if value is SeatValue.STARTING:
-            self._starting[seat.uid] = seat.fleet
-        elif value in _UP and self._starting.pop(seat.uid, None) is not None and seat.created_at > 0.0:
-            times = self._measured.setdefault(seat.fleet, deque(maxlen=_KEPT))
-            times.append(max(0.0, wall - seat.created_at))
+            self._been_up.setdefault(seat.uid, False)
+        elif value in _UP:
+            if self._been_up.get(seat.uid) is False and seat.created_at > 0.0:
+                times = self._measured.setdefault(seat.fleet, deque(maxlen=_KEPT))
+                times.append(max(0.0, wall - seat.created_at))
+            self._been_up[seat.uid] = True

@@ -20,7 +20,7 @@ from scaler.cluster.objects import SeatObjects
 from scaler.errors import NotFound
 from warmpool.errors import BadOrder
 from warmpool.seats import DELETION_COST, Claim, FleetName, PolicyName, Seat, SeatName, seat_value
-from warmpool.wire import resident_from_json
+from warmpool.wire import budget_from_json, resident_from_json
 
 log = structlog.get_logger(__name__)
 
@@ -40,12 +40,14 @@ class SeatTemplate:
         residents: agent configuration of each resident (see `warmpool.agent.config`), in order.
         placements: GPUs per seat slot; a seat takes a free slot. One empty tuple per seat on a machine without GPUs.
         environment: environment of the agents and so of their engines.
+        settings: what the agents' configuration says of the seat beside that: its memory, and who tells of it.
     """
 
     fleet: FleetName
     residents: Sequence[Mapping[str, Any]]
     placements: Sequence[tuple[str, ...]]
     environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -144,11 +146,12 @@ class LocalCluster:
         """
         try:
             residents = [resident_from_json(item) for item in body["residents"]]
+            memory = None if body.get("memory") is None else budget_from_json(body["memory"])
             name, uid = SeatName(str(body["seat"])), str(body["uid"])
             sequence, agent = int(body["seq"]), str(body["agent"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadOrder(f"not an agent's report: {error!r}") from error
-        self._objects.report(name, uid, sequence, agent, residents)
+        self._objects.report(name, uid, sequence, agent, residents, memory)
 
     # -------------------------------------------------------------- the workloads' controller
 
@@ -238,6 +241,7 @@ class LocalCluster:
         )
         turn %= max(1, len(template.residents))
         return {
+            **template.settings,
             "seat": seat.name,
             "fleet": seat.fleet,
             "uid": seat.uid,

@@ -201,7 +201,7 @@ class StaticCluster:
             self._adopt(fleet, listed, told, residents)
         elif begun:
             self._rested(name)
-        self._objects.report(name, life.uid, life.number, listed.agent, residents)
+        self._objects.report(name, life.uid, life.number, listed.agent, residents, told.memory)
 
     def _place(self, told: Report) -> tuple[FleetName, ListedSeat]:
         found = self._listed.get(SeatName(told.seat))

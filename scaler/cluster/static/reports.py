@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from scaler.cluster.static.listing import ListedSeat
 from warmpool.errors import BadOrder
 from warmpool.seats import Resident
-from warmpool.wire import resident_from_json
+from warmpool.tiers import Budget
+from warmpool.wire import budget_from_json, resident_from_json
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -26,6 +27,7 @@ class Report:
         at: Unix time of the report, on the agent's clock.
         gpus: the seat's GPUs.
         residents: its residents.
+        memory: what they take of its memory; None where it isn't told.
     """
 
     seat: str
@@ -37,6 +39,7 @@ class Report:
     at: float
     gpus: tuple[str, ...]
     residents: tuple[Resident, ...]
+    memory: Budget | None = None
 
 
 def parse(body: Mapping[str, Any]) -> Report:
@@ -56,6 +59,7 @@ def parse(body: Mapping[str, Any]) -> Report:
             at=float(body["at"]),
             gpus=tuple(str(gpu) for gpu in body.get("gpus", ())),
             residents=tuple(resident_from_json(resident) for resident in body["residents"]),
+            memory=None if body.get("memory") is None else budget_from_json(body["memory"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadOrder(f"not an agent's report: {error!r}") from error

@@ -28,6 +28,9 @@ class Assumptions(PolicyModel):
     promotion_milliseconds: Annotated[int, integer("milliseconds", 1, 600_000, example=142)] = 142
     """Milliseconds from a decision to the promoted resident's first token. The default is the longest of two promotions
     of a model of 1.2 billion parameters on one H200 (BENCHMARKS.md, the GPU drill: 143 ms less 1 ms to the decision)."""
+    move_milliseconds_per_gib: Annotated[int, integer("milliseconds", 1, 600_000, example=60)] | None = None
+    """Milliseconds that one GiB of weights takes from GPU to host memory or back, on one GPU. By default it is unknown: what a
+    wake from Parked takes more than one from KvReleased, in `emberpool seat describe`, divided by the weights."""
     drain_seconds: Seconds = 30
     """Seconds that a demotion gives the requests which a resident has accepted. The default is the controller's own."""
     settle_milliseconds: Annotated[int, integer("milliseconds", 0, 60_000, example=1000)] = 1000
@@ -61,6 +64,9 @@ class Assumptions(PolicyModel):
     """Seconds in which a client must have sent its request whole. The default is the gateway's own, as of all below."""
     gateway_queue_seconds: Deadline = 60
     """Seconds that a request may wait at the gateway for its first slot; then it is refused."""
+    gateway_cold_seconds: Seconds = 0
+    """Seconds that it may wait while none of its model's residents serves, where that is longer. Both are of policies that
+    don't say it in `queue`."""
     gateway_connect_seconds: Deadline = 1
     """Seconds for a connection to a resident; then another one is tried."""
     gateway_deadline_seconds: Deadline = 120

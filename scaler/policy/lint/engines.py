@@ -11,16 +11,32 @@ from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import MIB, Finding, Place, Severity, Term
 from scaler.policy.lint.subject import Subject
 from scaler.policy.scaling_policy import EngineType, ScalingPolicy
+from scaler.policy.witnesses import lacks_witness
+from warmpool.seats import PolicyName
 
 
 def engine_findings(subject: Subject) -> Iterator[Finding]:
-    """Yield what is to be said of every policy whose engine is Generic."""
+    """Yield what is to be said of every policy whose engine is Generic, or whose residents have to agree."""
     for policy in subject.policies.policies.values():
+        yield from _alone(subject, policy)
         if policy.spec.engine.type is not EngineType.GENERIC:
             continue
         yield _held(policy)
+        yield _token_ids(policy)
         for index, fleet in enumerate(subject.fleets_of(policy)):
             yield from _shared(subject, policy, index, fleet)
+
+
+def _alone(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
+    """A resident that never has a witness."""
+    if lacks_witness(subject.policies, PolicyName(policy.metadata.name)):
+        yield Finding(
+            code=Code.WITNESS_MISSING,
+            severity=Severity.WARNING,
+            place=Place.of(policy, "spec", "engine", "proof", "source"),
+            message="its residents are to agree on what they answer, and at rest there is one seat at most: none of them ever serves",
+            hint="raise spare.min of a fleet, or record what it answers and set source: Record",
+        )
 
 
 def _held(policy: ScalingPolicy) -> Finding:
@@ -49,6 +65,16 @@ def _held(policy: ScalingPolicy) -> Finding:
         ),
         hint="VLLM, SGLang and Reference are paused, and give their KV memory to whoever serves",
         terms=terms,
+    )
+
+
+def _token_ids(policy: ScalingPolicy) -> Finding:
+    return Finding(
+        code=Code.GENERIC_TOKEN_IDS,
+        severity=Severity.INFO,
+        place=Place.of(policy, "spec", "engine", "type"),
+        message="a Generic engine is proven by the ids of its tokens: one that doesn't tell them is never proven, and never serves",
+        hint="its /v1/completions has to answer return_token_ids with them, as vLLM's and SGLang's do",
     )
 
 

@@ -5,22 +5,68 @@ from the same moment. Whichever comes first ends a wait with 503 and Retry-After
 `scaler.gateway.proxy`). What has had a slot once is not refused by its age any more.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
 from scaler.policy.lint.assumptions import Assumptions
 from scaler.policy.lint.findings import SECONDS, Term
 from scaler.policy.scaling_policy import ScalingPolicy
 from scaler.policy.signals import Pushed
 
-
-def patience(assumptions: Assumptions) -> int:
-    """Return for how many seconds a request that gets no slot waits before it is refused."""
-    return min(assumptions.gateway_queue_seconds, assumptions.gateway_deadline_seconds)
+_ASSUMED: Final[Mapping[str, str]] = {"queue": "gatewayQueueSeconds", "cold": "gatewayColdSeconds"}
 
 
-def patience_term(assumptions: Assumptions) -> Term:
+def queue_term(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = False) -> Term:
+    """Return how long a request may wait for its first slot.
+
+    Args:
+        policy: whose.
+        assumptions: what the gateway does with policies that don't say it.
+        cold: none of its residents serves when it comes.
+    """
+    queue = policy.spec.queue
+    term = _of("queue", queue.max_age_seconds, "queue.maxAgeSeconds", assumptions.gateway_queue_seconds)
+    return max(term, _cold(policy, assumptions), key=_seconds) if cold else term
+
+
+def deadline_term(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = False) -> Term:
+    """Return how long a request may take to its first content; as above."""
+    later = _seconds(_cold(policy, assumptions)) if cold else 0.0
+    origin = "assumption gatewayDeadlineSeconds"
+    return Term(
+        name="first token",
+        value=assumptions.gateway_deadline_seconds + later,
+        unit=SECONDS,
+        origin=f"{origin} and {_cold(policy, assumptions).origin}" if later else origin,
+    )
+
+
+def patience(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = False) -> int:
+    """Return for how many seconds a request that gets no slot waits before it is refused; as above."""
+    return round(_seconds(patience_term(policy, assumptions, cold=cold)))
+
+
+def patience_term(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = False) -> Term:
     """Return the same with its origin."""
-    shorter = assumptions.gateway_queue_seconds <= assumptions.gateway_deadline_seconds
-    origin = "assumption gatewayQueueSeconds" if shorter else "assumption gatewayDeadlineSeconds"
-    return Term(name="refused after", value=float(patience(assumptions)), unit=SECONDS, origin=origin)
+    waits = queue_term(policy, assumptions, cold=cold), deadline_term(policy, assumptions, cold=cold)
+    return replace(min(waits, key=_seconds), name="refused after")
+
+
+def _cold(policy: ScalingPolicy, assumptions: Assumptions) -> Term:
+    return _of(
+        "cold", policy.spec.queue.max_cold_seconds, "queue.maxColdSeconds", assumptions.gateway_cold_seconds
+    )
+
+
+def _of(name: str, said: int | None, where: str, assumed: int) -> Term:
+    """Return what a policy says, or else what is assumed of the gateway."""
+    seconds, origin = (assumed, f"assumption {_ASSUMED[name]}") if said is None else (said, where)
+    return Term(name=name, value=float(seconds), unit=SECONDS, origin=origin)
+
+
+def _seconds(term: Term) -> float:
+    return term.value or 0.0
 
 
 def through_gateway(policy: ScalingPolicy) -> bool:

@@ -4,12 +4,15 @@
     Σ (paused + KV)    + 2 % ≤ memory        where it keeps it
 
 Alone on the seat a resident would have memory − 2 % − its own paused bytes for KV memory. What it has less than it needs
-is what sharing takes from it, and at once from the requests that it can hold.
+is what sharing takes from it, and at once from the requests that it can hold. Where residents may be parked, those that
+find no room are: who is, is worked out as agents do it (`warmpool.tiers`), from what is written instead of what is measured.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from scaler.policy.document import Path
@@ -18,7 +21,9 @@ from scaler.policy.lint.assumptions import LOSE_SHARE, RESERVE_PERCENT, WARN_SHA
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import MIB, Figure, Finding, Place, Severity, Term
 from scaler.policy.lint.subject import Subject
-from scaler.policy.scaling_policy import Engine, ScalingPolicy
+from scaler.policy.scaling_policy import Engine, EngineType, ScalingPolicy
+from warmpool import tiers
+from warmpool.tiers import Tier
 
 _PERCENT: Final = 100
 
@@ -76,15 +81,34 @@ class SeatMemory:
 
     Attributes:
         fleet: whose seat.
-        needed: what its residents need at most, in MiB.
+        needed: what its residents need at most, in MiB; of those that may be parked, the ones that aren't.
         memory: MiB of its GPUs; None when nobody said.
         rooms: what each resident finds.
+        tiers: where each resident stands, the first ones first; empty where none may be parked, or it can't be told.
+        displaced: for each parked resident, who is parked in its place when it wakes.
+        host_wanted: MiB of host memory with which nobody would be cold; None where none would do, or it can't be told.
     """
 
     fleet: Fleet
     needed: Figure
     memory: int | None
     rooms: tuple[Room, ...]
+    tiers: Mapping[str, Tier] = field(default_factory=lambda: MappingProxyType({}))
+    displaced: Mapping[str, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
+    host_wanted: int | None = None
+
+    @property
+    def host(self) -> int:
+        """MiB of host memory for parked residents."""
+        return self.fleet.spec.spare.parked.host_memory_mib
+
+    def at(self, tier: Tier) -> list[Footprint]:
+        """List the residents in a tier."""
+        return [room.footprint for room in self.rooms if self.tiers.get(room.footprint.name) is tier]
+
+    def footprint(self, name: str) -> Footprint | None:
+        """Return what a resident takes; None for one that doesn't live there."""
+        return next((room.footprint for room in self.rooms if room.footprint.name == name), None)
 
     @property
     def usable(self) -> int | None:
@@ -113,17 +137,91 @@ def seat_memory(subject: Subject, fleet: Fleet) -> SeatMemory | None:
     if not fleet.spec.seat.gpus or not footprints:
         return None
     memory = subject.memory_mib(fleet)
-    usable = None if memory is None else memory - reserve(memory)
     keeps = fleet.spec.seat.kv_when_paused is KvWhenPaused.KEEP
-    rooms = []
-    for footprint in footprints:
-        alone = _less(usable, footprint.paused)
-        others = [other for other in footprints if other is not footprint]
-        held = [other.paused for other in others] + ([other.kv for other in others] if keeps else [])
-        rooms.append(Room(footprint=footprint, alone=alone, shared=_less(alone, *held)))
+    standing = _standing(fleet, footprints, memory)
+    paused = [each for each in footprints if standing.tiers.get(each.name, Tier.PAUSED) is Tier.PAUSED]
     return SeatMemory(
-        fleet=fleet, needed=_needed(footprints, memory, keeps=keeps), memory=memory, rooms=tuple(rooms)
+        fleet=fleet,
+        needed=_needed(paused or footprints, memory, keeps=keeps),
+        memory=memory,
+        rooms=tuple(_room(each, footprints, memory, standing, keeps=keeps) for each in footprints),
+        tiers=standing.tiers,
+        displaced=standing.displaced,
+        host_wanted=standing.host_wanted,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Who stands where, who makes room for whom, and with how much host memory nobody would be cold."""
+
+    host_wanted: int | None = None
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+    displaced: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def beside(self, name: str) -> Mapping[str, Tier]:
+        """Return where the others stand while a resident serves."""
+        parked = dict.fromkeys(self.displaced.get(name, ()), Tier.PARKED)
+        return {**self.tiers, **parked}
+
+
+def _standing(fleet: Fleet, footprints: Sequence[Footprint], memory: int | None) -> _Standing:
+    """Say who is paused, parked and cold, and who makes room for the parked; nothing where that isn't known."""
+    host = fleet.spec.spare.parked.host_memory_mib
+    known = all(each.paused is not None and each.kv is not None for each in footprints)
+    if not host or memory is None or not known:
+        return _Standing()
+    keeps = fleet.spec.seat.kv_when_paused is KvWhenPaused.KEEP
+    sizes = [_size(each, keeps=keeps) for each in footprints]
+    room = tiers.Room(footprints=sizes, device_bytes=memory, host_bytes=host)
+    filled = room.filled()
+    parked = [name for name, tier in filled.items() if tier is Tier.PARKED]
+    displaced = {name: room.displaced(filled, name, Tier.AWAKE) or () for name in parked}
+    return _Standing(tiers=filled, displaced=displaced, host_wanted=_host_wanted(room))
+
+
+def _host_wanted(room: tiers.Room) -> int | None:
+    """Return the least host memory with which nobody is cold; None where even room for all weights doesn't do."""
+
+    def is_enough(host: int) -> bool:
+        return Tier.COLD not in replace(room, host_bytes=host).filled().values()
+
+    most = sum(each.host for each in room.footprints)
+    if not is_enough(most):
+        return None
+    return bisect_left(range(most), True, key=is_enough)
+
+
+def _size(footprint: Footprint, *, keeps: bool) -> tiers.Footprint:
+    """Return a footprint as the arithmetic of agents has it, in MiB: what is parked is taken to be all that is paused."""
+    paused, kv, policy = footprint.paused or 0, footprint.kv or 0, footprint.policy
+    return tiers.Footprint(
+        policy=footprint.name,
+        paused=paused + (kv if keeps else 0),
+        compute=0 if keeps else kv,
+        host=paused,
+        parkable=policy is None or policy.spec.engine.type is not EngineType.GENERIC,
+    )
+
+
+def _room(
+    footprint: Footprint,
+    footprints: Sequence[Footprint],
+    memory: int | None,
+    standing: _Standing,
+    *,
+    keeps: bool,
+) -> Room:
+    usable = None if memory is None else memory - reserve(memory)
+    alone = _less(usable, footprint.paused)
+    at = standing.beside(footprint.name)
+    others = [
+        other
+        for other in footprints
+        if other is not footprint and at.get(other.name, Tier.PAUSED) is Tier.PAUSED
+    ]
+    held = [other.paused for other in others] + ([other.kv for other in others] if keeps else [])
+    return Room(footprint=footprint, alone=alone, shared=_less(alone, *held))
 
 
 def memory_findings(subject: Subject) -> Iterator[Finding]:
@@ -134,6 +232,8 @@ def memory_findings(subject: Subject) -> Iterator[Finding]:
             continue
         yield from _keeping(seat)
         yield from _fitting(seat)
+        yield from _parking(seat)
+        yield from _unmeasured(seat)
         for room in seat.rooms:
             yield from _cut(seat, room)
     for policy in subject.policies.policies.values():
@@ -144,7 +244,7 @@ def _footprints(subject: Subject, fleet: Fleet) -> Iterator[Footprint]:
     """Yield the residents: as a known pod template lists them, else one of each policy that names the fleet."""
     listed = subject.residents_on(fleet)
     shares = {policy.metadata.name: (policy, share) for policy, _, share in subject.shares_on(fleet)}
-    written = {each.policy: (each.paused_mib, each.kv_mib) for each in listed or ()}
+    written = {each.policy: (each.paused_mib, each.compute_mib) for each in listed or ()}
     for name in shares if listed is None else written:
         policy, share = shares.get(name, (None, None))
         engine = Engine() if policy is None else policy.spec.engine
@@ -154,7 +254,7 @@ def _footprints(subject: Subject, fleet: Fleet) -> Iterator[Footprint]:
             policy=policy,
             target=0 if share is None else share.target_in_flight,
             paused=engine.paused_mib if paused is None else paused,
-            kv=engine.kv_mib if kv is None else kv,
+            kv=engine.compute_mib if kv is None else kv,
         )
 
 
@@ -227,6 +327,66 @@ def _fitting(seat: SeatMemory) -> Iterator[Finding]:
         )
 
 
+def _parking(seat: SeatMemory) -> Iterator[Finding]:
+    """Who is paused, parked and cold, where host memory is there for parked residents."""
+    place = Place.of(seat.fleet, "spec", "spare", "parked", "hostMemoryMiB")
+    parked, cold = seat.at(Tier.PARKED), seat.at(Tier.COLD)
+    hosted = tuple(_term(each.name, each.paused, f"engine.pausedMiB of {each.name}") for each in parked)
+    if parked:
+        paused = ", ".join(each.name for each in seat.at(Tier.PAUSED)) or "nobody"
+        names = ", ".join(each.name for each in parked)
+        host = sum(each.paused or 0 for each in parked)
+        yield Finding(
+            code=Code.RESIDENTS_PARKED,
+            severity=Severity.INFO,
+            place=place,
+            message=(
+                f"on a seat there is room for {paused} to be paused; {names}"
+                f" {'waits' if len(parked) == 1 else 'wait'} in host memory, in {host} of {seat.host} MiB. Who has demand is"
+                " brought back ahead of its bursts"
+            ),
+            terms=hosted,
+        )
+    if cold:
+        names = ", ".join(each.name for each in cold)
+        yield Finding(
+            code=Code.RESIDENTS_COLD,
+            severity=Severity.WARNING,
+            place=place,
+            message=f"{names} find{'s' if len(cold) == 1 else ''} room in neither GPU nor host memory of a seat beside the"
+            " others, and can't be promoted there until one of them goes",
+            hint="put fewer models on the fleet"
+            if seat.host_wanted is None
+            else f"hostMemoryMiB: {seat.host_wanted} would do: all parked residents, and one that moves out before another"
+            " moves in",
+            terms=hosted,
+        )
+    if seat.tiers and not parked and not cold and len(seat.rooms) > 1:
+        yield Finding(
+            code=Code.HOST_MEMORY_UNUSED,
+            severity=Severity.INFO,
+            place=place,
+            message="all residents of a seat find room in its GPU memory: none is parked",
+            hint="it may stay for residents that are to come",
+            terms=seat.needed.terms,
+        )
+
+
+def _unmeasured(seat: SeatMemory) -> Iterator[Finding]:
+    """Whose promotions can't be told from ones that hold too much, although everything else is written."""
+    written = [each.footprint.policy for each in seat.rooms if each.footprint.policy is not None]
+    engines = {each.metadata.name: each.spec.engine for each in written}
+    lacking = [name for name, engine in engines.items() if engine.activation_mib is None]
+    if len(seat.rooms) > 1 and lacking and not seat.missing:
+        yield Finding(
+            code=Code.PROMOTIONS_NOT_VERIFIED,
+            severity=Severity.INFO,
+            place=Place.of(seat.fleet, "spec", "seat"),
+            message=f"a promotion of {', '.join(lacking)} that holds more than it should isn't noticed before there is no room",
+            hint="set engine.activationMiB, what computing takes at its peak beside kvMiB: agents then check each promotion",
+        )
+
+
 def _cut(seat: SeatMemory, room: Room) -> Iterator[Finding]:
     """What the neighbours take from one resident.
 
@@ -234,7 +394,8 @@ def _cut(seat: SeatMemory, room: Room) -> Iterator[Finding]:
     and a bad one: it may need far less. So that is no error.
     """
     share, footprint = room.share, room.footprint
-    if len(seat.rooms) == 1 or footprint.policy is None or share is None or share >= WARN_SHARE:
+    cold = seat.tiers.get(footprint.name) is Tier.COLD
+    if len(seat.rooms) == 1 or footprint.policy is None or share is None or share >= WARN_SHARE or cold:
         return
     measured = footprint.kv is not None
     of = "the KV memory that it needs" if measured else "the KV memory that it could have alone"
@@ -261,7 +422,11 @@ def _cut(seat: SeatMemory, room: Room) -> Iterator[Finding]:
 
 def _held(seat: SeatMemory, room: Room) -> Iterator[Term]:
     """What the neighbours of a resident hold while it serves, as deductions."""
+    away = {*seat.displaced.get(room.footprint.name, ()), *(each.name for each in seat.at(Tier.PARKED))}
+    away |= {each.name for each in seat.at(Tier.COLD)}
     for other in (each.footprint for each in seat.rooms if each is not room):
+        if other.name in away:
+            continue
         yield _term(f"{other.name} paused", -(other.paused or 0), f"engine.pausedMiB of {other.name}")
         if seat.fleet.spec.seat.kv_when_paused is KvWhenPaused.KEEP:
             yield _term(f"{other.name} KV, kept", -(other.kv or 0), f"engine.kvMiB of {other.name}")

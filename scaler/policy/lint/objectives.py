@@ -50,12 +50,12 @@ def objective_place(policy: ScalingPolicy) -> Place:
 def _beyond_queue(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
     """A request that waits is refused before an objective as long as that is missed, and so no wait puts it at risk."""
     limit, assumed = policy.spec.objectives.ttft.limit_seconds, subject.assumptions
-    if limit < patience(assumed):
+    if limit < patience(policy, assumed):
         return
     if limit >= assumed.gateway_deadline_seconds:
         refused = f"{assumed.gateway_deadline_seconds} s after which the gateway refuses whatever has no first token"
     else:
-        refused = f"{patience(assumed)} s after which the gateway refuses what still waits"
+        refused = f"{patience(policy, assumed)} s after which the gateway refuses what still waits"
     heard = through_gateway(policy)
     yield Finding(
         code=Code.OBJECTIVE_BEYOND_QUEUE,
@@ -65,10 +65,10 @@ def _beyond_queue(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
             f"{limit:g} s is no less than the {refused}: a request{'' if heard else ' that comes through one'} is turned away"
             " with 503 before it is late, so that its wait alone never puts the objective at risk"
         ),
-        hint=_shorter(policy, patience(assumed)),
+        hint=_shorter(policy, patience(policy, assumed)),
         terms=(
             Term(name="objective", value=limit, unit=SECONDS, origin="objectives.ttft"),
-            patience_term(assumed),
+            patience_term(policy, assumed),
             Term(
                 name="no first token after",
                 value=float(assumed.gateway_deadline_seconds),
@@ -81,7 +81,7 @@ def _beyond_queue(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
 
 def _shorter(policy: ScalingPolicy, refused: int) -> str:
     """Name the longest objective below a time that can be read exactly."""
-    told = "; --assume gatewayQueueSeconds=N and gatewayDeadlineSeconds=N tell of other limits"
+    told = "; queue.maxAgeSeconds sets another limit, and --assume gatewayDeadlineSeconds=N tells of one"
     common = frozenset.intersection(*map(frozenset, _histograms(policy).values() or [GATEWAY_EDGES]))
     below = max((edge for edge in common if edge < refused), default=None)
     return (f"{below:g} s is the longest that histograms show exactly" if below else "promise less") + told
@@ -93,7 +93,7 @@ def _buckets(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
     Nothing is said of an objective that no request at the gateway ever misses: another one has to come first.
     """
     limit = policy.spec.objectives.ttft.limit_seconds
-    if through_gateway(policy) and limit >= patience(subject.assumptions):
+    if through_gateway(policy) and limit >= patience(policy, subject.assumptions):
         return
     edges = _histograms(policy)
     lacking = [f"{name} ({_around(limit, each)})" for name, each in edges.items() if limit not in each]
@@ -165,7 +165,7 @@ def _drain(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
     alone.
     """
     drain, limit = policy.spec.serving.queue_drain_seconds, policy.spec.objectives.ttft.limit_seconds
-    if through_gateway(policy) and limit >= patience(subject.assumptions):
+    if through_gateway(policy) and limit >= patience(policy, subject.assumptions):
         yield from _drain_beyond_queue(subject, policy)
         return
     aged = _tells_age(policy)
@@ -201,7 +201,7 @@ def _tells_age(policy: ScalingPolicy) -> bool:
 
 
 def _drain_beyond_queue(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
-    drain, refused = policy.spec.serving.queue_drain_seconds, patience(subject.assumptions)
+    drain, refused = policy.spec.serving.queue_drain_seconds, patience(policy, subject.assumptions)
     if drain > refused:
         yield Finding(
             code=Code.DRAIN_SLOWER_THAN_QUEUE,
@@ -214,6 +214,6 @@ def _drain_beyond_queue(subject: Subject, policy: ScalingPolicy) -> Iterator[Fin
             hint=f"queueDrainSeconds: {refused} or less promotes more for the same queue",
             terms=(
                 Term(name="drain", value=float(drain), unit=SECONDS, origin="serving.queueDrainSeconds"),
-                patience_term(subject.assumptions),
+                patience_term(policy, subject.assumptions),
             ),
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from scaler.policy.lint.assumptions import POD_DRAIN_SECONDS, RETRY_AFTER_SECONDS, SWITCH_DRAIN_SECONDS
 from scaler.policy.lint.findings import SECONDS, Figure, Term
+from scaler.policy.lint.gateway import deadline_term, queue_term
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.times import new_seat, ready_seat
 from scaler.policy.scaling_policy import OnReclaim, ScalingPolicy
@@ -81,10 +82,12 @@ def _sending(subject: Subject) -> Iterator[Stage]:
 
 
 def _waiting(subject: Subject, policy: ScalingPolicy) -> Iterator[Stage]:
-    assumed, again = subject.assumptions, f"Retry-After {RETRY_AFTER_SECONDS} s"
+    assumed, again = subject.assumptions, f"Retry-After {RETRY_AFTER_SECONDS} s or more"
+    rests = policy.spec.serving.min == 0
+    deadline = deadline_term(policy, assumed, cold=rests)
     yield Stage(
         name="queue",
-        figure=_figure("queue", assumed.gateway_queue_seconds, "assumption gatewayQueueSeconds"),
+        figure=Figure(name="queue", unit=SECONDS, terms=(queue_term(policy, assumed, cold=rests),)),
         then=f"503 QueueTooOld, {again}: no slot became free",
     )
     yield Stage(
@@ -101,8 +104,8 @@ def _waiting(subject: Subject, policy: ScalingPolicy) -> Iterator[Stage]:
         name="first token",
         figure=_figure(
             "first token",
-            assumed.gateway_deadline_seconds,
-            "assumption gatewayDeadlineSeconds, from a request received whole, waiting and all attempts included",
+            deadline.value or 0.0,
+            f"{deadline.origin}, from a request received whole, waiting and all attempts included",
         ),
         then=f"503 DeadlineExceeded, {again}: nothing has come; an answer without stream has to be whole",
     )

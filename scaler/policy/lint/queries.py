@@ -1,13 +1,13 @@
 """What a PromQL query looks like, by its text alone.
 
 The questions here need no parser: which functions and metrics a query names, and over which ranges. Where it matters what
-belongs to what, `scaler.policy.lint.promql` reads it as a tree.
+belongs to what, `scaler.policy.promql.tree` reads it as a tree.
 """
 
 import re
 from typing import Final
 
-from scaler.policy.lint.promql import duration_seconds
+from scaler.policy.promql.tree import duration_seconds
 
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|`[^`]*`|#[^\n]*')
 _RANGE: Final = re.compile(r"\[\s*([0-9a-z]+)\s*(?::[^\]]*)?\]")

@@ -49,7 +49,7 @@ def _cold_start(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
 
 def _after_a_rest(subject: Subject, policy: ScalingPolicy, *, alone: bool) -> Iterator[Finding]:
     """With nothing serving nothing leaves the queue, so that all of it is refused that comes too early."""
-    takes, refused = new_seat(subject, policy), patience(subject.assumptions)
+    takes, refused = new_seat(subject, policy), patience(policy, subject.assumptions, cold=True)
     if takes.total is None or takes.total <= refused:
         return
     short = takes.total - refused
@@ -64,10 +64,10 @@ def _after_a_rest(subject: Subject, policy: ScalingPolicy, *, alone: bool) -> It
             f" the first {_seconds(short)} get 503 instead of an answer"
         ),
         hint=(
-            f"{'spare.min: 1' if alone else 'one more of spare.min'} on one of its fleets, or serving.min: 1; else clients"
-            f" have to try again {'once' if again == 1 else f'{again} times'}"
+            f"{'spare.min: 1' if alone else 'one more of spare.min'} on one of its fleets, serving.min: 1, or a longer"
+            f" queue.maxColdSeconds; else clients have to try again {'once' if again == 1 else f'{again} times'}"
         ),
-        terms=(*takes.terms, patience_term(subject.assumptions)),
+        terms=(*takes.terms, patience_term(policy, subject.assumptions, cold=True)),
     )
 
 
@@ -94,7 +94,7 @@ def _beyond_ready(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
     N/k times what is served arrives, and the queue is served in the order of arrival: what leaves it t seconds after the
     burst's begin came at t·k/N, so that it has waited for t·(1 − k/N). The longest wait is T·(1 − k/N).
     """
-    takes, refused = all_on_new(subject, policy), patience(subject.assumptions)
+    takes, refused = all_on_new(subject, policy), patience(policy, subject.assumptions)
     if takes is None or takes.total is None:
         return
     least, most = max(1, policy.spec.serving.min), most_at_once(subject, policy)
@@ -130,7 +130,7 @@ def _beyond_ready(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
             Term(
                 name="residents at most", value=float(most), unit="residents", origin="serving.max, maxSeats"
             ),
-            patience_term(subject.assumptions),
+            patience_term(policy, subject.assumptions),
         ),
     )
 
@@ -149,7 +149,7 @@ def _seconds(value: float) -> str:
 def _client(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
     """The gateway sends nothing before the first content, so that to a client a wait looks like silence."""
     client, limit = subject.assumptions.client_seconds, policy.spec.objectives.ttft.limit_seconds
-    refused = patience(subject.assumptions)
+    refused = patience(policy, subject.assumptions)
     if client is None or client > max(limit, refused):
         return
     early = client < limit
@@ -167,7 +167,7 @@ def _client(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
         terms=(
             Term(name="client", value=float(client), unit=SECONDS, origin="assumption clientSeconds"),
             Term(name="objective", value=limit, unit=SECONDS, origin="objectives.ttft"),
-            patience_term(subject.assumptions),
+            patience_term(policy, subject.assumptions),
         ),
     )
 
@@ -176,7 +176,7 @@ def _whole_answers(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]
     """An engine sends an answer without stream when it is whole; until then it has no first content."""
     assumed = subject.assumptions
     answer, deadline = assumed.answer_seconds, assumed.gateway_deadline_seconds
-    if answer is None or answer + patience(assumed) <= deadline:
+    if answer is None or answer + patience(policy, assumed) <= deadline:
         return
     never = answer >= deadline
     what = "is never there" if never else f"is not there after a wait of more than {deadline - answer} s"

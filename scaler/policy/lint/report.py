@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scaler.policy.fleet import Fleet
+from scaler.policy.lint.arguments import argument_findings
 from scaler.policy.lint.clock import clock_findings
 from scaler.policy.lint.costs import cost_findings, fleet_costs
 from scaler.policy.lint.counting import counting_findings
@@ -21,7 +22,7 @@ from scaler.policy.lint.signals import signal_findings
 from scaler.policy.lint.sizes import size_findings
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.template import template_findings
-from scaler.policy.lint.times import policy_times
+from scaler.policy.lint.times import policy_times, wake_findings
 from scaler.policy.lint.unbuilt import unbuilt_findings
 from scaler.policy.scaling_policy import ScalingPolicy
 
@@ -30,6 +31,7 @@ _CHECKS: Final[Sequence[Callable[[Subject], Iterator[Finding]]]] = (
     size_findings,
     cost_findings,
     memory_findings,
+    wake_findings,
     reach_findings,
     objective_findings,
     signal_findings,
@@ -38,6 +40,7 @@ _CHECKS: Final[Sequence[Callable[[Subject], Iterator[Finding]]]] = (
     clock_findings,
     lending_findings,
     engine_findings,
+    argument_findings,
     template_findings,
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from scaler.policy.lint import queries
-from scaler.policy.lint.promql import Aggregate, Binary, Call, Expression, Matcher, Negated, Series, parse
+from scaler.policy.promql.tree import Aggregate, Binary, Call, Expression, Matcher, Negated, Series, parse
 
 _OF_ONE_SERVER: Final = frozenset(
     {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from scaler.policy.lint.promql import (
+from scaler.policy.promql.tree import (
     COMPARISONS,
     Aggregate,
     Binary,

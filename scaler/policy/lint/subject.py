@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 
 from scaler.policy.compile import PolicySet
-from scaler.policy.fleet import Fleet
+from scaler.policy.fleet import Fleet, KvWhenPaused
 from scaler.policy.lint.assumptions import Assumptions
 from scaler.policy.lint.manifests import PodTemplate
 from scaler.policy.residents import SeatResident
@@ -78,6 +78,14 @@ class Subject:
         """Return the residents that a fleet's pod template lists; None where no template of it is known."""
         listed = (each.residents for each in self.templates if each.belongs_to(fleet))
         return next((residents for residents in listed if residents is not None), None)
+
+    def releases(self, fleet: Fleet) -> bool:
+        """Whether a paused resident of the fleet gives back its KV memory."""
+        written = fleet.spec.seat.kv_when_paused
+        if written is not None:
+            return written is KvWhenPaused.RELEASE
+        listed = self.residents_on(fleet)
+        return len(self.policies_on(fleet) if listed is None else listed) > 1
 
     def memory_mib(self, fleet: Fleet) -> int | None:
         """Return the memory of one seat's GPUs; None where nobody said."""

@@ -5,10 +5,10 @@ next seat is taken.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scaler.policy.fleet import Fleet, KvWhenPaused
+from scaler.policy.fleet import Fleet
 from scaler.policy.lint.assumptions import (
     BUCKET_SECONDS,
     DECISION_SECONDS,
@@ -18,12 +18,15 @@ from scaler.policy.lint.assumptions import (
     SWITCH_DRAIN_SECONDS,
     WAKE_SECONDS,
 )
+from scaler.policy.lint.codes import Code
 from scaler.policy.lint.delays import fastest, slowest
-from scaler.policy.lint.findings import SECONDS, Figure, Term
+from scaler.policy.lint.findings import SECONDS, Figure, Finding, Place, Severity, Term
 from scaler.policy.lint.lending import lendable
+from scaler.policy.lint.memory import SeatMemory, seat_memory
 from scaler.policy.lint.resizing import Resizing, growing, shrinking
 from scaler.policy.lint.subject import Subject, most_serving
 from scaler.policy.scaling_policy import EngineType, ScalingPolicy
+from warmpool.tiers import Tier
 
 ON_THE_REFERENCE_ENGINE: Final = "measured on the reference engine"
 """What the origin of a promotion's time says where the engine is another one."""
@@ -39,6 +42,7 @@ def policy_times(subject: Subject, policy: ScalingPolicy) -> tuple[Figure, ...]:
     figures = [Figure(name="0→1", unit=SECONDS, never=f"serving.min keeps {floor} serving")]
     if floor == 0:
         figures = [_first_on_spare(subject, policy), _first_on_new(subject, policy)]
+    figures += wakes(subject, policy)
     if most > least:
         figures.append(_onto_spares(subject, policy, least, most))
         figures += _onto_neighbours(subject, policy)
@@ -75,13 +79,83 @@ def promotion(
         Term(name="promotion to first token", value=seconds, unit=SECONDS, origin=origin),
     ]
     kv = policy.spec.engine.kv_mib
-    releases = any(f.spec.seat.kv_when_paused is KvWhenPaused.RELEASE and f.spec.seat.gpus for f in fleets)
+    releases = any(subject.releases(fleet) and fleet.spec.seat.gpus for fleet in fleets)
     if kv is not None and releases:
         origin = f"engine.kvMiB {kv} × 0.83 ms per GiB (BENCHMARKS.md, the reference engine)"
         terms.append(
             Term(name="KV memory", value=kv / _MIB_PER_GIB * KV_SECONDS_PER_GIB, unit=SECONDS, origin=origin)
         )
     return terms
+
+
+def wakes(subject: Subject, policy: ScalingPolicy) -> list[Figure]:
+    """Return how long a burst waits for a resident that is parked, or that has no engine yet, on a spare seat of each fleet.
+
+    Only where the arithmetic of a fleet's seats says that it may be: one that finds room is paused.
+    """
+    delay = fastest(policy, subject.assumptions, serving=True)
+    figures = []
+    for fleet in subject.fleets_of(policy):
+        where, depth = _depth(subject, policy, fleet)
+        if where and delay is not None and fleet.spec.spare.min:
+            terms = (*delay.terms, *depth, *promotion(subject, policy, [fleet]))
+            figures.append(Figure(name=f"burst on {fleet.metadata.name}{where}", unit=SECONDS, terms=terms))
+    return figures
+
+
+def _depth(subject: Subject, policy: ScalingPolicy, fleet: Fleet) -> tuple[str, list[Term]]:
+    """Return from where a resident at rest is woken on a fleet, as a name goes on, and what that takes; nothing for a paused one."""
+    seat = seat_memory(subject, fleet)
+    tier = None if seat is None else seat.tiers.get(policy.metadata.name)
+    if seat is not None and tier is Tier.PARKED:
+        return ", from host memory", _moving(subject, seat, policy.metadata.name)
+    if tier is Tier.COLD:
+        return ", without an engine", _starting_cold(policy)
+    return "", []
+
+
+def _moving(subject: Subject, seat: SeatMemory, name: str) -> list[Term]:
+    """Return how long it takes to park those who make room, one after the other, and to unpark who wakes."""
+    moved = [(f"{other} parked", other) for other in seat.displaced.get(name, ())] + [("weights", name)]
+    each, gpus = subject.assumptions.move_milliseconds_per_gib, max(1, seat.fleet.spec.seat.gpus)
+    terms = []
+    for what, resident in moved:
+        footprint = seat.footprint(resident)
+        size = None if footprint is None else footprint.paused
+        if each is None or size is None:
+            value, origin = None, "unknown: --assume moveMillisecondsPerGib=N, as measured"
+        else:
+            value = size / _MIB_PER_GIB / gpus * each / 1000
+            origin = f"engine.pausedMiB {size} of {resident} × assumption moveMillisecondsPerGib"
+        terms.append(Term(name=what, value=value, unit=SECONDS, origin=origin))
+    return terms
+
+
+def _starting_cold(policy: ScalingPolicy) -> list[Term]:
+    seconds = policy.spec.engine.start_seconds
+    origin = "engine.startSeconds" if seconds else "unknown: set engine.startSeconds, as measured"
+    value = None if seconds is None else float(seconds)
+    return [Term(name=f"start of {policy.metadata.name}", value=value, unit=SECONDS, origin=origin)]
+
+
+def wake_findings(subject: Subject) -> Iterator[Finding]:
+    """Yield the wakes from host memory that take longer than the objective allows; what isn't known counts as nothing."""
+    for policy in subject.policies.policies.values():
+        limit = policy.spec.objectives.ttft.limit_seconds
+        for figure in wakes(subject, policy):
+            total = figure.total or 0.0
+            if total > limit:
+                yield Finding(
+                    code=Code.WAKE_MISSES_OBJECTIVE,
+                    severity=Severity.INFO,
+                    place=Place.of(policy, "spec", "objectives", "ttft"),
+                    message=(
+                        f"{figure.name}: {'more than ' if figure.unknown else ''}{total:.1f} s, and the objective is {limit:g} s."
+                        " While it has demand one is kept paused, so this is a burst beyond that"
+                    ),
+                    hint="more GPU memory or fewer models per seat keep it paused; seats of its own serve its floor",
+                    terms=figure.terms,
+                )
 
 
 def measured_elsewhere(subject: Subject) -> bool:
@@ -122,7 +196,12 @@ def _first_on_spare(subject: Subject, policy: ScalingPolicy) -> Figure:
     if delay is None or not fleets:
         never = _BLIND if delay is None else _none_ready(policy)
         return Figure(name=name, unit=SECONDS, never=never)
-    return Figure(name=name, unit=SECONDS, terms=(*delay.terms, *promotion(subject, policy, fleets)))
+    depths = [_depth(subject, policy, fleet) for fleet in fleets]
+    where, terms = min(
+        depths, key=lambda depth: bool(depth[0])
+    )  # the law takes a paused one where there is one
+    terms = [*delay.terms, *terms, *promotion(subject, policy, fleets)]
+    return Figure(name=f"{name}{where}", unit=SECONDS, terms=tuple(terms))
 
 
 def burst_on_spare(subject: Subject, policy: ScalingPolicy) -> Figure:

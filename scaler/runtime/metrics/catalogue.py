@@ -20,19 +20,29 @@ PROMOTION_OUTCOMES = ("Promoted", "Failed")
 STAGES = ("decision", "claimed", "resumed", "canary", "rotation", "first_token")
 """Stages of a promotion, in order; each lasts from the end of the one before it, the first from the sample."""
 DEMOTION_OUTCOMES = ("Demoted", "Recalled", "Released", "Failed")
+MOVES = (Operation.PARK, Operation.UNPARK)
+MOVE_OUTCOMES = ("Moved", "Overtaken", "Failed")
+"""How a parking or unparking ends; Overtaken is one that a promotion cut short. Most are overtaken in silence: they end well."""
 SOURCES = ("gateway", "engines", "backlog", "late_share")
 """What a policy's load is made of, as the law sees it: several signals may say the same part."""
 INTAKE_OUTCOMES = ("Accepted", "Rejected")
 SAMPLE_WAYS = ("Http", "Redis")
-SAMPLE_OUTCOMES = ("Accepted", "Rejected", "TooLarge", "TooOften", "Unauthorized")
-"""What became of a pushed sample; Rejected is malformed, of another time, or not after the last one."""
+SAMPLE_OUTCOMES = (
+    *("Accepted", "Rejected", "TooLarge", "TooOften", "TooMuchOfSource", "TooMuchOfPusher", "TooMuchOfAll"),
+    *("NotAllowed", "NameTaken", "Unauthorized"),
+)
+"""What became of a pushed sample. Rejected is malformed, of another time, or not after the last one; TooOften is one too many of its
+instance; TooMuchOf… wasn't read, because of what its source, its pusher, or all together had pushed already; NotAllowed says what
+its pusher may not say, and NameTaken what only another pusher's instance says."""
 READING_OUTCOMES = ("Read", "Failed", "Spoilt")
 """What came of reading a signal; Spoilt counts numbers that were none (NaN, negative), which changed nothing."""
 READ_TYPES = ("EngineMetrics", "Prometheus", "RedisList", "RedisStream", "RedisSortedSet")
 """Types of signals that the controller reads itself."""
 RELOAD_OUTCOMES = ("Loaded", "Unchanged", "Rejected", "Failed")
 """How an attempt to reload the policies ends; see `scaler.runtime.reload.Outcome`."""
-SUPPLIES = ("Serving", "Promoting", "Draining", "Promotable", "Switchable")
+SUPPLIES = ("Serving", "Promoting", "Draining", "Promotable", "Switchable", "Parked")
+DEPTHS = ("Paused", "Parked")
+"""Depths that a supply tells apart: what is given back beside the weights differs by fleet, not from moment to moment."""
 COUNTED_VALUES = tuple(value for value in SeatValue if value is not SeatValue.PROMOTING)
 """Values of seats in the cost of warmth, where a promoting seat counts as serving, as in a fleet's total."""
 
@@ -232,9 +242,17 @@ UNFILLED = _gauge(
     POLICY,
     FLEET,
 )
+WARM = _gauge(
+    "warm_residents",
+    "Residents that shall stand paused, and not parked, beside those that serve.",
+    "residents",
+    POLICY,
+    FLEET,
+)
 SUPPLY = _gauge(
     "supply_residents",
-    "What the fleet has for the policy: in rotation, on the way in or out, promotable at once or by a switch.",
+    "What the fleet has for the policy: in rotation, on the way in or out, promotable at once or by a switch; Parked counts "
+    "those of the promotable whose weights are in host memory.",
     "residents",
     POLICY,
     FLEET,
@@ -343,6 +361,23 @@ DEMOTIONS_TOTAL = _counter(
     "demotions",
     POLICY,
     listed("outcome", DEMOTION_OUTCOMES, "how it ended"),
+)
+MOVES_TOTAL = _counter(
+    "moves",
+    "Residents moved between device and host memory on a spare seat, ahead of any need, by how it ended.",
+    "moves",
+    POLICY,
+    listed("operation", MOVES, "which way"),
+    listed("outcome", MOVE_OUTCOMES, "how it ended"),
+)
+WAKE = _gauge(
+    "wake_seconds",
+    "Time from an order until a resident of this depth serves: the median of the last promotions from there. Absent before "
+    "the first.",
+    "seconds",
+    POLICY,
+    FLEET,
+    listed("depth", DEPTHS, "depths that promotions start from"),
 )
 REPLACEMENTS = _counter("replacements", "Seats deleted because they can serve nobody.", "seats", FLEET)
 SEAT_RESTS = _counter(

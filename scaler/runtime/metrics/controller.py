@@ -20,7 +20,7 @@ from scaler.runtime.metrics.signals import SignalMetrics
 from scaler.runtime.metrics.tallies import Count, Distribution, HeldTime
 from scaler.version import VERSION
 from warmpool.metric_families import counter, empty, gauge, histogram
-from warmpool.seats import FleetName, PolicyName
+from warmpool.seats import FleetName, Operation, PolicyName
 
 if TYPE_CHECKING:  # these import this package
     from scaler.runtime.controller import PolicyTable, Tick
@@ -119,6 +119,10 @@ class ControllerMetrics:
         """See `Watcher.demoted`."""
         self._owned.demotions.add(policy, outcome)
 
+    def moved(self, policy: PolicyName, operation: Operation, outcome: str) -> None:
+        """See `Watcher.moved`."""
+        self._owned.moves.add(policy, operation, outcome)
+
     def replaced(self, fleet: FleetName) -> None:
         """See `Watcher.replaced`."""
         self._owned.replacements.add(fleet)
@@ -139,6 +143,7 @@ class _Owned(Collector):
         self.decisions = Count(catalogue.DECISIONS)
         self.promotions = Count(catalogue.PROMOTIONS_TOTAL)
         self.demotions = Count(catalogue.DEMOTIONS_TOTAL)
+        self.moves = Count(catalogue.MOVES_TOTAL)
         self.restarts = Count(catalogue.RESIDENT_RESTARTS)
         self.replacements = Count(catalogue.REPLACEMENTS)
         self.rests = Count(catalogue.SEAT_RESTS)
@@ -149,6 +154,10 @@ class _Owned(Collector):
         self._gauges = LastTick()
         self._views: dict[FleetName, tuple[float, FleetView]] = {}
         self._seen: Seen | None = None
+
+    @property
+    def _by_policy(self) -> tuple[Count, ...]:
+        return self.decisions, self.promotions, self.demotions, self.moves, self.restarts
 
     def take(self, tick: "Tick", table: "PolicyTable") -> None:
         """Take a tick over."""
@@ -168,7 +177,7 @@ class _Owned(Collector):
     def _forget_others(self, table: "PolicyTable") -> None:
         policies = {policy.name for policy in table.policies}
         fleets = {fleet.name for fleet in table.fleets}
-        for count in (self.decisions, self.promotions, self.demotions, self.restarts):
+        for count in self._by_policy:
             count.keep(policies)
         for distribution in (self._stages, self._to_rotation, self._to_first_token):
             distribution.keep(policies)
@@ -215,7 +224,7 @@ class _Owned(Collector):
         policies = [policy.name for policy in seen.table.policies]
         fleets = [fleet.name for fleet in seen.table.fleets]
         yield from self._gauges.metrics(seen)
-        for count in (self.decisions, self.promotions, self.demotions, self.restarts):
+        for count in self._by_policy:
             yield count.metric(policies)
         for by_fleet in (self.replacements, self.rests):
             yield by_fleet.metric(fleets)
@@ -232,6 +241,7 @@ _OWNED = (
         catalogue.DECISIONS,
         catalogue.PROMOTIONS_TOTAL,
         catalogue.DEMOTIONS_TOTAL,
+        catalogue.MOVES_TOTAL,
         catalogue.RESIDENT_RESTARTS,
     ),
     *(catalogue.REPLACEMENTS, catalogue.SEAT_RESTS),

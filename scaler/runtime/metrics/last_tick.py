@@ -178,6 +178,10 @@ def _unfilled(decision: PolicyDecision) -> Mapping[FleetName, int]:
     return {fleet: max(0, count - serving.get(fleet, 0)) for fleet, count in decision.wanted.items()}
 
 
+def _warm(decision: PolicyDecision) -> Mapping[FleetName, int]:
+    return {fleet: decision.warm.get(fleet, 0) for fleet in decision.wanted}
+
+
 def _modes(seen: Seen) -> Groups:
     for name, decision in seen.tick.decision.policies.items():
         yield (name,), _MODES[decision.mode]
@@ -199,6 +203,16 @@ def _supplies(seen: Seen) -> Groups:
     for fleet, view in seen.tick.snapshot.fleets.items():
         for policy, supply in view.supply.items():
             yield (policy, fleet), _supply(supply)
+
+
+def _wakes(seen: Seen) -> Rows:
+    for fleet, view in seen.tick.snapshot.fleets.items():
+        for policy, supply in view.supply.items():
+            for depth, seconds in zip(
+                catalogue.DEPTHS, (supply.paused_wake, supply.parked_wake), strict=True
+            ):
+                if seconds:
+                    yield (policy, fleet, depth), seconds
 
 
 def _residents(seen: Seen, census: Census) -> Groups:
@@ -249,6 +263,8 @@ _SIMPLE: Mapping[Family, Callable[[Seen], Rows]] = {
     catalogue.WANTED: _per_fleet(lambda decision: decision.wanted),
     catalogue.SERVING: _per_fleet(lambda decision: decision.serving),
     catalogue.UNFILLED: _per_fleet(_unfilled),
+    catalogue.WARM: _per_fleet(_warm),
+    catalogue.WAKE: _wakes,
     catalogue.FLEET_TOTAL: _of_fleets(
         lambda seen: ((name, each.total) for name, each in seen.tick.decision.fleets.items())
     ),

@@ -11,6 +11,7 @@ from scaler.gateway import observe as gateway
 from scaler.runtime.metrics import catalogue
 from warmpool.agent import metrics as agent
 from warmpool.metric_families import Family, Kind, Label
+from warmpool.nodehealth import metrics as node_agent
 
 PROCESSES: Mapping[str, tuple[str, tuple[Family, ...]]] = {
     "Controller": (
@@ -24,6 +25,10 @@ PROCESSES: Mapping[str, tuple[str, tuple[Family, ...]]] = {
     "Agent": (
         "At `/metrics` of each `emberpool agent`, with the bearer token. A scrape's own labels say which seat.",
         agent.FAMILIES,
+    ),
+    "Node agent": (
+        "At `/metrics` of each `emberpool node-agent`, with the bearer token where it listens on TCP.",
+        node_agent.FAMILIES,
     ),
     "Drill": (
         "At `/metrics` of `emberpool drill run`, while it runs and if it was given a port.",

@@ -5,7 +5,8 @@ import pytest
 
 from tests.integration.cli.fake_controller import FakeController, serving
 from warmpool.seats import Claim, Operation, Resident, Seat
-from warmpool.states import ResidentState
+from warmpool.states import Depth, ResidentState
+from warmpool.tiers import Budget
 from warmpool.wire import seat_to_json
 
 MIB = 2**20
@@ -25,7 +26,13 @@ def seats(now: float) -> list[Seat]:
         phases={"spawn": 0.42, "load": 1.25, "warmup": 0.083},
     )
     code = Resident(
-        policy="code", state=ResidentState.PAUSED, since=now - 300.5, kv_released=True, restarts=2
+        policy="code",
+        state=ResidentState.PAUSED,
+        since=now - 300.5,
+        kv_released=True,
+        restarts=2,
+        parked_bytes=15 * 1024 * MIB,
+        wake_seconds={Depth.PARKED: 2.31, Depth.KV_RELEASED: 0.164},
     )
     failed = Resident(
         policy="code",
@@ -43,6 +50,16 @@ def seats(now: float) -> list[Seat]:
         since=now - 0.5,
         deadline=now - 100.5,
         leaving="code",
+        displace=("code", "tail"),
+    )
+    memory = Budget(
+        device_bytes=141 * 1024 * MIB,
+        paused_bytes=48 * 1024 * MIB,
+        largest_compute_bytes=40 * 1024 * MIB,
+        reserve_bytes=2888 * MIB,
+        host_bytes=64 * 1024 * MIB,
+        parked_bytes=15 * 1024 * MIB,
+        verified=True,
     )
     return [
         Seat(
@@ -56,6 +73,7 @@ def seats(now: float) -> list[Seat]:
             ready=True,
             created_at=now - 184.5,
             agent="http://127.0.0.1:40000",
+            memory=memory,
         ),
         Seat(
             name="shared-1",

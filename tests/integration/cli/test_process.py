@@ -180,7 +180,9 @@ def test_watch_waits_for_a_controller_that_restarts() -> None:
         pytest.param("emberpool f", {"fleet"}, id="commands"),
         pytest.param("emberpool fleet ", {"get", "describe", "template"}, id="sub-commands"),
         pytest.param("emberpool seat get -o w", {"wide"}, id="values"),
-        pytest.param("emberpool local --gateway", {"--gateway-host", "--gateway-port"}, id="options"),
+        pytest.param(
+            "emberpool local --gateway", {"--gateway", "--gateway-host", "--gateway-port"}, id="options"
+        ),
     ],
 )
 def test_completion_in_bash(typed: str, expected: set[str]) -> None:

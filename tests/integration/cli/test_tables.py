@@ -46,9 +46,9 @@ shared-0   shared   Serving     chat      2/2              3           3m4s
 shared-1   shared   Promoting   -         0/1 (1 failed)   0           12s
 """,
     "seat get -o wide": """\
-NAME       FLEET    VALUE       SERVING   RESIDENTS        IN-FLIGHT   CLAIM         VERDICT   NODE        GPUS    MEMORY    AGE
-shared-0   shared   Serving     chat      2/2              3           -             Ok        localhost   -       700 MiB   3m4s
-shared-1   shared   Promoting   -         0/1 (1 failed)   0           Switch:chat   Ok        localhost   GPU-1   -         12s
+NAME       FLEET    VALUE       SERVING   RESIDENTS        IN-FLIGHT   TIERS              CLAIM         VERDICT   NODE        GPUS    MEMORY    FREE       AGE
+shared-0   shared   Serving     chat      2/2              3           1 awake,1 paused   -             Ok        localhost   -       700 MiB   50.2 GiB   3m4s
+shared-1   shared   Promoting   -         0/1 (1 failed)   0           1 cold             Switch:chat   Ok        localhost   GPU-1   -         -          12s
 """,
     "policy get": """\
 NAME   MODE    DEMAND   NEEDED   CAPACITY   SERVING   QUEUED   IN-FLIGHT   OLDEST
@@ -93,16 +93,19 @@ Seat list:
   none
 """,
     "seat describe shared-0": """\
-Name:     shared-0
-Fleet:    shared
-Value:    Serving
-Serving:  chat
-Node:     localhost
-GPUs:     -
-Age:      3m4s
-Health:   GPU verdict Ok, ready, admitted, agent reports
-Agent:    http://127.0.0.1:40000
-Claim:    -
+Name:         shared-0
+Fleet:        shared
+Value:        Serving
+Serving:      chat
+Node:         localhost
+GPUs:         -
+Age:          3m4s
+Health:       GPU verdict Ok, ready, admitted, agent reports
+Agent:        http://127.0.0.1:40000
+Claim:        -
+Memory:       48.0 GiB held, 40.0 GiB for computing, 2.8 GiB reserve, of 141.0 GiB, 50.2 GiB free
+Measured:     yes
+Host memory:  15.0 GiB of 64.0 GiB for parked weights
 Residents:
   chat:
     State:        Serving for 12s
@@ -119,8 +122,9 @@ Residents:
     In flight:    0
     Address:      -
     Process:      no process, 2 restarts
-    Memory:       -, KV released
+    Memory:       -, KV released, 15.0 GiB of host memory
     Proven:       never
+    Wakes:        KvReleased 0.16s, Parked 2.31s
     Phases:       -
 """,
     "policy describe chat": """\
@@ -167,10 +171,23 @@ def test_a_claim_and_a_failure_are_told_in_full(ask: Ask) -> None:
     code, out, _ = ask("seat", "describe", "shared-1")
     assert code == 0
     (claim,) = [line for line in out.splitlines() if line.startswith("Claim:")]
-    assert claim.startswith("Claim:    Switch chat in place of code, by ctl-1 (epoch 4) since ")
+    assert claim.startswith(
+        "Claim:    Switch chat in place of code, which may park code, tail, by ctl-1 (epoch 4) since "
+    )
     assert ", overdue by 100." in claim
     assert "Health:   GPU verdict Ok, not ready, not admitted, agent is silent\n" in out
     assert "    Failure:      the engine left with code 1\n" in out
+
+
+def test_what_a_resident_waits_for_and_what_is_too_little_is_told(ask: Ask) -> None:
+    said = json.loads(ask.controller.answers["/v1/seats"][1])
+    seat = said["items"][0]
+    seat["residents"][1] |= {"state": "Starting", "waiting": "no room for code"}
+    seat["memory"] |= {"pausedBytes": 130 * 2**30, "verified": False}
+    ask.controller.say("/v1/seats", said)
+    _, out, _ = ask("seat", "describe", "shared-0")
+    assert "    Waiting:      no room for code\n" in out
+    assert ", of 141.0 GiB, 31.8 GiB too little\nMeasured:     no, or not all of it\n" in out
 
 
 def test_json_is_what_the_controller_said(ask: Ask) -> None:

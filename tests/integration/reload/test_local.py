@@ -89,6 +89,7 @@ async def local(directory: Path) -> AsyncIterator[Local]:
             *("local", "--policy", str(policies), "--device", "cpu", "--state-dir", str(directory / "state")),
             *("--checkpoint", f"chat={model}", "--checkpoint", f"code={model}"),
             *("--controller-port", str(ports[0]), "--gateway-port", str(ports[1])),
+            *("--gateway", "queue-seconds=7", "--gateway", "comment-seconds=3"),
         )
         controller, gateway = (f"http://127.0.0.1:{port}" for port in ports)
         yield Local(policies, controller, gateway, processes, session)
@@ -111,6 +112,11 @@ async def test_a_running_local_follows_its_files_as_far_as_its_engines_can(tmp_p
         await rig.models("chat")
         rig.policies.write_text(POLICIES.replace("name: code", "name: math"), "utf-8")
         rig.processes.signal("local", signal.SIGHUP)
+        shown = await rig.until(f"{rig.controller}/v1/gateway", bool)
+        assert (
+            shown["assumptions"]["gatewayQueueSeconds"],
+            shown["settings"]["keepAliveCommentSeconds"],
+        ) == (7, 3)
         refused = await rig.attempt("Rejected")
         assert refused["hash"] == loaded["hash"]
         (fault,) = refused["lastAttempt"]["faults"]

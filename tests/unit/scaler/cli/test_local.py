@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from scaler.cli.app import main
+from scaler.cli.gateway import settings_of
 from scaler.cli.local import name_of, parse_checkpoints
 from scaler.errors import UserError
+from scaler.gateway.settings import GatewaySettings
 
 
 @pytest.mark.parametrize(
@@ -57,3 +60,31 @@ def test_what_cant_be_a_checkpoint(tmp_path: Path, given: list[str], message: st
         parse_checkpoints([text.format(tmp_path) for text in given])
     assert str(raised.value) == message.format(tmp_path)
     assert "NAME=DIR" in raised.value.hint.replace("[NAME=]DIR", "NAME=DIR")
+
+
+# ------------------------------------------------------------------ the gateway inside
+
+
+def test_the_gateway_s_settings_have_the_names_of_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of([]) == GatewaySettings()
+    monkeypatch.setenv("EMBERPOOL_GATEWAY_ATTEMPTS", "5")
+    settings = settings_of(["queue-seconds=30", "tenant-header=X-Tenant", "max-body-mib=2"])
+    assert settings.queue.max_age_seconds == 30.0
+    assert (settings.tenant_header, settings.max_body_bytes, settings.max_failed_attempts) == (
+        "X-Tenant",
+        2 * 1024 * 1024,
+        5,
+    )
+
+
+@pytest.mark.parametrize("written", ["queue-seconds", "port=8000", "queue_seconds=3", "help=1", "=", ""])
+def test_what_is_no_setting_of_the_gateway(written: str) -> None:
+    with pytest.raises(UserError, match="is no setting of a gateway") as raised:
+        settings_of([written])
+    assert "queue-seconds" in raised.value.hint
+    assert "metrics-port" not in raised.value.hint
+
+
+def test_a_value_that_no_setting_can_have_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(("local", "--checkpoint", f"chat={tmp_path}", "--gateway", "queue-seconds=soon")) == 2
+    assert "--queue-seconds" in capsys.readouterr().err

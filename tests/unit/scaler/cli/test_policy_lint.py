@@ -36,6 +36,8 @@ spec:
   serving: {queueDrainSeconds: 1}
 """
 
+HEAD_OF_CODE = "---\napiVersion: emberpool.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {name: code}\n"
+
 TABLE = """\
 Fleet spares: at most 6 seats of 1 GPU, 2 spare; residents chat, code
   TIME                      AT MOST   MADE OF
@@ -47,9 +49,9 @@ Fleet spares: at most 6 seats of 1 GPU, 2 spare; residents chat, code
   saved by sharing   120 USD   2 seats × 1 further model × 1 GPU of each × 24 hours × 2.50 USD for a GPU's hour
   GPU MEMORY            OF 143,771 MiB   MADE OF
   residents of a seat   > 49,676 MiB     chat paused 16,800 MiB + code paused 30,000 MiB + KV of whoever serves unknown + 2 % reserve 2,876 MiB
-  RESIDENT   PAUSED       KV           KV-ALONE      KV-SHARED    SHARE   IN-FLIGHT
-  chat       16,800 MiB   65,536 MiB   124,095 MiB   94,095 MiB   100%    32/32
-  code       30,000 MiB   -            110,895 MiB   94,095 MiB   85%     13/16
+  IN MIB   PAUSED   KV       ALONE     SHARED   SHARE   IN-FLIGHT
+  chat     16,800   65,536   124,095   94,095   100%    32/32
+  code     30,000   -        110,895   94,095   85%     13/16
 
 Policy chat: on spares
   TIME                  AT MOST   MADE OF
@@ -82,14 +84,22 @@ info: {file}:7:16: spec.spare.min: 2 models share 2 spare seats; as many for eac
 
 hint: they take one model's burst of that size, or several smaller ones, at a time
 
+info: {file}:15:3: spec.engine: to share seats on spares it must be started with --enable-sleep-mode, --kv-cache-memory-bytes 68719476736, --gpu-memory-utilization 0.05, VLLM_SERVER_DEV_MODE=1, unless what starts it says so already [EngineLacksArguments]
+
+hint: `emberpool engine args --engine VLLM` prints them, each with its reason (known of VLLM 0.32.0)
+
 info: {file}:16:18: spec.serving.min: after a rest, while code has the ready seats, a new seat takes 60.2 s at least, and the gateway refuses what has waited for 60 s: requests of the first 0.2 s get 503 instead of an answer [ColdStartRefused]
 
-hint: one more of spare.min on one of its fleets, or serving.min: 1; else clients have to try again once
+hint: one more of spare.min on one of its fleets, serving.min: 1, or a longer queue.maxColdSeconds; else clients have to try again once
+
+info: {file}:23:3: spec.engine: to share seats on spares it must be started with --enable-sleep-mode, --gpu-memory-utilization 0.05, VLLM_SERVER_DEV_MODE=1, unless what starts it says so already [EngineLacksArguments]
+
+hint: `emberpool engine args --engine VLLM` prints them, each with its reason (known of VLLM 0.32.0)
 
 Assumed: promotionMilliseconds=142, drainSeconds=30, gatewayReceiveSeconds=60, gatewayQueueSeconds=60, gatewayConnectSeconds=1, gatewayDeadlineSeconds=120, gatewayIdleSeconds=300, gatewayStallSeconds=300, gatewayDrainSeconds=30 (--assume NAME=VALUE)
 The 142 ms of a promotion were measured on the reference engine: measure those of other engines, and assume them
 
-1 fleet and 2 policies: 0 errors, 0 warnings, 4 notes
+1 fleet and 2 policies: 0 errors, 0 warnings, 6 notes
 """
 
 
@@ -126,6 +136,29 @@ def test_tables_fit_the_terminal(
     _, out, _ = run(capsys, str(file), "-o", output)
     too_long = [line for line in out.splitlines() if line.startswith("  ") and len(line) > columns]
     assert [line for line in too_long if len(line.split()[-1]) < 20] == []  # but for a name without a space
+
+
+def test_the_table_of_memory_fits_eighty_columns(
+    capsys: pytest.CaptureFixture[str], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    host = "spare: {min: 2, parked: {hostMemoryMiB: 250000}}"
+    sizes = [
+        ("pausedMiB: 16800, kvMiB: 65536", "pausedMiB: 116800, kvMiB: 15536"),
+        ("pausedMiB: 30000", "pausedMiB: 130000, kvMiB: 10000"),
+        ("name: chat", "name: chat-with-a-name"),
+    ]
+    text = SET
+    for before, after in sizes:
+        text = text.replace(before, after)
+    for changed, columns in ((text, 7), (text.replace("spare: {min: 2}", host), 7)):
+        file.write_text(changed, encoding="utf-8")
+        lines = run(capsys, str(file))[1].splitlines()
+        at = next(number for number, line in enumerate(lines) if line.startswith("  IN MIB"))
+        table = lines[at : at + 3]
+        assert len(table[0].split()) == columns + 1  # IN MIB is two words
+        assert max(map(len, table)) <= 80
+    assert [line.split()[-1] for line in table] == ["TIER", "Paused", "Parked"]
 
 
 def test_a_promotion_of_another_engine_says_where_its_time_was_measured(
@@ -180,11 +213,13 @@ def test_machines_get_figures_findings_and_their_places(
     assert (code, err) == (0, "")
     assert set(tree) == {"policyHash", "assumptions", "fleets", "policies", "findings", "summary"}
     assert tree["assumptions"]["hpaTolerancePercent"] == 10
-    assert tree["summary"] == {"errors": 0, "warnings": 0, "infos": 4}
+    assert tree["summary"] == {"errors": 0, "warnings": 0, "infos": 6}
     (spares,) = tree["fleets"]
     assert set(spares) == {"name", "policies", "times", "costsPerDay", "memory"}
     assert spares["memory"]["residents"][1] == {
         "policy": "code",
+        "tier": None,
+        "displaces": [],
         "pausedMiB": 30_000,
         "kvMiB": None,
         "kvAloneMiB": 110_895,
@@ -206,7 +241,7 @@ def test_machines_get_figures_findings_and_their_places(
     queue = next(each for each in tree["policies"][1]["path"] if each["stage"] == "queue")
     assert queue == {
         "stage": "queue",
-        "then": "503 QueueTooOld, Retry-After 1 s: no slot became free",
+        "then": "503 QueueTooOld, Retry-After 1 s or more: no slot became free",
         "name": "queue",
         "unit": "seconds",
         "total": 60.0,
@@ -250,7 +285,7 @@ def test_machines_get_figures_findings_and_their_places(
 
 def test_yaml_holds_the_same(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     _, out, _ = run(capsys, str(file), "-o", "yaml")
-    assert "summary:\n  errors: 0\n  warnings: 0\n  infos: 4\n" in out
+    assert "summary:\n  errors: 0\n  warnings: 0\n  infos: 6\n" in out
 
 
 WARNED = SET.replace("pausedMiB: 30000", "pausedMiB: 90000")
@@ -363,6 +398,17 @@ def test_an_annotation_that_can_t_be_used_is_an_input_error(
     assert 'emberpool.dev/residents[0].port: must be an integer from 1 to 65535, is "8001"' in err
 
 
+def test_faults_of_policies_hide_none_of_a_manifest(
+    capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "deployment.yaml"
+    manifest.write_text(MANIFEST.replace("8001", '"8001"'), encoding="utf-8")
+    file.write_text(SET.replace("maxSeats: 6", "maxSeats: x"), encoding="utf-8")
+    code, _, err = run(capsys, str(file), "--template", str(manifest))
+    assert code == 2
+    assert err.index(f"{file}:5:13: spec.maxSeats") < err.index(f"{manifest}:")
+
+
 @pytest.mark.parametrize(
     ("window", "paused", "deleted"),
     [
@@ -410,3 +456,21 @@ def test_the_example_for_keda_warns_of_nothing_that_it_cannot_know(
     _, out, _ = run(capsys, str(keda), "-o", "json")
     warned = [each["code"] for each in json.loads(out)["findings"] if each["severity"] == "Warning"]
     assert set(warned) <= {"NotActedOn"}
+
+
+def test_what_a_policy_says_of_its_queue_goes_before_what_is_assumed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "own.yaml"
+    queue = "  queue: {maxAgeSeconds: 30, maxColdSeconds: 300}\n"
+    chat, code = SET.split(HEAD_OF_CODE)
+    file.write_text(f"{chat}{queue}{HEAD_OF_CODE}{code}{queue}", "utf-8")
+    _, out, _ = run(capsys, str(file), "-o", "json")
+    first, second = (
+        {stage["stage"]: stage["terms"][0] for stage in policy["path"] if stage["terms"]}
+        for policy in json.loads(out)["policies"]
+    )
+    assert (first["queue"]["value"], first["queue"]["origin"]) == (300, "queue.maxColdSeconds")
+    assert first["first token"]["value"] == 420
+    assert (second["queue"]["value"], second["queue"]["origin"]) == (30, "queue.maxAgeSeconds")
+    assert second["first token"]["value"] == 120, "one of it always serves"

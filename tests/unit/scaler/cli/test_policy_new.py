@@ -385,22 +385,26 @@ def test_a_failed_dry_run_is_not_told_of_itself(capsys: pytest.CaptureFixture[st
     assert err.endswith("\nnothing was written\n")
 
 
-@pytest.mark.parametrize("engine", ["SGLang", "Generic"])
-def test_an_engine_that_is_not_acted_on_is_said(capsys: pytest.CaptureFixture[str], engine: str) -> None:
-    _, _, err = run(capsys, "chat", *NUMBERS, "--engine", engine)
-    assert err.startswith(
-        f"warning: --engine {engine} is not acted on yet: agents can't drive such an engine\n"
-    )
-
-
-def test_the_first_token_of_work_that_can_wait_can_be_measured_and_missed(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("where", [[], ["--shared-fleet", "spares"]], ids=["alone", "bridged"])
+def test_work_that_can_wait_gets_fleets_that_lend(
+    capsys: pytest.CaptureFixture[str], where: list[str]
 ) -> None:
-    run(capsys, "chat", *NUMBERS, "--preemptible")
+    run(capsys, "chat", *NUMBERS, "--preemptible", *where)
     main(["policy", "lint", "chat.yaml"])
     out = capsys.readouterr().out
-    assert "[NothingToLend]" in out
-    assert out.count("warning: ") == 1
+    assert "[NothingToLend]" not in out
+    assert out.count("warning: ") == 0
+
+
+def test_a_fleet_that_lends_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "-m", "chat", "--shared-fleet", "spares", *NUMBERS, "--output", "first.yaml")
+    beside = ["--fleet", "spares", "--beside", "first.yaml", "--target-in-flight", "64", "--preemptible"]
+    _, _, err = run(capsys, "batch", *beside)
+    assert "fleet spares keeps its spares for bursts and lends none" in err
+    text = Path("first.yaml").read_text("utf-8").replace("  spare:\n", "  spare:\n    mode: Auto\n")
+    Path("first.yaml").write_text(text, "utf-8")
+    _, _, err = run(capsys, "batch", *beside, "--force")
+    assert "lends none" not in err
 
 
 def test_help_teaches_by_example(capsys: pytest.CaptureFixture[str]) -> None:

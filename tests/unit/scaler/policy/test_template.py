@@ -14,6 +14,7 @@ from scaler.policy.document import parse_documents
 from scaler.policy.residents import ResidentsInvalid, parse_residents
 from scaler.policy.template import Starts, Template, Written, entry_of, template
 from scaler.policy.workload import find_workload
+from warmpool.agent.annotations import with_policy
 
 FLEET = """\
 apiVersion: emberpool.dev/v1alpha1
@@ -81,6 +82,42 @@ def faults(policies: str, manifest: str, starts: Starts | None = None) -> list[s
     with pytest.raises(PolicyError) as raised:
         made(policies, manifest, starts)
     return [str(fault).replace("\n\nhint: ", " | ") for fault in raised.value.faults]
+
+
+PARKING = ONE.replace(
+    "seat: {gpus: 1}",
+    "seat: {gpus: 1, memoryMiB: 80000, kvWhenPaused: Keep}, spare: {parked: {hostMemoryMiB: 65536}}",
+)
+
+
+def test_what_a_seat_may_take_is_written_where_the_fleet_says_it() -> None:
+    wanted = made(PARKING, MANIFEST)
+    written = '{"deviceMiB": 80000, "hostMiB": 65536, "kvWhenPaused": "Keep"}'
+    assert f"emberpool.dev/memory: '{written}'\n" in wanted.apply(MANIFEST)
+    once = wanted.apply(MANIFEST)
+    assert made(PARKING, once).changes == []
+    (change,) = made(ONE, once).changes
+    assert (change.what, change.before, change.after) == ("annotation emberpool.dev/memory", written, "{}")
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("64Gi", "65536 MiB"),
+        ("32G", "30518 MiB"),
+        ("100Mi", "100 MiB"),
+        ("68719476736", "65536 MiB"),
+        ("65Gi", ""),
+        ("0.1Ti", ""),
+        ("much", ""),
+    ],
+)
+def test_parked_weights_have_to_fit_into_the_container(limit: str, said: str) -> None:
+    manifest = MANIFEST.replace("nvidia.com/gpu: 1", f"nvidia.com/gpu: 1, memory: {limit}")
+    notes = [note for note in made(PARKING, manifest).notes if "parked weights" in note]
+    assert [note.partition(" of memory")[0] for note in notes] == (
+        [f"container engine may take {said}"] if said else []
+    )
 
 
 def test_a_fleet_of_one_model_needs_nothing_but_its_policy() -> None:
@@ -767,3 +804,18 @@ def test_whatever_stands_in_a_manifest_it_is_written_or_refused(
         assert all(1 <= fault.line <= text.count("\n") + 1 for fault in error.faults)  # noqa: PT017 - either is right
     else:
         assert made(ONE, after).changes == []
+
+
+def test_what_a_policy_says_of_the_proof_and_of_computing_goes_with_its_resident() -> None:
+    written = ONE.replace(
+        "port: 8001}",
+        "port: 8001, activationMiB: 2048, proof: {source: Agreement, tolerancePercent: 5, ownership: {dtype: bfloat16}}}",
+    )
+    (entry,) = [entry_of(each) for each in made(written, MANIFEST).residents]
+    assert entry["activationMiB"] == 2048
+    assert entry["proof"] == {
+        "source": "Agreement",
+        "tolerancePercent": 5,
+        "ownership": {"dtype": "bfloat16"},
+    }
+    assert with_policy({}, entry["proof"])["agree"] is True

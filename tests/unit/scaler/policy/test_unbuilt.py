@@ -9,16 +9,13 @@ from scaler.policy.document import parse_documents
 from scaler.policy.unbuilt import EACH, UNBUILT, NotActedOn, Unbuilt, not_acted_on
 from scaler.policy.wording import schema_at, schema_of
 
-POLICY = """\
+FLEET = """\
 apiVersion: emberpool.dev/v1alpha1
-kind: ScalingPolicy
-metadata: {name: batch}
+kind: Fleet
+metadata: {name: spares}
 spec:
-  preemptible: true
-  engine: {type: SGLang}
-  signals:
-    - {name: gateway, type: Pushed}
-    - {name: jobs, type: RedisStream, key: jobs, group: workers}
+  maxSeats: 3
+  spare: {min: 1, replenish: {maxPerNode: 1, perMinute: 6}, parked: {hostMemoryMiB: 9}}
 """
 
 
@@ -29,9 +26,9 @@ def test_every_entry_is_about_a_field_that_there_is(entry: Unbuilt) -> None:
 
 
 def test_each_value_is_told_at_its_place() -> None:
-    (document,) = parse_documents(POLICY, "f.yaml")
+    (document,) = parse_documents(FLEET, "f.yaml")
     assert [found.path for found in not_acted_on(document.data)] == [
-        ("spec", "engine", "type"),
+        ("spec", "spare", "replenish", "maxPerNode"),
     ]
 
 
@@ -44,13 +41,11 @@ def test_nothing_is_told_of_what_works() -> None:
 def test_a_compiled_set_knows_what_it_does_not_act_on(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet\nmetadata: {name: spares}\n"
-        "spec: {maxSeats: 3, spare: {min: 1, parked: {hostMemoryMiB: 9}}}\n"
+        "spec: {maxSeats: 3, gpuHealth: {mode: Observe}}\n"
     )
     (found,) = load_policies([tmp_path]).not_acted_on()
     assert found == (
         "Fleet",
         "spares",
-        NotActedOn(
-            ("spec", "spare", "parked", "hostMemoryMiB"), "is not acted on yet: no resident is parked"
-        ),
+        NotActedOn(("spec", "gpuHealth"), "is not acted on yet: the health of GPUs is not looked at"),
     )

@@ -72,13 +72,13 @@ async def test_each_entry_into_rotation_is_reported_once() -> None:
     async with controller() as hears:
         reporter = FirstTokenReporter("gw-1", (hears.url,))
         async with delivering(reporter):
-            reporter.listed([endpoint(1).key])
+            reporter.listed(CHAT, [endpoint(1).key])
             content(reporter, endpoint(1))
             content(reporter, endpoint(1))
             await hears.asked.wait()
             hears.asked.clear()
-            reporter.listed([])
-            reporter.listed([endpoint(1).key, endpoint(2).key])
+            reporter.listed(CHAT, [])
+            reporter.listed(CHAT, [endpoint(1).key, endpoint(2).key])
             content(reporter, endpoint(1))
             await hears.asked.wait()
     assert [item["seat"] for item in hears.told] == ["seat-1", "seat-1"]
@@ -91,7 +91,7 @@ async def test_a_controller_that_is_down_gets_it_when_it_is_back() -> None:
     async with controller() as hears:
         hears.status = 503
         reporter = FirstTokenReporter("gw-1", (hears.url,))
-        reporter.listed([endpoint().key])
+        reporter.listed(CHAT, [endpoint().key])
         async with delivering(reporter):
             content(reporter, endpoint())
             await hears.asked.wait()
@@ -105,7 +105,7 @@ async def test_what_is_too_old_is_dropped_and_counted() -> None:
     dropped: list[int] = []
     async with controller() as hears:
         reporter = FirstTokenReporter("gw-1", (hears.url,), lambda: dropped.append(1))
-        reporter.listed([endpoint(n).key for n in (1, 2)])
+        reporter.listed(CHAT, [endpoint(n).key for n in (1, 2)])
         content(reporter, endpoint(1), time.time() - 60)
         content(reporter, endpoint(2))
         async with delivering(reporter):
@@ -117,7 +117,7 @@ async def test_what_is_too_old_is_dropped_and_counted() -> None:
 def test_what_waits_is_bounded() -> None:
     dropped: list[int] = []
     reporter = FirstTokenReporter("gw-1", ("http://127.0.0.1:9",), lambda: dropped.append(1))
-    reporter.listed([endpoint(n).key for n in range(MOST_WAITING + 10)])
+    reporter.listed(CHAT, [endpoint(n).key for n in range(MOST_WAITING + 10)])
     for number in range(MOST_WAITING + 10):
         content(reporter, endpoint(number))
     assert len(dropped) == 10

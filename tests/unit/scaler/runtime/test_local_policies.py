@@ -74,6 +74,16 @@ MODELS = "spec:\n  models: [chat, alias]\n"
             id="seats",
         ),
         pytest.param(
+            compiled(
+                fleet().replace("{maxSeats", "{spare: {parked: {hostMemoryMiB: 9}}, maxSeats"),
+                fleet("own"),
+                policy("chat"),
+                policy("code"),
+            ),
+            [f"fleet spares: spec.spare.parked is not what its seats were started with; {RESTART}"],
+            id="parked",
+        ),
+        pytest.param(
             compiled(fleet(), policy("chat")),
             [
                 "policy code is in no policy file: its engines are left as they are",

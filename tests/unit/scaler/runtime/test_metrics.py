@@ -27,7 +27,7 @@ from tests.fakes.stock import stock_of
 from warmpool.metric_families import Family, Kind, RowMetric
 from warmpool.plan import Plan
 from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatName
-from warmpool.states import ResidentState
+from warmpool.states import Depth, ResidentState
 
 CHAT, CODE = PolicyName("chat"), PolicyName("code")
 OWN, SPARES = FleetName("chat-own"), FleetName("spares")
@@ -56,6 +56,9 @@ def reading(value: float) -> Reading:
 LOADS = {CHAT: Load(queued=reading(3), in_flight=reading(5), peak=reading(8)), CODE: Load()}
 
 
+WAKES = {Depth.KV_RELEASED: 0.1, Depth.PARKED: 2.5}
+
+
 def seat(name: str, fleet: FleetName, *policies: PolicyName, gpus: int = 1, serves: bool = False) -> Seat:
     state = ResidentState.SERVING if serves else ResidentState.PAUSED
     return Seat(
@@ -64,7 +67,9 @@ def seat(name: str, fleet: FleetName, *policies: PolicyName, gpus: int = 1, serv
         version="1",
         fleet=fleet,
         gpus=tuple(str(number) for number in range(gpus)),
-        residents=tuple(Resident(policy=each, state=state, since=0.0) for each in policies),
+        residents=tuple(
+            Resident(policy=each, state=state, since=0.0, wake_seconds=WAKES) for each in policies
+        ),
         serving=frozenset(policies) if serves else frozenset(),
     )
 

@@ -27,6 +27,7 @@ from scaler.runtime.controller import Controller, PolicyTable, Wiring
 from scaler.runtime.events import EventLog
 from scaler.runtime.mailbox import Mailbox, Wake
 from scaler.runtime.metrics import ControllerMetrics, catalogue
+from scaler.runtime.push_tokens import PushTokens
 from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signals import PolicySignals
 from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster
@@ -108,7 +109,7 @@ async def served() -> AsyncIterator[Server]:
     controller = Controller(TABLE, wiring, mailbox)
     Gateway(GatewaySettings(), SilentObserver(), registry)
     app = Api(controller, Intake(report=report, token="t"), registry).application()
-    app.add_routes(SignalApi(signals, ("t",)).routes())
+    app.add_routes(SignalApi(signals, PushTokens({"pushers": "t"})).routes())
     runner = web.AppRunner(app)
     await runner.setup()
     try:

@@ -7,6 +7,7 @@ import pytest
 from scaler.core.model import FleetShare, FleetSpec, FleetView, Load, PolicySpec, Supply
 from scaler.runtime.observer import Views, observe
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
+from warmpool.states import Depth
 from warmpool.states import ResidentState as S
 
 CHAT, CODE, FLEET = PolicyName("chat"), PolicyName("code"), FleetName("spares")
@@ -78,10 +79,54 @@ SERVING = frozenset({CHAT})
         ),
         pytest.param(seat(S.PAUSED, S.LOADING), Supply(promotable=1), Supply(), id="one of two is warm"),
         pytest.param(seat(S.PAUSED, verdict=Verdict.SUSPECT), Supply(), Supply(), id="suspect GPU"),
+        pytest.param(seat(S.PARKED), Supply(promotable=1, parked=1), Supply(promotable=1), id="parked"),
+        pytest.param(
+            seat(S.PAUSED, S.PARKED, serving=SERVING, lent=True),
+            Supply(serving=1),
+            Supply(promotable=1, parked=1),
+            id="parked behind lent work",
+        ),
+        pytest.param(
+            seat(S.SERVING, S.PARKED, serving=SERVING),
+            Supply(serving=1),
+            Supply(switchable=1),
+            id="parked behind",
+        ),
+        pytest.param(seat(S.UNPARKING), Supply(), Supply(promotable=1), id="unparking"),
+        pytest.param(
+            seat(S.UNPARKING, claim=claim(Operation.UNPARK)),
+            Supply(promotable=1, parked=1),
+            Supply(promotable=1),
+            id="unparking by our order",
+        ),
+        pytest.param(
+            seat(S.UNPARKING, claim=claim(Operation.PROMOTE)),
+            Supply(promoting=1),
+            Supply(),
+            id="promoted from host memory",
+        ),
+        pytest.param(
+            seat(S.UNPARKING, serving=SERVING), Supply(serving=1), Supply(switchable=1), id="an old report"
+        ),
     ],
 )
 def test_supply_of_one_seat(one: Seat, chat: Supply, code: Supply) -> None:
     assert view(one).supply == {CHAT: chat, CODE: code}
+
+
+def test_wake_times_are_the_medians_of_what_residents_took() -> None:
+    def woke(**seconds: float) -> Seat:
+        times = {Depth(depth): value for depth, value in seconds.items()}
+        return seat(S.PAUSED, residents=(Resident(policy=CHAT, state=S.PAUSED, since=0, wake_seconds=times),))
+
+    seats = [
+        woke(KvReleased=0.1, Paused=0.01),
+        woke(KvReleased=0.2, Parked=2.0),
+        woke(Paused=0.4, Parked=4.0),
+    ]
+    supply = view(*seats).supply
+    assert (supply[CHAT].paused_wake, supply[CHAT].parked_wake) == (0.2, 3.0)
+    assert (supply[CODE].paused_wake, supply[CODE].parked_wake) == (0.0, 0.0)
 
 
 def test_every_seat_counts_once() -> None:

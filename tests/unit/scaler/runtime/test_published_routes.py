@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.gateway.routes import Endpoint, PolicyRoutes
+from scaler.gateway.routes import Endpoint, PolicyLimits, PolicyRoutes
 from scaler.runtime.published_routes import (
     HEARTBEAT,
+    Change,
     PublishedTable,
     TableRejected,
     divided,
     from_line,
+    line,
+    say,
     share,
 )
 from warmpool.seats import PolicyName, SeatName
@@ -39,18 +42,62 @@ TABLE = PublishedTable(
 )
 
 
+@pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("gateways", [TABLE.gateways, (), None])
-def test_a_table_survives_the_wire(gateways: tuple[str, ...] | None) -> None:
-    table = replace(TABLE, gateways=gateways)
+def test_a_table_survives_the_wire(gateways: tuple[str, ...] | None, blind: bool) -> None:  # noqa: FBT001
+    table = replace(TABLE, gateways=gateways, blind=blind)
     assert from_line(table.to_line()) == table
     assert table.to_line().count(b"\n") == 1
 
 
 def test_a_table_of_a_controller_that_says_nothing_of_promises_is_read() -> None:
-    line = TABLE.to_line().replace(b'"ttftSeconds":0.5,', b"")
-    table = from_line(line)
-    assert table is not None
+    table = from_line(TABLE.to_line().replace(b'"ttftSeconds":0.5,', b""))
+    assert isinstance(table, PublishedTable)
     assert table.policies[CHAT] == replace(TABLE.policies[CHAT], ttft_seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        PolicyLimits(),
+        PolicyLimits(max_requests=0, max_cold_seconds=10.0),
+        PolicyLimits(max_requests=7, max_bytes=8, max_age_seconds=9.5, max_cold_seconds=10.0),
+    ],
+)
+def test_what_a_policy_says_of_its_queue_and_what_is_coming_survive_the_wire(limits: PolicyLimits) -> None:
+    policies = {CHAT: PolicyRoutes(models=("chat",), limits=limits, coming_seconds=12.5)}
+    table = replace(TABLE, policies=policies)
+    assert from_line(table.to_line()) == table
+
+
+CODE = PolicyName("code")
+CHANGED = PolicyRoutes(models=("chat",), endpoints=(endpoint(3),))
+
+
+def change(since: int) -> bytes:
+    return line(replace(TABLE, version=9), "changes", {CHAT: say(CHANGED), CODE: "null"}, since)
+
+
+def test_a_change_leads_to_the_next_table() -> None:
+    read = from_line(change(2))
+    assert isinstance(read, Change)
+    assert read.policies == {CHAT: CHANGED, CODE: None}
+    assert read.on(TABLE) == replace(TABLE, version=9, policies={CHAT: CHANGED})
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(replace(TABLE, version=1), id="one too early"),
+        pytest.param(replace(TABLE, term=4), id="one of another term"),
+    ],
+)
+def test_a_change_that_follows_on_no_table_is_refused(table: PublishedTable | None) -> None:
+    read = from_line(change(2))
+    assert isinstance(read, Change)
+    with pytest.raises(TableRejected):
+        read.on(table)
 
 
 def test_a_heartbeat_is_no_table() -> None:
@@ -58,18 +105,23 @@ def test_a_heartbeat_is_no_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    "text",
     [
         pytest.param(b"{", id="half a line"),
         pytest.param(b"[]", id="a list"),
         pytest.param(b'{"term": 1}', id="half a table"),
         pytest.param(TABLE.to_line().replace(b'"slots":8', b'"slots":0'), id="an endpoint without a slot"),
         pytest.param(b"[" * 100_000, id="a bomb"),
+        pytest.param(change(2).replace(b'"since":2', b'"since":null'), id="a change since nothing"),
+        pytest.param(
+            TABLE.to_line().replace(b'"models"', b'"queue":{"maxBytes":"many"},"models"'), id="no queue"
+        ),
+        pytest.param(TABLE.to_line().replace(b'"models"', b'"queue":7,"models"'), id="a number for a queue"),
     ],
 )
-def test_what_is_no_table_is_refused(line: bytes) -> None:
+def test_what_is_no_table_is_refused(text: bytes) -> None:
     with pytest.raises(TableRejected):
-        from_line(line)
+        from_line(text)
 
 
 @given(total=st.integers(1, 500), count=st.integers(1, 50), turn=st.integers(0, 2**32))

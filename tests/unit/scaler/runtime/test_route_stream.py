@@ -1,7 +1,7 @@
 """The stream of routes from a publisher to a follower, over a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from scaler.cluster.port import Cluster
 from scaler.core.model import FleetShare, PolicySpec
-from scaler.runtime.published_routes import PublishedTable
+from scaler.runtime.published_routes import Change, PublishedTable, from_line
 from scaler.runtime.route_follower import RouteFollower
 from scaler.runtime.route_publisher import RoutePublisher
 from scaler.runtime.routing import routes
@@ -20,6 +20,8 @@ from warmpool.states import ResidentState
 
 FLEET, CHAT = FleetName("spares"), PolicyName("chat")
 POLICY = PolicySpec(name=CHAT, fleets=(FleetShare(fleet=FLEET, target_in_flight=6),))
+REST = PolicySpec(name=PolicyName("rest"), fleets=(FleetShare(fleet=FLEET, target_in_flight=6),))
+MODELS = {CHAT: ("chat",), REST.name: ("rest",)}
 
 
 def seat(number: int) -> Seat:
@@ -41,7 +43,7 @@ class Published:
 
     def __init__(self, cluster: Cluster, term: int = 1, gateways: tuple[str, ...] = ()) -> None:
         self.publisher = RoutePublisher(
-            cluster, lambda seats: routes([POLICY], {CHAT: ("chat",)}, seats), lambda: gateways, term
+            cluster, lambda seats: routes([POLICY, REST], MODELS, seats), lambda: gateways, term
         )
         self.url = ""
 
@@ -68,10 +70,12 @@ class Followed:
 
     def __init__(self) -> None:
         self.tables: list[PublishedTable] = []
+        self.changed: list[Collection[PolicyName] | None] = []
         self._changed = asyncio.Event()
 
-    def take(self, table: PublishedTable) -> None:
+    def take(self, table: PublishedTable, changed: Collection[PolicyName] | None) -> None:
         self.tables.append(table)
+        self.changed.append(changed)
         self._changed.set()
 
     async def until(self, condition: Callable[[PublishedTable], bool]) -> PublishedTable:
@@ -171,7 +175,7 @@ async def test_a_table_that_can_not_be_used_leaves_the_last_one() -> None:
     taken: list[PublishedTable] = []
     refused = asyncio.Event()
 
-    def take(table: PublishedTable) -> None:
+    def take(table: PublishedTable, changed: Collection[PolicyName] | None) -> None:
         if len(seats(table)) == 2:
             refused.set()
             raise ValueError("two policies claim one model")
@@ -189,3 +193,52 @@ async def test_a_table_that_can_not_be_used_leaves_the_last_one() -> None:
                 await asyncio.sleep(0.01)
         running.cancel()
     assert [seats(table) for table in taken] == [["seat-1"], ["seat-1"]]
+
+
+async def test_after_the_first_table_only_what_changed_is_sent() -> None:
+    made = cluster(1)
+    published = Published(made)
+    async with (
+        published.served(),
+        aiohttp.ClientSession() as session,
+        session.get(f"{published.url}/v1/routes?changes=1") as stream,
+        session.get(f"{published.url}/v1/routes") as old,
+    ):
+        lines = [from_line(await each.content.readline()) for each in (stream, old)]
+        assert isinstance(lines[0], PublishedTable)
+        assert lines[0] == lines[1]
+        made.objects.add(seat(2))
+        change, whole = [from_line(await each.content.readline()) for each in (stream, old)]
+        assert isinstance(change, Change)
+        assert isinstance(whole, PublishedTable)
+        assert change.on(lines[0]) == whole
+        assert len(whole.policies) == 2
+        assert list(change.policies) == [CHAT]
+
+
+async def test_a_follower_says_which_policies_changed() -> None:
+    made = cluster(1)
+    published = Published(made)
+    async with published.served(), following(published.url) as followed:
+        await followed.until(lambda table: seats(table) == ["seat-1"])
+        made.objects.add(seat(2))
+        await followed.until(lambda table: len(seats(table)) == 2)
+        assert [None if each is None else list(each) for each in followed.changed] == [None, [CHAT]]
+
+
+async def test_a_controller_that_hears_no_agent_says_so_until_it_hears_one() -> None:
+    made = MemoryCluster({FLEET: [CHAT]}, lambda: 1.0)
+    made.objects.add(replace(seat(1), reachable=False))
+    published = Published(made)
+    async with published.served(), following(published.url) as followed:
+        first = await followed.until(lambda _: True)
+        assert (first.blind, seats(first)) == (True, [])
+        made.objects.report(SeatName("seat-1"), "u1", 1, "http://agent", seat(1).residents)
+        second = await followed.until(lambda table: not table.blind)
+        assert seats(second) == ["seat-1"]
+
+
+async def test_a_controller_without_seats_is_not_blind() -> None:
+    published = Published(cluster())
+    async with published.served(), following(published.url) as followed:
+        assert not (await followed.until(lambda _: True)).blind

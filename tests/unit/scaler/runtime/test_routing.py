@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from scaler.core.model import FleetShare, PolicySpec
-from scaler.runtime.routing import routes
+from scaler.gateway.routes import PolicyLimits
+from scaler.policy.scaling_policy import Queue
+from scaler.runtime.routing import limits, routes
 from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import ResidentState as S
 
@@ -50,3 +52,10 @@ def test_who_gets_requests(one: Seat, found: list[tuple[str, int]]) -> None:
 
 def test_a_gateway_learns_what_the_policy_promises() -> None:
     assert routes([POLICY], {CHAT: ("chat",)}, [])[CHAT].ttft_seconds == 0.7
+
+
+def test_a_gateway_learns_what_the_policy_says_of_its_queue() -> None:
+    queue = Queue(max_requests=0, max_mib=2, max_cold_seconds=300)
+    said = routes([POLICY], {CHAT: ("chat",)}, [], {CHAT: limits(queue)})[CHAT].limits
+    assert said == PolicyLimits(max_requests=0, max_bytes=2 * 1024 * 1024, max_cold_seconds=300)
+    assert routes([POLICY], {CHAT: ("chat",)}, [])[CHAT].limits == PolicyLimits()

@@ -36,6 +36,25 @@ def test_a_seat_that_was_up_at_first_sight_says_nothing() -> None:
     assert times.measured == {}
 
 
+def test_a_seat_that_was_up_before_does_not_start_again() -> None:
+    times, starting = StartTimes(), seat("a", ResidentState.LOADING)
+    for at, state in enumerate((ResidentState.PAUSED, ResidentState.UNPARKING, ResidentState.FAILED)):
+        times.look(FLEET, [starting], 110.0 + at)
+        times.look(FLEET, [paused(starting)], 142.0 + at)
+        starting = replace(starting, residents=(replace(starting.residents[0], state=state),))
+    assert times.measured == {FLEET: (42.0,)}
+
+
+def test_another_seat_of_the_same_name_starts_anew() -> None:
+    times, first = StartTimes(), seat("a", ResidentState.LOADING)
+    times.look(FLEET, [first], 110.0)
+    times.look(FLEET, [paused(first)], 120.0)
+    second = replace(first, uid="another", created_at=200.0)
+    times.look(FLEET, [second], 210.0)
+    times.look(FLEET, [paused(second)], 230.0)
+    assert times.measured == {FLEET: (20.0, 30.0)}
+
+
 def test_a_seat_that_goes_away_while_it_starts_says_nothing() -> None:
     times, starting = StartTimes(), seat("a", ResidentState.LOADING)
     times.look(FLEET, [starting], 110.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from scaler.gateway.queue import Dispatcher, Lease, Refusal, Ticket
-from scaler.gateway.routes import Endpoint, PolicyRoutes, QueueLimits, RouteTable
+from scaler.gateway.routes import Endpoint, PolicyLimits, PolicyRoutes, RouteTable
 from scaler.policy.lint import Assumptions, Code
 from tests.unit.scaler.policy.lint.sets import findings, fleet, policy
 from warmpool.seats import PolicyName, SeatName
@@ -55,7 +55,7 @@ class Burst:
             Endpoint(seat=SeatName(f"s{n}"), uid=str(n), policy=CHAT, url=f"http://s{n}", slots=SLOTS)
             for n in range(residents)
         )
-        limits = QueueLimits(
+        limits = PolicyLimits(
             max_requests=1_000_000, max_age_seconds=float(Assumptions().gateway_queue_seconds)
         )
         self._routes.replace({CHAT: PolicyRoutes(models=("chat",), endpoints=endpoints, limits=limits)})

@@ -58,7 +58,14 @@ KV = 'vllm:kv_cache_usage_perc{namespace="default"}'
 SLOTS = 'slots{namespace="default"}'
 WAITING = 'vllm:num_requests_waiting{model_name="chat"}'
 RUNNING = 'vllm:num_requests_running{model_name="chat"}'
-PAUSED = {"engine": {"pausedMiB": 16_000, "kvMiB": 40_000}}
+SIZES = {"pausedMiB": 16_000, "kvMiB": 40_000}
+PAUSED = {"engine": SIZES}
+CHECKED = {"engine": {**SIZES, "activationMiB": 2_000}}
+
+
+def parking(memory: int, host: int = 40_000) -> Tree:
+    """A fleet with so many MiB of GPU memory, and of host memory for parked residents."""
+    return fleet(seat={"memoryMiB": memory}, spare={"min": 1, "parked": {"hostMemoryMiB": host}})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +306,125 @@ CASES: list[tuple[Code, Case]] = [
             path="spec.seat",
             says="its GPUs have 81559 MiB",
             assumed={"seat_memory_mib": 81_559},
+        ),
+    ),
+    (
+        Code.SEAT_MEMORY_EXCEEDED,
+        Case(
+            loud=[parking(50_000), policy(**PAUSED), policy("code", **PAUSED)],
+            quiet=[parking(74_000), policy(**PAUSED), policy("code", **PAUSED)],
+            severity=ERROR,
+            path="spec.seat.memoryMiB",
+            says="its GPUs have 50000 MiB",
+        ),
+    ),
+    (
+        Code.RESIDENTS_PARKED,
+        Case(
+            loud=[parking(70_000), policy(**PAUSED), policy("code", **PAUSED)],
+            quiet=[parking(74_000), policy(**PAUSED), policy("code", **PAUSED)],
+            severity=INFO,
+            path="spec.spare.parked.hostMemoryMiB",
+            says="there is room for chat to be paused; code waits in host memory, in 16000 of 40000 MiB",
+        ),
+    ),
+    (
+        Code.RESIDENTS_COLD,
+        Case(
+            loud=[parking(70_000, host=9_000), policy(**PAUSED), policy("code", **PAUSED)],
+            quiet=[parking(70_000, host=32_000), policy(**PAUSED), policy("code", **PAUSED)],
+            severity=WARNING,
+            path="spec.spare.parked.hostMemoryMiB",
+            says="code finds room in neither GPU nor host memory",
+        ),
+    ),
+    (
+        Code.RESIDENTS_COLD,
+        Case(
+            loud=[parking(70_000), policy(**PAUSED), policy("code", engine={"type": "Generic", **SIZES})],
+            quiet=[parking(70_000), policy(**PAUSED), policy("code", engine={"type": "VLLM", **SIZES})],
+            severity=WARNING,
+            path="spec.spare.parked.hostMemoryMiB",
+            says="code finds room in neither",
+        ),
+    ),
+    (
+        Code.RESIDENTS_COLD,
+        Case(
+            loud=[
+                parking(70_000),
+                *(policy(name, **PAUSED) for name in ("chat", "code", "math")),
+            ],
+            quiet=[
+                parking(70_000, host=48_000),
+                *(policy(name, **PAUSED) for name in ("chat", "code", "math")),
+            ],
+            severity=WARNING,
+            path="spec.spare.parked.hostMemoryMiB",
+            says="math finds room in neither GPU nor host memory",
+        ),
+    ),
+    (
+        Code.PROMOTIONS_NOT_VERIFIED,
+        Case(
+            loud=[fleet(seat={"memoryMiB": 143_771}), policy(**PAUSED), policy("code", **CHECKED)],
+            quiet=[fleet(seat={"memoryMiB": 143_771}), policy(**CHECKED), policy("code", **CHECKED)],
+            severity=INFO,
+            path="spec.seat",
+            says="a promotion of chat that holds more",
+        ),
+    ),
+    (
+        Code.HOST_MEMORY_UNUSED,
+        Case(
+            loud=[parking(74_000), policy(**PAUSED), policy("code", **PAUSED)],
+            quiet=[parking(70_000), policy(**PAUSED), policy("code", **PAUSED)],
+            severity=INFO,
+            path="spec.spare.parked.hostMemoryMiB",
+            says="none is parked",
+        ),
+    ),
+    (
+        Code.WAKE_MISSES_OBJECTIVE,
+        Case(
+            loud=[parking(70_000), policy(**PAUSED), policy("code", **PAUSED)],
+            quiet=[parking(74_000), policy(**PAUSED), policy("code", **PAUSED)],
+            severity=INFO,
+            path="spec.objectives.ttft",
+            says="burst on own, from host memory: 6.5 s, and the objective is 5 s",
+            assumed={"move_milliseconds_per_gib": 200},
+        ),
+    ),
+    (
+        Code.WAKE_MISSES_OBJECTIVE,
+        Case(
+            loud=[
+                parking(70_000, host=9_000),
+                policy(**PAUSED),
+                policy("code", engine={**SIZES, "startSeconds": 40}),
+            ],
+            quiet=[parking(70_000, host=9_000), policy(**PAUSED), policy("code", **PAUSED)],
+            severity=INFO,
+            path="spec.objectives.ttft",
+            says="burst on own, without an engine: 40.2 s, and the objective is 5 s",
+        ),
+    ),
+    (
+        Code.SHARING_CUTS,
+        Case(
+            loud=[
+                parking(50_000, host=0),
+                policy(engine={"pausedMiB": 4_000, "kvMiB": 40_000}),
+                policy("code", engine={"pausedMiB": 30_000, "kvMiB": 1}),
+            ],
+            quiet=[  # who is parked takes nothing
+                parking(50_000),
+                policy(engine={"pausedMiB": 4_000, "kvMiB": 40_000}),
+                policy("code", engine={"pausedMiB": 30_000, "kvMiB": 1}),
+            ],
+            severity=ERROR,
+            path="spec.fleets[0]",
+            says="leave 15000 of 40000 MiB",
         ),
     ),
     (
@@ -1189,6 +1315,184 @@ CASES: list[tuple[Code, Case]] = [
             severity=INFO,
             path="spec.engine.type",
             says="it goes on holding its whole GPU memory",
+        ),
+    ),
+    (
+        Code.GENERIC_TOKEN_IDS,
+        Case(
+            loud=[fleet(), policy(engine={"type": "Generic"})],
+            quiet=[fleet(), policy(engine={"type": "VLLM"})],
+            severity=INFO,
+            path="spec.engine.type",
+            says="one that doesn't tell them is never proven, and never serves",
+        ),
+    ),
+    (
+        Code.ENGINE_LACKS_ARGUMENTS,
+        Case(
+            loud=[fleet(), policy(engine={"type": "VLLM", "kvMiB": 1024}), policy("code")],
+            quiet=[fleet(), policy(engine={"type": "VLLM", "kvMiB": 1024})],
+            severity=INFO,
+            path="spec.engine",
+            says="with --enable-sleep-mode, --kv-cache-memory-bytes 1073741824, --gpu-memory-utilization 0.05,"
+            " VLLM_SERVER_DEV_MODE=1, unless what starts it says so already",
+        ),
+    ),
+    (
+        Code.ENGINE_LACKS_ARGUMENTS,
+        Case(
+            loud=[
+                fleet(),
+                policy(engine={"type": "VLLM", "args": ["--enable-sleep-mode"]}),
+                policy("code"),
+                deployment(),
+            ],
+            quiet=[
+                fleet(),
+                policy(
+                    engine={"type": "VLLM", "args": ["--enable-sleep-mode", "--gpu-memory-utilization=0.1"]}
+                ),
+                policy("code"),
+                deployment(
+                    spec__containers=[
+                        {
+                            "name": "engines",
+                            "env": [{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}],
+                            "resources": {"limits": {"nvidia.com/gpu": 1}},
+                        }
+                    ]
+                ),
+            ],
+            severity=WARNING,
+            path="spec.engine.args",
+            says="it must be started with --gpu-memory-utilization 0.05, VLLM_SERVER_DEV_MODE=1",
+        ),
+    ),
+    (
+        Code.ENGINE_LACKS_ARGUMENTS,
+        Case(
+            loud=[parking(70_000), policy(engine={"type": "VLLM"})],
+            quiet=[
+                parking(70_000),
+                policy(engine={"type": "VLLM", "args": ["--enable-sleep-mode"]}),
+                deployment(
+                    spec__containers=[
+                        {
+                            "name": "engines",
+                            "env": [{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}],
+                            "resources": {"limits": {"nvidia.com/gpu": 1}},
+                        }
+                    ]
+                ),
+            ],
+            severity=INFO,
+            path="spec.engine",
+            says="to be parked on own it must be started with --enable-sleep-mode, VLLM_SERVER_DEV_MODE=1",
+        ),
+    ),
+    (
+        Code.ENGINE_LACKS_ARGUMENTS,
+        Case(
+            loud=[parking(70_000), policy(engine={"type": "SGLang", "args": ["--enable-memory-saver"]})],
+            quiet=[
+                parking(70_000),
+                policy(
+                    engine={
+                        "type": "SGLang",
+                        "args": ["--enable-memory-saver", "--enable-weights-cpu-backup"],
+                    }
+                ),
+            ],
+            severity=INFO,
+            path="spec.engine.args",
+            says="with --enable-weights-cpu-backup, unless",
+        ),
+    ),
+    (
+        Code.ENGINE_ARGUMENT_CONFLICTS,
+        Case(
+            loud=[parking(70_000), policy(engine={"type": "VLLM", "args": ["--mm-encoder-tp-mode=data"]})],
+            quiet=[fleet(), policy(engine={"type": "VLLM", "args": ["--mm-encoder-tp-mode=data"]})],
+            severity=WARNING,
+            path="spec.engine.args",
+            says="--mm-encoder-tp-mode data: beside it",
+        ),
+    ),
+    (
+        Code.WITNESS_MISSING,
+        Case(
+            loud=[fleet(spare={"min": 0}), policy(engine={"proof": {"source": "Agreement"}})],
+            quiet=[fleet(spare={"min": 1}), policy(engine={"proof": {"source": "Agreement"}})],
+            severity=WARNING,
+            path="spec.engine.proof.source",
+            says="none of them ever serves",
+        ),
+    ),
+    (
+        Code.ENGINE_LACKS_ARGUMENTS,
+        Case(
+            loud=[fleet(), policy(engine={"type": "SGLang"}), policy("code")],
+            quiet=[
+                fleet(),
+                policy(engine={"type": "SGLang", "args": ["--enable-memory-saver"]}),
+                policy("code"),
+            ],
+            severity=INFO,
+            path="spec.engine",
+            says="with --enable-memory-saver, unless",
+        ),
+    ),
+    (
+        Code.ENGINE_ARGUMENT_CONFLICTS,
+        Case(
+            loud=[fleet(), policy(engine={"type": "VLLM", "args": ["--api-key", "x"]})],
+            quiet=[fleet(), policy(engine={"type": "VLLM", "args": ["--kv-transfer-config", "{}"]})],
+            severity=WARNING,
+            path="spec.engine.args",
+            says="--api-key: the agent sends no key",
+        ),
+    ),
+    (
+        Code.ENGINE_ARGUMENT_CONFLICTS,
+        Case(
+            loud=[
+                fleet(),
+                policy(engine={"type": "VLLM", "args": ["--kv-transfer-config={}"]}),
+                policy("code"),
+            ],
+            quiet=[fleet(), policy(engine={"type": "VLLM"}), policy("code")],
+            severity=WARNING,
+            path="spec.engine.args",
+            says="--kv-transfer-config: beside a KV connector",
+        ),
+    ),
+    (
+        Code.ENGINE_ARGUMENT_CONFLICTS,
+        Case(
+            loud=[
+                fleet(seat={"memoryMiB": 100_000}),
+                policy(engine={"type": "VLLM", "args": ["--gpu-memory-utilization", "0.9"]}),
+                policy("code", **PAUSED),
+            ],
+            quiet=[
+                fleet(seat={"memoryMiB": 100_000}),
+                policy(engine={"type": "VLLM", "args": ["--gpu-memory-utilization", "0.8"]}),
+                policy("code", **PAUSED),
+            ],
+            severity=WARNING,
+            path="spec.engine.args",
+            says="--gpu-memory-utilization 0.9: it starts only while that share of the device is free, and on own its"
+            " neighbours leave 84%",
+        ),
+    ),
+    (
+        Code.ENGINE_ARGUMENT_CONFLICTS,
+        Case(
+            loud=[fleet(), policy(engine={"type": "VLLM", "args": ["--host=0.0.0.0"]})],
+            quiet=[fleet(), policy(engine={"type": "VLLM", "args": ["--host=127.0.0.1"]})],
+            severity=WARNING,
+            path="spec.engine.args",
+            says="--host 0.0.0.0: its control routes are on the listener of /v1",
         ),
     ),
     (

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from scaler.policy.lint.memory import Footprint, Room, SeatMemory, reserve, seat_memory
 from tests.unit.scaler.policy.lint.sets import Tree, deployment, fleet, policy, residents, subject, terms
+from warmpool.tiers import Tier
 
 LARGE = {"pausedMiB": 16_000, "kvMiB": 40_000}
 SMALL = {"pausedMiB": 4_000, "kvMiB": 10_000}
@@ -72,6 +73,38 @@ def test_a_known_pod_template_says_who_lives_on_a_seat() -> None:
         ("chat", 99, 40_000),
         ("gone", 7, 5),
     ]
+
+
+@pytest.mark.parametrize(
+    ("host", "cold"),
+    [
+        pytest.param(47_999, ["math"], id="room for two parked, and for none that moves out"),
+        pytest.param(48_000, [], id="and for one that moves out"),
+    ],
+)
+def test_host_memory_is_for_all_that_are_parked_and_one_that_moves_out(host: int, cold: list[str]) -> None:
+    found = memory(
+        fleet(seat={"memoryMiB": 70_000}, spare={"min": 1, "parked": {"hostMemoryMiB": host}}),
+        *(policy(name, engine={"pausedMiB": 16_000, "kvMiB": 40_000}) for name in ("chat", "code", "math")),
+    )
+    assert found is not None
+    assert [each.name for each in found.at(Tier.COLD)] == cold
+    assert found.host_wanted == 48_000
+
+
+def test_where_no_host_memory_would_do_none_is_named() -> None:
+    found = memory(
+        fleet(seat={"memoryMiB": 50_000}, spare={"min": 1, "parked": {"hostMemoryMiB": 90_000}}),
+        policy(engine=LARGE),
+    )
+    assert found is not None
+    assert found.host_wanted is None
+
+
+def test_what_computing_takes_counts_beside_kv_memory() -> None:
+    found = memory(fleet(seat={"memoryMiB": 80_000}), policy(engine={**LARGE, "activationMiB": 2_000}))
+    assert found is not None
+    assert terms(found.needed)["chat KV, the largest"] == 42_000.0
 
 
 @given(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scaler.policy.lint.promql import Aggregate, Binary, Call, Expression, Negated, Number, Series, parse
 from scaler.policy.lint.shares import share_in
+from scaler.policy.promql.tree import Aggregate, Binary, Call, Expression, Negated, Number, Series, parse
 from scaler.signals.engine_page import DIALECTS
 
 KV = 'vllm:kv_cache_usage_perc{namespace="serving"}'

@@ -38,8 +38,9 @@ def test_a_spare_seat_serves_the_first_request_after_a_promotion() -> None:
 
 def test_kv_memory_that_was_released_is_taken_again() -> None:
     engine = {"kvMiB": 40_960}
-    released = times(fleet(), policy(serving={"min": 0}, engine=engine))["0→1 on a spare seat"]
-    kept = times(fleet(seat={"kvWhenPaused": "Keep"}), policy(serving={"min": 0}, engine=engine))
+    loose = fleet(seat={"kvWhenPaused": "Release"})
+    released = times(loose, policy(serving={"min": 0}, engine=engine))["0→1 on a spare seat"]
+    kept = times(fleet(), policy(serving={"min": 0}, engine=engine))
     assert terms(released)["KV memory"] == pytest.approx(0.033)
     assert "KV memory" not in terms(kept["0→1 on a spare seat"])
 
@@ -322,3 +323,14 @@ def test_only_seats_beyond_floors_and_spares_are_lent() -> None:
     three = times(fleet(schedules=[{**day, "minSeats": 3}]), *trees, of="batch")
     assert two["0→1 on a lent seat"].never
     assert three["0→1 on a lent seat"].exact
+
+
+def test_who_rests_in_host_memory_is_woken_from_there() -> None:
+    sizes = {"pausedMiB": 16_384, "kvMiB": 40_960}
+    seats = fleet(seat={"memoryMiB": 70_000}, spare={"min": 1, "parked": {"hostMemoryMiB": 40_000}})
+    both = [policy(engine=sizes, serving={"min": 0}), policy("code", engine=sizes, serving={"min": 0})]
+    of_code = times(seats, *both, of="code", move_milliseconds_per_gib=100)
+    found = terms(of_code["0→1 on a spare seat, from host memory"])
+    assert found["chat parked"] == found["weights"] == pytest.approx(1.6)
+    assert "burst on own, from host memory" in of_code
+    assert "0→1 on a spare seat" in times(seats, *both, of="chat")

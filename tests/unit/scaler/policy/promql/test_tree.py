@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.policy.lint.promql import (
+from scaler.policy.promql.tree import (
     Aggregate,
     Binary,
     Call,

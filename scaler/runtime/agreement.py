@@ -1,0 +1,264 @@
+"""Lets residents bear witness for each other, where nobody recorded beforehand what they have to answer.
+
+A resident without an expectation tells its answers and waits, out of rotation. What two of them answer alike is kept for their
+policy and told to all that run with the same; a resident that comes later is told what was kept. Nothing is taken from a
+resident that would be its own and only witness: it goes on waiting, and its seat says so (`warmpool.expectations`).
+
+One that answers otherwise than what was kept may be wrong, or the first with other weights, which nobody can tell: it waits
+for a second that sides with it, and after a while it is told what was kept, fails by it, and is replaced.
+
+Whatever goes wrong with the file costs the keeping and nothing else, and is told once.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import structlog
+
+from scaler.cluster.agents import Witnesses
+from scaler.cluster.port import Cluster
+from scaler.store.recordings import Recordings, added, load, save
+from warmpool.claim import Term
+from warmpool.errors import WarmpoolError
+from warmpool.expectations import Ownership, Recording, Statement, agreed, difference, objection
+from warmpool.seats import PolicyName, Resident, Seat
+
+log = structlog.get_logger(__name__)
+
+FILE: Final = "expectations.json"
+"""Name of the file in a state directory."""
+WAITS: Final = "NeedsWitness"
+"""How the words begin by which an agent says that a resident waits for a witness (`warmpool.agent.proof`)."""
+_DEADLINE_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 5.0
+"""How often one that goes on waiting is looked at again: an agent that didn't answer, a file that couldn't be read."""
+_FILE_SECONDS: Final = 10.0
+DOUBT_SECONDS: Final = 600.0
+"""How long one that answers otherwise waits for a second: seats of one rollout start within minutes of each other."""
+_AT_ONCE: Final = 16
+"""Agents that are asked at the same time."""
+
+
+_Life: TypeAlias = tuple[str, PolicyName, int, int | None]
+"""What a statement belongs to: another engine in its place has to make its own."""
+
+
+class _Waiting(NamedTuple):
+    """A resident that waits for a witness."""
+
+    seat: Seat
+    resident: Resident
+
+    @property
+    def policy(self) -> PolicyName:
+        return self.resident.policy
+
+    @property
+    def life(self) -> _Life:
+        """Its seat, its policy, and which engine it is there."""
+        return self.seat.uid, self.policy, self.resident.restarts, self.resident.pid
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What a resident said, and the seat that it said it on."""
+
+    uid: str
+    statement: Statement
+
+
+class Agreement:
+    """Runs until cancelled.
+
+    Args:
+        cluster: the seats.
+        witnesses: asks and tells residents.
+        term: in whose name they are told.
+        directory: where what was agreed on is kept; None keeps it for as long as this process runs.
+
+    Attributes:
+        doubts: per seat's uid and policy, where a resident that waits answers otherwise than others did.
+    """
+
+    def __init__(
+        self, cluster: Cluster, witnesses: Witnesses, term: Term, directory: Path | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._witnesses = witnesses
+        self._term = term
+        self._path = None if directory is None else directory / FILE
+        self._recordings: Recordings = {}
+        self._heard: dict[_Life, _Heard] = {}
+        self._doubted: dict[_Life, float] = {}
+        self._told: set[str] = set()
+        self.doubts: Mapping[tuple[str, PolicyName], str] = {}
+
+    async def run(self) -> None:
+        """Look at each change of the cluster, and again after a while as long as somebody waits."""
+        self._recordings = await self._read()
+        changed = asyncio.Event()
+        changed.set()
+        unsubscribe = self._cluster.subscribe(changed.set)
+        try:
+            while True:
+                waits = bool(self._waiting())
+                try:
+                    async with asyncio.timeout(_RETRY_SECONDS if waits else None):
+                        await changed.wait()
+                except TimeoutError:
+                    pass
+                changed.clear()
+                await self.look()
+        finally:
+            unsubscribe()
+
+    async def look(self) -> None:
+        """Ask those that wait, let them agree, and tell them."""
+        waiting = self._waiting()
+        self._forget_gone()
+        if not waiting:
+            return
+        await self._together(self._ask(each) for each in waiting if each.life not in self._heard)
+        for policy in sorted({each.policy for each in waiting}):
+            lives = {each.life for each in waiting if each.policy == policy}
+            await self._agree(
+                policy, [heard.statement for life, heard in self._heard.items() if life in lives]
+            )
+        await self._together(self._tell(each) for each in waiting)
+
+    def _waiting(self) -> Sequence[_Waiting]:
+        return [
+            _Waiting(seat, resident)
+            for seat in self._cluster.seats()
+            if seat.reachable and not seat.terminating
+            for resident in seat.residents
+            if resident.waiting.startswith(WAITS)
+        ]
+
+    def _forget_gone(self) -> None:
+        """Forget what was said on seats that are gone; who has left its witness behind stays one in the recording."""
+        there = {seat.uid for seat in self._cluster.seats()}
+        self._heard = {life: heard for life, heard in self._heard.items() if heard.uid in there}
+        self._doubted = {life: since for life, since in self._doubted.items() if life in self._heard}
+        waiting = {(each.seat.uid, each.policy) for each in self._waiting()}
+        self.doubts = {place: why for place, why in self.doubts.items() if place in waiting}
+
+    @staticmethod
+    async def _together(work: Iterable[Coroutine[None, None, None]]) -> None:
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(part: Coroutine[None, None, None]) -> None:
+            async with limit:
+                await part
+
+        async with asyncio.TaskGroup() as tasks:
+            for part in work:
+                tasks.create_task(one(part))
+
+    async def _ask(self, waiting: _Waiting) -> None:
+        try:
+            told = await self._witnesses.ask(waiting.seat, waiting.policy, deadline=_DEADLINE_SECONDS)
+        except WarmpoolError as error:
+            self._complain(waiting, "a resident's answers can't be had", error)
+            return
+        if told.statement is not None:
+            self._heard[waiting.life] = _Heard(waiting.seat.uid, told.statement)
+
+    async def _agree(self, policy: PolicyName, statements: Iterable[Statement]) -> None:
+        """Keep what most of a policy's residents that wait answer alike, for each engine that they run with."""
+        for alike in _by_engine(statements):
+            found = agreed(alike)
+            if found is None or any(
+                not _contradiction(each, found) for each in self._known(policy, found.ownership)
+            ):
+                continue
+            self._recordings = added(self._recordings, policy, found)
+            log.info("residents agree on what they answer", policy=policy, witnesses=sorted(found.witnesses))
+            await self._write()
+
+    def _known(self, policy: PolicyName, running: Ownership) -> Sequence[Recording]:
+        """Return what residents that run with the same were found to answer, the newest first."""
+        kept = self._recordings.get(policy, ())
+        return [each for each in reversed(kept) if not each.ownership.differences(running)]
+
+    async def _tell(self, waiting: _Waiting) -> None:
+        heard = self._heard.get(waiting.life)
+        recording = None if heard is None else self._fitting(waiting, heard.statement)
+        if recording is None:
+            return
+        try:
+            await self._witnesses.tell(
+                waiting.seat, waiting.policy, recording, epoch=self._term.epoch, deadline=_DEADLINE_SECONDS
+            )
+        except WarmpoolError as error:
+            self._complain(waiting, "a resident can't be told what it is compared with", error)
+
+    def _fitting(self, waiting: _Waiting, statement: Statement) -> Recording | None:
+        """Return what a resident is to be compared with; None while that isn't known."""
+        own = Recording(ownership=statement.ownership, answers=statement.answers, witnesses=frozenset())
+        known = [
+            each
+            for each in self._known(waiting.policy, statement.ownership)
+            if not objection(each, waiting.seat.uid, statement.ownership)
+        ]
+        for each in known:
+            if not _contradiction(each, own):
+                return each
+        if not known:
+            return None
+        now = asyncio.get_running_loop().time()
+        since = self._doubted.setdefault(waiting.life, now)
+        why = _contradiction(known[0], own)
+        self.doubts = {**self.doubts, (waiting.seat.uid, waiting.policy): why}
+        self._complain(waiting, "a resident answers otherwise than others did", why)
+        return known[0] if now - since >= DOUBT_SECONDS else None
+
+    def _complain(self, waiting: _Waiting, what: str, error: object) -> None:
+        """Tell of a resident's trouble once, not every five seconds."""
+        told = f"{waiting.seat.uid} {waiting.policy} {error}"
+        if told not in self._told:
+            self._told.add(told)
+            log.warning(what, seat=waiting.seat.name, policy=waiting.policy, error=str(error))
+
+    # ------------------------------------------------------------------ the file
+
+    async def _read(self) -> Recordings:
+        if self._path is None:
+            return {}
+        try:
+            async with asyncio.timeout(_FILE_SECONDS):
+                return await asyncio.to_thread(load, self._path)
+        except (OSError, TimeoutError) as error:
+            log.warning("what residents agreed on can't be read", file=str(self._path), error=str(error))
+            return {}
+
+    async def _write(self) -> None:
+        if self._path is None:
+            return
+        try:
+            async with asyncio.timeout(_FILE_SECONDS):
+                await asyncio.to_thread(save, self._path, self._recordings)
+        except (OSError, TimeoutError) as error:
+            if str(self._path) not in self._told:
+                self._told.add(str(self._path))
+                log.warning("what residents agree on can't be kept", file=str(self._path), error=str(error))
+
+
+def _by_engine(statements: Iterable[Statement]) -> Iterable[Sequence[Statement]]:
+    """Group statements by what their residents run with: only those can agree."""
+    groups: dict[object, list[Statement]] = {}
+    for statement in statements:
+        groups.setdefault(statement.ownership, []).append(statement)
+    return groups.values()
+
+
+def _contradiction(expected: Recording, other: Recording) -> str:
+    """Say in words where another answers otherwise; nothing if it answers alike, as far as both were asked the same."""
+    answers = {answer.prompt: answer for answer in other.answers}
+    for answer in expected.answers:
+        if answer.prompt in answers and (found := difference(answer, answers[answer.prompt])):
+            return found
+    return ""

@@ -1,0 +1,78 @@
+"""What residents have agreed on, per policy: expectations that must outlive them, or a lone survivor could never be proven.
+
+One JSON file, written whole and put in place by a rename. Residents of one policy that run with another engine version, dtype
+or split are compared with an expectation of their own, so a policy has several; the oldest go.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from warmpool.errors import BadOrder
+from warmpool.expectations import Recording
+from warmpool.seats import PolicyName
+from warmpool.wire import recording_from_json, recording_to_json
+
+log = structlog.get_logger(__name__)
+
+MOST: Final = 8
+"""Expectations of one policy that are kept: the engine versions of a rollout and of the one before it, on two kinds of GPU."""
+_FORMAT: Final = 1
+_LARGEST_BYTES: Final = 16 * 1024 * 1024
+
+Recordings = Mapping[PolicyName, Sequence[Recording]]
+"""Per policy, what its residents have agreed on, the oldest first."""
+
+
+def save(path: Path, recordings: Recordings) -> None:
+    """Write what residents have agreed on.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    data = {
+        "format": _FORMAT,
+        "policies": {name: [recording_to_json(each) for each in kept] for name, kept in recordings.items()},
+    }
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(json.dumps(data, separators=(",", ":"), allow_nan=False), encoding="utf-8")
+    part.replace(path)
+
+
+def load(path: Path) -> Recordings:
+    """Read what residents have agreed on; nothing where there is no such file, or it can't be understood.
+
+    Raises:
+        OSError: the file is there and can't be read.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise ValueError(f"more than {_LARGEST_BYTES} bytes")
+        return _parsed(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadOrder) as error:
+        aside = path.with_suffix(".unreadable")
+        path.replace(aside)
+        log.warning(
+            "what residents agreed on can't be read, and they agree anew", file=str(aside), error=str(error)
+        )
+        return {}
+
+
+def added(recordings: Recordings, policy: PolicyName, recording: Recording) -> Recordings:
+    """Return the recordings with one more, the newest of its policy."""
+    return {**recordings, policy: (*recordings.get(policy, ()), recording)[-MOST:]}
+
+
+def _parsed(data: Mapping[str, Any]) -> Recordings:
+    if data["format"] != _FORMAT:
+        raise ValueError(f"format {data['format']}, and this is {_FORMAT}")
+    return {
+        PolicyName(str(name)): tuple(recording_from_json(each) for each in kept)[-MOST:]
+        for name, kept in data["policies"].items()
+    }
