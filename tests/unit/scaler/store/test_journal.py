@@ -27,9 +27,9 @@ def test_an_existing_file_is_appended_to(tmp_path: Path) -> None:
 
 
 def test_closing_leaves_no_thread(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # others' threads may end meanwhile
     Journal(tmp_path / "events.jsonl").close()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_journal_takes_twice_its_limit_at_most_and_keeps_the_newest(tmp_path: Path) -> None:
