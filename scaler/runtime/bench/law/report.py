@@ -6,6 +6,7 @@ from typing import Final
 from scaler.runtime.bench.law import verdicts
 from scaler.runtime.bench.law.arms import ALONE, ARMS
 from scaler.runtime.bench.law.case import LEAD_SECONDS, Case
+from scaler.runtime.bench.law.offered import offered
 from scaler.runtime.bench.law.pool import Latencies
 from scaler.runtime.bench.law.run import MOST_SEATS, Knobs, Outcome
 from scaler.runtime.bench.law.scenarios import case_of, scenarios
@@ -98,11 +99,13 @@ def _about(case: Case) -> str:
     requests = sum(len(model.trace.arrivals) for model in case.models)
     busy = sum(case.service.seconds(a) for model in case.models for a in model.trace.arrivals) / case.seconds
     group = case.groups[0]
+    least = offered(case)
     together = [case.slots(m, [o.gigabytes for o in group if o is not m]) for m in group]
     return (
         f"{len(case.models)} models, {requests:,} requests in {case.seconds:,.0f} s, {busy:,.1f} in flight on average; slots alone "
         f"{_range([case.slots(model) for model in case.models])}, on a shared seat of {len(group)} {_range(together)}; start-up "
-        f"{case.start:.0f} s and {case.start * len(group):.0f} s"
+        f"{case.start:.0f} s and {case.start * len(group):.0f} s; served at once they keep {least.mean:.1f} shared seats busy on "
+        f"average and {least.most} at most"
     )
 
 
