@@ -3,10 +3,10 @@
     python -m scaler.runtime.bench.core --policies 500 --seats 10000
 
 The ticks are the controller's own, from the look at the caches to the record of the decision; only what they would have
-done to seats is not begun. Loads move at every look, so that windows, rates and bursts are at work. Rounds: the law alone
-for one policy with a fleet of its own; a tick woken by one policy whose load has changed; the same with a fleet of seats
-that has changed; a tick over everything with the seats as they were; the same with every seat reported anew; and an hour of
-virtual time, at the end of which memory is read. Garbage is collected as the processes do it.
+done to seats is not begun, so what is wanted stays wanted. Loads move at every look, so that windows, rates and bursts are
+at work. Rounds: the law alone for one policy with a fleet of its own; a tick woken by one policy whose load has changed; the
+same with a fleet of seats that has changed; a tick over everything with the seats as they were; the same with every seat
+reported anew; and an hour of virtual time, at the end of which memory is read. Garbage is collected as the processes do it.
 
 Each figure is told twice: in time of this thread on a processor, and by the clock on the wall, in which other processes of the
 machine count too. The former still holds what the kernel and the host took in between, timer interrupts above all: tens of

@@ -16,7 +16,7 @@ from tests.integration.pushing.rig import CODE, Server, sample, served
 
 FLOODER = Path(__file__).with_name("flood.py")
 TOKENS = "queue:flood flooding\nqueue:jobs working\ngateway:gw serving\n"
-_SECONDS = 1.5
+_SECONDS = 1.0
 
 
 @asynccontextmanager
