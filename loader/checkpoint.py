@@ -7,12 +7,13 @@ functions: which files exist and what is in them comes as arguments.
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from loader.errors import (
+    CheckpointError,
     CheckpointNotFound,
     ConfigInvalid,
     FormatUnsupported,
@@ -80,6 +81,15 @@ class TensorEntry:
     def nbytes(self) -> int:
         """Size in bytes, without what lies between its runs."""
         return self.runs.nbytes * self.runs.count if self.runs else self.end - self.begin
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """What lies together in the file: first byte, byte after the last, and where it starts in the tensor."""
+        if self.runs is None:
+            yield self.begin, self.end, 0
+            return
+        for number in range(self.runs.count):
+            begin = self.begin + number * self.runs.pitch
+            yield begin, begin + self.runs.nbytes, number * self.runs.nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +325,25 @@ def assemble(
     )
 
 
+def parse_json(raw: bytes, *, file: str, error: type[CheckpointError], hint: str) -> object:
+    """Parse JSON of which no two readers can understand different things.
+
+    Args:
+        raw: the document.
+        file: its name, for messages.
+        error: what it is if it is wrong.
+        hint: what to do then.
+
+    Raises:
+        CheckpointError: of the type asked for: it is no JSON, or an object has two members of the same name.
+    """
+    try:
+        document: object = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as fault:
+        raise error(f"not valid JSON: {fault}", file=file, hint=hint) from None
+    return document
+
+
 def refuse_format(path: str) -> None:
     """Refuse a path whose name says that it is no safetensors file.
 
@@ -338,17 +367,15 @@ def _entries(shard: Shard) -> Iterable[TensorEntry]:
         )
 
 
-def _json_object(raw: bytes, file: str, error: type[IndexInvalid | ConfigInvalid]) -> dict[str, object]:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            raise ValueError("an object has two members of the same name")
-        return members
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("an object has two members of the same name")
+    return members
 
-    try:
-        document = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as fault:
-        raise error(f"not valid JSON: {fault}", file=file, hint="fetch this file again") from None
+
+def _json_object(raw: bytes, file: str, error: type[IndexInvalid | ConfigInvalid]) -> dict[str, object]:
+    document = parse_json(raw, file=file, error=error, hint="fetch this file again")
     if type(document) is not dict:
         raise error("no JSON object", file=file, hint="fetch this file again")
     return document

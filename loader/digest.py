@@ -16,7 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from loader.checkpoint import Checkpoint
 from loader.copiers.destinations import memory_of
+from loader.manifest import Manifest, compare, provable
 
 BLOCK_BYTES = 8192
 _WORD_BYTES = 8
@@ -48,6 +50,30 @@ def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
             hashed = pool.map(_hash, lengths, torch.split(sums, counts))
             digests.update(zip((name for name, _ in batch), hashed, strict=True))
     return digests
+
+
+def prove(
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, torch.Tensor],
+    manifest: Manifest,
+    *,
+    converted: frozenset[str] = frozenset(),
+) -> frozenset[str]:
+    """Compare tensors that have landed with a manifest; the names of those that could be: whole ones, as they are in the file.
+
+    Args:
+        checkpoint: what they were loaded from, with the same parts.
+        tensors: by name, all of the checkpoint's, as `digest_tensors` takes them.
+        manifest: what they must be.
+        converted: names of those that have another dtype than the file.
+
+    Raises:
+        DigestMismatch: one or more differ.
+    """
+    names = provable(checkpoint) - converted
+    digests = digest_tensors({name: tensors[name] for name in checkpoint.tensors if name in names})
+    compare(digests, checkpoint, manifest)
+    return names
 
 
 class Running:

@@ -8,10 +8,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from loader.admission import Limits, Needs, admit
+from loader.admission import Needs, admit
 from loader.checkpoint import Checkpoint
 from loader.control import Control
-from loader.manifest import Manifest, check_headers, compare, provable
+from loader.manifest import Manifest, check_headers
 from loader.plan import Chunk, plan_reads
 from loader.sources.files import FILES
 from loader.sources.limits import read_limits
@@ -152,7 +152,7 @@ def load(
         LoadError: reading or copying failed, a file changed since the checkpoint was opened, or it was called off.
     """
     wanted = _Load(checkpoint, run or Run(), device, into)
-    return wanted.carry_out(into, convert=convert, manifest=manifest)
+    return wanted.carry_out(convert=convert, manifest=manifest)
 
 
 def footprint(
@@ -173,8 +173,8 @@ def footprint(
     if into is not None:
         from loader.copiers import destinations  # noqa: PLC0415 - the rest of the package works without torch
 
-        converted = _converted(destinations.match(checkpoint, into, convert=True))
-    return wanted.needs(wanted.chunks(), converted, allocates=into is None)
+        converted = destinations.converted(destinations.match(checkpoint, into, convert=True))
+    return wanted.needs(wanted.chunks(), converted)
 
 
 class _Load:
@@ -191,15 +191,14 @@ class _Load:
 
         self._checkpoint = checkpoint
         self._run = run
+        self._into = into
         self._copier: Copier = choice.choose(destinations.target_device(device, into))
         self._threads = run.threads or self._copier.threads
 
-    def carry_out(
-        self, into: "Mapping[str, torch.Tensor] | None", *, convert: bool, manifest: Manifest | None
-    ) -> LoadResult:
+    def carry_out(self, *, convert: bool, manifest: Manifest | None) -> LoadResult:
         from loader.copiers import destinations  # noqa: PLC0415 - the rest works without torch
 
-        checkpoint, watch = self._checkpoint, _Stopwatch()
+        checkpoint, into, watch = self._checkpoint, self._into, _Stopwatch()
         if manifest is not None:
             check_headers(checkpoint, manifest)
         with ExitStack() as closing:
@@ -208,12 +207,12 @@ class _Load:
                 nearness = reader.nearness(_payload_ranges(checkpoint))
             filled = destinations.match(checkpoint, into, convert=convert) if into is not None else {}
             with watch.step(Step.PLAN):
-                limits = self._limits()
+                limits = read_limits(device_bytes=self._copier.free_bytes())
+                converted = destinations.converted(filled)
                 # The tensors first: a plan for what can't fit would be long.
-                admit(self.needs((), frozenset(), allocates=into is None), limits, file=checkpoint.root)
+                admit(self.needs((), frozenset()), limits, file=checkpoint.root)
                 chunks = self.chunks()
-                needs = self.needs(chunks, _converted(filled), allocates=into is None)
-                admit(needs, limits, file=checkpoint.root)
+                admit(self.needs(chunks, converted), limits, file=checkpoint.root)
             with watch.step(Step.ALLOCATE):
                 tensors = into if into is not None else destinations.allocate(checkpoint, self._copier.device)
                 if into is None:
@@ -223,7 +222,11 @@ class _Load:
             with watch.step(Step.FINISH):
                 reader.verify()
         with watch.step(Step.PROVE):
-            proven = _prove(checkpoint, tensors, _converted(filled), manifest)
+            proven: frozenset[str] = frozenset()
+            if manifest is not None:
+                from loader.digest import prove  # noqa: PLC0415 - as above
+
+                proven = prove(checkpoint, tensors, manifest, converted=converted)
         return LoadResult(
             tensors=tensors,
             tier=nearness.tier,
@@ -239,12 +242,9 @@ class _Load:
     def chunks(self) -> tuple[Chunk, ...]:
         return plan_reads(self._checkpoint.tensors.values(), chunk_bytes=self._copier.chunk_bytes)
 
-    def needs(self, chunks: tuple[Chunk, ...], converted: frozenset[str], *, allocates: bool) -> Needs:
-        tensors = self._checkpoint.total_bytes if allocates else 0
+    def needs(self, chunks: tuple[Chunk, ...], converted: frozenset[str]) -> Needs:
+        tensors = self._checkpoint.total_bytes if self._into is None else 0
         return self._copier.needs(chunks, converted, self._threads, tensors)
-
-    def _limits(self) -> Limits:
-        return read_limits(device_bytes=self._copier.free_bytes())
 
     def _copy(
         self,
@@ -260,33 +260,12 @@ class _Load:
             chunks=chunks,
             destinations=filled,
             threads=self._threads,
-            report=_reporter(self._run.progress, self._checkpoint.total_bytes),
+            report=reporter(self._run.progress, self._checkpoint.total_bytes),
             control=self._run.control,
             past_cache=nearness.tier is Tier.DISK,
         )
         staging_bytes = self._copier.copy(job)
         return staging_bytes, reader.fallbacks | job.fallbacks
-
-
-def _converted(destinations: "Mapping[str, Destination]") -> frozenset[str]:
-    return frozenset(name for name, destination in destinations.items() if destination.converts)
-
-
-def _prove(
-    checkpoint: Checkpoint,
-    tensors: "Mapping[str, torch.Tensor]",
-    converted: frozenset[str],
-    manifest: Manifest | None,
-) -> frozenset[str]:
-    """Compare what has landed with the manifest; the names of what could be."""
-    if manifest is None:
-        return frozenset()
-    from loader.digest import digest_tensors  # noqa: PLC0415 - the rest works without torch
-
-    names = provable(checkpoint.tensors.values(), checkpoint) - converted
-    digests = digest_tensors({name: tensors[name] for name in checkpoint.tensors if name in names})
-    compare(digests, manifest, root=checkpoint.root, places=checkpoint.tensors)
-    return names
 
 
 def _payload_ranges(checkpoint: Checkpoint) -> list[tuple[str, int, int]]:
@@ -298,7 +277,8 @@ def _payload_ranges(checkpoint: Checkpoint) -> list[tuple[str, int, int]]:
     return [(file, begin, end) for file, (begin, end) in ranges.items()]
 
 
-def _reporter(progress: Callable[[Progress], None] | None, total_bytes: int) -> Callable[[Chunk], None]:
+def reporter(progress: Callable[[Progress], None] | None, total_bytes: int) -> Callable[[Chunk], None]:
+    """What is called with every chunk that is done, and tells how far that is."""
     done_bytes = 0
 
     def report(chunk: Chunk) -> None:

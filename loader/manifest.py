@@ -14,11 +14,11 @@ keep them. Pure.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from loader.checkpoint import Checkpoint, TensorEntry
+from loader.checkpoint import Checkpoint, Shard, parse_json
 from loader.errors import DigestMismatch, ManifestInvalid, shown, some
 
 MANIFEST_FILE = "model.emberpool.json"
@@ -62,10 +62,7 @@ def describe(checkpoint: Checkpoint, digests: Mapping[str, str]) -> Manifest:
         checkpoint: all its tensors, whole.
         digests: by tensor.
     """
-    files = {
-        file: FileRecord(nbytes=shard.identity.size_bytes, header=shard.header_digest)
-        for file, shard in checkpoint.shards.items()
-    }
+    files = {file: _describe_shard(shard) for file, shard in checkpoint.shards.items()}
     return Manifest(files=MappingProxyType(files), tensors=MappingProxyType(dict(sorted(digests.items()))))
 
 
@@ -88,7 +85,7 @@ def parse_manifest(raw: bytes, *, file: str) -> Manifest:
     Raises:
         ManifestInvalid: not JSON, ambiguous, of an unknown kind, or a value is not what it should be.
     """
-    document = _document(raw, file)
+    document = _object(parse_json(raw, file=file, error=ManifestInvalid, hint=_AGAIN), "the manifest", file)
     if document.get("format") != FORMAT or document.get("algorithm") != ALGORITHM:
         raise ManifestInvalid(
             f"no manifest of format {FORMAT} and algorithm {ALGORITHM}", file=file, hint=_AGAIN
@@ -122,29 +119,25 @@ def check_headers(checkpoint: Checkpoint, manifest: Manifest) -> None:
         DigestMismatch: a shard's length or header differs, or it is not listed.
     """
     for file, shard in checkpoint.shards.items():
-        found = FileRecord(nbytes=shard.identity.size_bytes, header=shard.header_digest)
-        if manifest.files.get(file) != found:
-            what = "is not in the manifest" if file not in manifest.files else "has another length or header"
+        if manifest.files.get(file) != _describe_shard(shard):
+            known = file in manifest.files
             raise DigestMismatch(
-                f"this shard {what}"
-                if file not in manifest.files
-                else f"this shard {what} than in the manifest",
+                "this shard has another length or header than in the manifest"
+                if known
+                else "this shard is not in the manifest",
                 file=f"{checkpoint.root}/{file}",
                 tensors=(),
                 hint="fetch the checkpoint and its manifest again, both from the same source",
             )
 
 
-def compare(
-    digests: Mapping[str, str], manifest: Manifest, *, root: str, places: Mapping[str, TensorEntry]
-) -> None:
+def compare(digests: Mapping[str, str], checkpoint: Checkpoint, manifest: Manifest) -> None:
     """See that these tensors are those of the manifest.
 
     Args:
         digests: by tensor.
+        checkpoint: which has them all; for messages.
         manifest: what they must be.
-        root: the checkpoint, for messages.
-        places: where the tensors lie in files, for messages; may be empty.
 
     Raises:
         DigestMismatch: one or more differ, or aren't listed.
@@ -152,33 +145,22 @@ def compare(
     wrong = tuple(name for name, digest in digests.items() if manifest.tensors.get(name) != digest)
     if not wrong:
         return
-    entry = places.get(wrong[0])
     raise DigestMismatch(
         f"{len(wrong)} of {len(digests)} tensors differ from the manifest: {some(list(wrong))}",
-        file=f"{root}/{entry.file}" if entry else root,
+        file=f"{checkpoint.root}/{checkpoint.tensors[wrong[0]].file}",
         tensors=wrong,
         hint="`python -m loader verify --values` tells whether the files are wrong; if they are right, memory or link is",
     )
 
 
-def provable(entries: Iterable[TensorEntry], checkpoint: Checkpoint) -> frozenset[str]:
+def provable(checkpoint: Checkpoint) -> frozenset[str]:
     """Names of the tensors that are there whole: a manifest knows no digests of parts."""
     whole = {spec.name: spec.shape for shard in checkpoint.shards.values() for spec in shard.header.tensors}
-    return frozenset(entry.name for entry in entries if whole.get(entry.name) == entry.shape)
+    return frozenset(name for name, entry in checkpoint.tensors.items() if whole.get(name) == entry.shape)
 
 
-def _document(raw: bytes, file: str) -> dict[str, object]:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        members = dict(pairs)
-        if len(members) != len(pairs):
-            raise ValueError("an object has two members of the same name")
-        return members
-
-    try:
-        document = json.loads(raw.decode("utf-8"), object_pairs_hook=unique)
-    except (ValueError, RecursionError) as fault:
-        raise ManifestInvalid(f"not valid JSON: {fault}", file=file, hint=_AGAIN) from None
-    return _object(document, "the manifest", file)
+def _describe_shard(shard: Shard) -> FileRecord:
+    return FileRecord(nbytes=shard.identity.size_bytes, header=shard.header_digest)
 
 
 def _object(value: object, what: str, file: str) -> dict[str, object]:

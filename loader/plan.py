@@ -57,6 +57,20 @@ class Chunk:
         """The byte after the last, from the start of the file."""
         return self.begin + self.nbytes + sum(piece.gap for piece in self.pieces)
 
+    def packed(self, memory: memoryview, dropped: memoryview) -> list[memoryview]:
+        """Buffers for a read after which the pieces lie one behind the other.
+
+        Args:
+            memory: where they lie then, from its beginning.
+            dropped: `MAX_GAP_BYTES` in which all gaps land; nobody looks at them.
+        """
+        buffers: list[memoryview] = []
+        used = 0
+        for piece in self.pieces:
+            buffers += (dropped[: piece.gap], memory[used : used + piece.nbytes])
+            used += piece.nbytes
+        return buffers
+
 
 def plan_reads(entries: Iterable[TensorEntry], *, chunk_bytes: int) -> tuple[Chunk, ...]:
     """The chunks that together hold every byte of these tensors exactly once.
@@ -100,12 +114,8 @@ class _Run:
 
 def _runs(entries: Iterable[TensorEntry]) -> Iterator[_Run]:
     for entry in entries:
-        if entry.runs is None:
-            yield _Run(entry, entry.begin, entry.end, 0)
-            continue
-        for number in range(entry.runs.count):
-            begin = entry.begin + number * entry.runs.pitch
-            yield _Run(entry, begin, begin + entry.runs.nbytes, number * entry.runs.nbytes)
+        for begin, end, offset in entry.spans():
+            yield _Run(entry, begin, end, offset)
 
 
 def _chunks(file: str, entries: Iterable[TensorEntry], chunk_bytes: int) -> Iterator[Chunk]:

@@ -1,7 +1,7 @@
 """Whether tensors are what their checkpoint holds, asked of memory itself: when they land, and again before they are used."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import memory_of, torch_layout
 from loader.digest import BLOCK_BYTES, Running, digest_tensors
 from loader.errors import DestinationMismatch, DtypeUnsupported, some
-from loader.loading import Progress, Run
+from loader.loading import Run, reporter
 from loader.manifest import Manifest, check_headers, compare, describe, provable
 from loader.plan import MAX_GAP_BYTES, Chunk, Piece, plan_reads
 from loader.sources.port import Reader
@@ -65,11 +65,11 @@ def verify_resident(
     comparable = {name for name, entry in part.tensors.items() if _has_bytes_of(tensors[name], entry)}
     if manifest is not None:
         check_headers(part, manifest)
-        comparable &= provable(part.tensors.values(), part)
+        comparable &= provable(part)
     names = [name for name in part.tensors if name in comparable]
     expected = manifest or describe(part, digest_source(part.only(names), run=run))
     found = digest_tensors({name: tensors[name] for name in names})
-    compare(found, expected, root=part.root, places=part.tensors)
+    compare(found, part, expected)
     return Proof(
         proven=frozenset(names),
         unproven=frozenset(tensors) - frozenset(names),
@@ -108,7 +108,7 @@ def digest_source(checkpoint: Checkpoint, *, run: Run | None = None) -> dict[str
             [_whole(entry) for entry in checkpoint.tensors.values() if entry.nbytes],
             threads=how.threads or host.default_threads(),
             open_worker=worker,
-            report=_reporter(how.progress, checkpoint.total_bytes),
+            report=reporter(how.progress, checkpoint.total_bytes),
             control=how.control,
         )
         reader.verify()
@@ -123,12 +123,13 @@ class _Digester:
         # Behind what is read there is room for what was left of the last block, and for gaps.
         self._data = torch.empty(_READ_BYTES + BLOCK_BYTES + MAX_GAP_BYTES, dtype=torch.uint8)
         self._memory = memory_of(self._data)
+        self._dropped = self._memory[-MAX_GAP_BYTES:]
 
     def digest(self, entry: TensorEntry) -> str:
         running = Running()
         left = 0
         for chunk in plan_reads([entry], chunk_bytes=_READ_BYTES):
-            self._reader.read(chunk.file, chunk.begin, self._buffers(chunk, left))
+            self._reader.read(chunk.file, chunk.begin, chunk.packed(self._memory[left:], self._dropped))
             filled = left + chunk.nbytes
             whole = filled // BLOCK_BYTES * BLOCK_BYTES
             running.add(self._data[:whole])
@@ -137,30 +138,10 @@ class _Digester:
         running.add(self._data[:left])
         return running.hexdigest()
 
-    def _buffers(self, chunk: Chunk, start: int) -> list[memoryview]:
-        buffers = []
-        dropped = self._memory[-MAX_GAP_BYTES:]
-        for piece in chunk.pieces:
-            buffers += [dropped[: piece.gap], self._memory[start : start + piece.nbytes]]
-            start += piece.nbytes
-        return buffers
-
 
 def _whole(entry: TensorEntry) -> Chunk:
     piece = Piece(tensor=entry.name, offset=0, nbytes=entry.nbytes)
     return Chunk(file=entry.file, begin=entry.begin, nbytes=entry.nbytes, pieces=(piece,))
-
-
-def _reporter(progress: Callable[[Progress], None] | None, total_bytes: int) -> Callable[[Chunk], None]:
-    done = 0
-
-    def report(chunk: Chunk) -> None:
-        nonlocal done
-        done += chunk.nbytes
-        if progress is not None:
-            progress(Progress(done_bytes=done, total_bytes=total_bytes))
-
-    return report
 
 
 def _known(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> list[str]:

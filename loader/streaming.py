@@ -1,8 +1,9 @@
 """Loads beside other work: awaited in an event loop, or taken tensor by tensor as they arrive."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext
+from functools import partial
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 
@@ -45,21 +46,17 @@ async def aload(
     loop = asyncio.get_running_loop()
     done: asyncio.Future[LoadResult] = loop.create_future()
 
-    def settle(result: LoadResult | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if result is not None:
-            done.set_result(result)
-        elif error is not None:
-            done.set_exception(error)
+    def settle(outcome: Callable[[], None]) -> None:
+        if not done.done():
+            outcome()
 
     def work() -> None:
         try:
             result = load(checkpoint, device=device, into=into, convert=convert, manifest=manifest, run=how)
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
-            loop.call_soon_threadsafe(settle, None, error)
+            loop.call_soon_threadsafe(settle, partial(done.set_exception, error))
         else:
-            loop.call_soon_threadsafe(settle, result, None)
+            loop.call_soon_threadsafe(settle, partial(done.set_result, result))
 
     thread = Thread(target=work, name="loader-async")
     thread.start()

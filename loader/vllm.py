@@ -28,7 +28,8 @@ from loader.checkpoint import INDEX_FILE, Checkpoint
 from loader.control import Control
 from loader.errors import FormatUnsupported, TensorMissing, some
 from loader.loading import Run
-from loader.sources.files import open_checkpoint, read_manifest
+from loader.sources.files import FILES, open_checkpoint, read_manifest
+from loader.sources.port import Source
 from loader.stage.client import StageClient, StageSource
 from loader.streaming import WINDOW_BYTES, arrivals
 
@@ -108,16 +109,15 @@ def weights(
     control = Control(bytes_per_second=cap * _GIGABYTE if cap else None)
     manifest = read_manifest(checkpoint) if options.prove else None
     with ExitStack() as closing:
-        run = Run(threads=options.threads, control=control)
+        source: Source = FILES
         if options.stage_socket:
-            client = closing.enter_context(StageClient(Path(options.stage_socket)))
-            run = Run(threads=options.threads, control=control, source=StageSource(client))
+            source = StageSource(closing.enter_context(StageClient(Path(options.stage_socket))))
         yield from arrivals(
             checkpoint.only(names),
             device=device,
             window_bytes=options.window_mib << 20,
             manifest=manifest,
-            run=run,
+            run=Run(threads=options.threads, control=control, source=source),
         )
 
 

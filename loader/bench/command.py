@@ -15,7 +15,6 @@ import typer
 from rich.table import Table
 
 from loader.cli.output import CheckpointPath, Output, OutputOption, console, failing, print_json
-from loader.sources.files import open_checkpoint
 
 _GIGABYTE = 1e9
 
@@ -56,10 +55,8 @@ def bench(
     from loader.bench import limits, ways  # noqa: PLC0415 - the rest of the commands works without torch
 
     with failing(output):
-        checkpoint = open_checkpoint(path)
-        files = [f"{checkpoint.root}/{file}" for file in checkpoint.shards]
         names = [*limits.available(device), *ways.available(device)]
-        figures = _measure(names, path, device, _Rounds(rounds, files, cold=cold))
+        figures = _measure(names, path, device, _Rounds(rounds, ways.files_of(path), cold=cold))
     if output is Output.JSON:
         print_json({name: _document(figure) for name, figure in figures.items()})
     else:

@@ -21,10 +21,8 @@ _LARGE_BOUNCE_KIB = 64 * 1024
 
 def available(device: str) -> list[str]:
     """Names of the ways that this machine has for a device, in the order in which they are shown."""
-    kinds = ("cpu",) if device == "cpu" else ("cuda",)
-    return [
-        name for name, (needs, devices, _) in _WAYS.items() if set(kinds) & set(devices) and find_spec(needs)
-    ]
+    kind = "cpu" if device == "cpu" else "cuda"
+    return [name for name, (needs, devices, _) in _WAYS.items() if kind in devices and find_spec(needs)]
 
 
 def way(name: str) -> Way:

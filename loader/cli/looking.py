@@ -68,7 +68,7 @@ def verify(
 
             with progress_bar("reading") as progress:
                 digests = digest_source(checkpoint, run=Run(progress=progress))
-            compare(digests, read, root=checkpoint.root, places=checkpoint.tensors)
+            compare(digests, checkpoint, read)
     _report(checkpoint, output, manifest=read is not None, values=values)
 
 

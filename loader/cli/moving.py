@@ -1,5 +1,6 @@
 """`digest` and `load`: commands that read every byte."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +94,8 @@ def _write(target: Path, text: str) -> None:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(target)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # the same that was in the way: a file system that is read-only, say
+            unfinished.unlink()
         raise ReadFailed(
             f"cannot be written: {error.strerror}", file=str(target), hint="write it elsewhere: --to FILE"
         ) from error

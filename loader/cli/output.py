@@ -45,7 +45,7 @@ def console() -> Console:
     return made
 
 
-def opened(path: Path, *, follow_links: bool, output: Output = Output.TABLE) -> Checkpoint:
+def opened(path: Path, *, follow_links: bool, output: Output) -> Checkpoint:
     """The checkpoint, or the end of the program with status 1."""
     with failing(output):
         return open_checkpoint(path, follow_links=follow_links)

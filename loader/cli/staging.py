@@ -12,6 +12,7 @@ from rich.table import Table
 
 from loader.cli.output import Output, OutputOption, console, failing, print_json
 from loader.errors import LoaderError
+from loader.stage.wire import DEFAULT_SOCKET
 
 if TYPE_CHECKING:
     from loader.stage.daemon import Daemon
@@ -24,7 +25,6 @@ _OWN = 0
 SocketOption = Annotated[
     Path, typer.Option("--socket", envvar="EMBERPOOL_STAGE_SOCKET", help="The daemon's Unix socket.")
 ]
-_SOCKET = Path("/run/emberpool/stage.sock")
 
 
 class _Stop(Exception):
@@ -42,7 +42,7 @@ def stage(  # noqa: PLR0913 - one parameter per command-line option
         list[Path] | None,
         typer.Option(exists=True, help="Serve checkpoints below this directory; may be repeated."),
     ] = None,
-    socket: SocketOption = _SOCKET,
+    socket: SocketOption = DEFAULT_SOCKET,
     lock: Annotated[
         bool, typer.Option("--lock", help="Lock the memory, so that it is never paged out.")
     ] = False,
@@ -66,12 +66,11 @@ def stage(  # noqa: PLR0913 - one parameter per command-line option
         raise typer.BadParameter("name checkpoints to stage, or directories to serve with --root")
     with failing():
         pool = Pool(int(budget * _GIGABYTE), roots, lock=lock)
-        socket.parent.mkdir(parents=True, exist_ok=True)
         daemon = Daemon(pool, socket, frozenset(allow_user or []), DeviceCopier() if cuda else None)
     _serve(daemon, pool, paths or [])
 
 
-def staged(*, socket: SocketOption = _SOCKET, output: OutputOption = Output.TABLE) -> None:
+def staged(*, socket: SocketOption = DEFAULT_SOCKET, output: OutputOption = Output.TABLE) -> None:
     """List what the stage daemon holds or is reading."""
     from loader.stage.client import StageClient  # noqa: PLC0415 - the rest works without torch
 

@@ -42,13 +42,10 @@ class Copier:
             threads: how many read at once.
             tensor_bytes: size of the tensors that it allocates.
         """
-        staging = host.needs(chunks, converted, threads)
         if self.device.type == "cpu":
-            return Needs(host=tensor_bytes + staging)
-        return Needs(
-            pinned=pinned.needs(chunks, self.device, threads),
-            device=tensor_bytes + staging if converted else tensor_bytes,
-        )
+            return Needs(host=tensor_bytes + host.needs(chunks, converted, threads))
+        staging = host.needs(chunks, converted, threads) if converted else 0
+        return Needs(pinned=pinned.needs(chunks, self.device, threads), device=tensor_bytes + staging)
 
     def free_bytes(self) -> int | None:
         """Free memory of the device, with what torch keeps for itself; None for the CPU."""

@@ -1,7 +1,7 @@
 """Tensors to load into: their dtypes, their allocation, and whether the caller's own ones fit."""
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ import torch
 from loader.checkpoint import Checkpoint, TensorEntry
 from loader.errors import DestinationMismatch, DtypeUnsupported, OutOfMemory, shown, some
 from loader.header import Dtype
+from loader.plan import Chunk
 
 TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
     Dtype.BOOL: torch.bool,
@@ -34,6 +35,7 @@ TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
     Dtype.U64: torch.uint64,
 }
 """All but the 6-bit types, for which torch has none."""
+_ALIGNMENT = 16  # bytes; a multiple of every element's size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,37 @@ class Destination:
     def converts(self) -> bool:
         """Whether bytes pass through a conversion instead of landing as they are."""
         return self.flat.dtype != self.source_dtype
+
+    def convert(self, data: torch.Tensor, offset: int) -> None:
+        """Fill a run of the tensor with values of another dtype.
+
+        Args:
+            data: the file's bytes, whole elements.
+            offset: where in the file's tensor they start, in bytes.
+        """
+        values = data.view(self.source_dtype)
+        first = offset // self.source_dtype.itemsize
+        self.flat[first : first + values.numel()].copy_(values)
+
+
+def converted(destinations: Mapping[str, Destination]) -> frozenset[str]:
+    """Names of the tensors that are converted."""
+    return frozenset(name for name, destination in destinations.items() if destination.converts)
+
+
+def converted_bytes(chunk: Chunk, names: Container[str]) -> int:
+    """Buffer that a chunk's pieces of converted tensors take, each on a boundary of its elements.
+
+    Args:
+        chunk: what is read.
+        names: of all tensors that are converted.
+    """
+    return sum(aligned(piece.nbytes) for piece in chunk.pieces if piece.tensor in names)
+
+
+def aligned(nbytes: int) -> int:
+    """Filled up so that elements of whatever size may follow."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def torch_layout(entry: TensorEntry) -> tuple[torch.dtype, tuple[int, ...]]:

@@ -11,7 +11,7 @@ import torch
 
 from loader.copiers import crew
 from loader.copiers.crew import CopyChunk
-from loader.copiers.destinations import Destination, memory_of
+from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
 from loader.copiers.job import Job
 from loader.plan import Chunk, Piece
 
@@ -21,8 +21,6 @@ waiting."""
 MIN_THREADS = 4
 """More than a small machine has cores, so that a disk has several requests in flight."""
 MAX_THREADS = 16
-_ALIGNMENT = 16
-"""Bytes; a multiple of every element's size."""
 
 
 def default_threads() -> int:
@@ -30,15 +28,15 @@ def default_threads() -> int:
     return max(MIN_THREADS, min(MAX_THREADS, len(os.sched_getaffinity(0))))
 
 
-def needs(chunks: Sequence[Chunk], converted: Container[str], threads: int) -> int:
+def needs(chunks: Sequence[Chunk], names: Container[str], threads: int) -> int:
     """Bytes of buffers that a copy takes besides the destinations: for what is converted, and for gaps.
 
     Args:
         chunks: what is read.
-        converted: names of tensors that are converted.
+        names: of tensors that are converted.
         threads: how many read at once.
     """
-    return _worker_bytes(chunks, converted) * min(threads, len(chunks))
+    return _worker_bytes(chunks, names) * min(threads, len(chunks))
 
 
 def copy(job: Job) -> int:
@@ -47,20 +45,16 @@ def copy(job: Job) -> int:
     Raises:
         LoadError: reading failed; some destinations are filled, some partly.
     """
-    converted = {name for name, destination in job.destinations.items() if destination.converts}
-    copying = _HostCopy(job, _worker_bytes(job.chunks, converted))
+    worker_bytes = _worker_bytes(job.chunks, converted(job.destinations))
+    copying = _HostCopy(job, worker_bytes)
     crew.run(
         job.chunks, threads=job.threads, open_worker=copying.worker, report=job.report, control=job.control
     )
-    return needs(job.chunks, converted, job.threads)
+    return worker_bytes * min(job.threads, len(job.chunks))
 
 
-def _worker_bytes(chunks: Sequence[Chunk], converted: Container[str]) -> int:
-    return max((_staged_bytes(chunk, converted) + _longest_gap(chunk) for chunk in chunks), default=0)
-
-
-def _staged_bytes(chunk: Chunk, converted: Container[str]) -> int:
-    return sum(_aligned(piece.nbytes) for piece in chunk.pieces if piece.tensor in converted)
+def _worker_bytes(chunks: Sequence[Chunk], names: Container[str]) -> int:
+    return max((converted_bytes(chunk, names) + _longest_gap(chunk) for chunk in chunks), default=0)
 
 
 def _longest_gap(chunk: Chunk) -> int:
@@ -86,7 +80,7 @@ class _HostCopy:
             buffers, staged = self._buffers(chunk, memory_of(staging))
             self._reader.read(chunk.file, chunk.begin, buffers)
             for piece, start in staged:
-                _convert(self._destinations[piece.tensor], piece, staging[start : start + piece.nbytes])
+                self._destinations[piece.tensor].convert(staging[start : start + piece.nbytes], piece.offset)
 
         yield copy_chunk
 
@@ -106,15 +100,5 @@ class _HostCopy:
             else:
                 buffers.append(staging[used : used + piece.nbytes])
                 staged.append((piece, used))
-                used += _aligned(piece.nbytes)
+                used += aligned(piece.nbytes)
         return buffers, staged
-
-
-def _convert(destination: Destination, piece: Piece, staged: torch.Tensor) -> None:
-    values = staged.view(destination.source_dtype)
-    first = piece.offset // destination.source_dtype.itemsize
-    destination.flat[first : first + values.numel()].copy_(values)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

@@ -9,15 +9,14 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 
 import torch
 
 from loader.checkpoint import Checkpoint, TensorEntry
 from loader.control import Control
 from loader.copiers import crew
-from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import torch_layout
 from loader.errors import FileChanged, ReadFailed
 from loader.plan import Chunk, plan_reads
@@ -86,12 +85,13 @@ def _populate(
         reader.verify()
         raise ReadFailed(f"cannot be read: {os.strerror(code)}", file=reader.path(chunk.file), offset=begin)
 
-    @contextmanager
-    def worker() -> Iterator[CopyChunk]:
-        yield populate
-
-    chunks = plan_reads(checkpoint.tensors.values(), chunk_bytes=CHUNK_BYTES)
-    crew.run(chunks, threads=threads, open_worker=worker, report=lambda _: None, control=Control())
+    crew.run(
+        plan_reads(checkpoint.tensors.values(), chunk_bytes=CHUNK_BYTES),
+        threads=threads,
+        open_worker=lambda: nullcontext(populate),
+        report=lambda _: None,
+        control=Control(),
+    )
 
 
 def _view(mapping: mmap.mmap, entry: TensorEntry) -> torch.Tensor:

@@ -59,12 +59,11 @@ def prefer_node(address: int, nbytes: int, node: int) -> bool:
     number = _MBIND.get(platform.machine())
     if number is None:
         return False
-    mask = (ctypes.c_ulong * (_MASK_BITS // (8 * ctypes.sizeof(ctypes.c_ulong))))()
     width = 8 * ctypes.sizeof(ctypes.c_ulong)
+    mask = (ctypes.c_ulong * (_MASK_BITS // width))()
     mask[node // width] = 1 << node % width
-    call = _LIBC.syscall
     arguments = (ctypes.c_void_p(address), ctypes.c_ulong(nbytes), _MPOL_PREFERRED, mask, _MASK_BITS + 1, 0)
-    return int(call(number, *arguments)) == 0
+    return int(_LIBC.syscall(number, *arguments)) == 0
 
 
 def stay_on(node: int) -> None:

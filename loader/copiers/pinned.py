@@ -16,7 +16,7 @@ import torch
 
 from loader.copiers import crew, numa
 from loader.copiers.crew import CopyChunk
-from loader.copiers.destinations import memory_of
+from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
 from loader.copiers.job import Job
 from loader.errors import DeviceUnavailable, LoadError, OutOfMemory
 from loader.plan import MAX_GAP_BYTES, PAGE_BYTES, Chunk, Piece
@@ -32,7 +32,6 @@ SLOTS_PER_THREAD = 2
 _HOST_REGISTER_PORTABLE = (
     1  # cudaHostRegisterPortable: page-locked for every device's context, not the current one's
 )
-_ALIGNMENT = 16  # bytes; a multiple of every element's size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +169,11 @@ class _PinnedCopy:
             for name, destination in job.destinations.items()
             if not destination.converts
         }
-        self.staging_bytes = max(self._converted_bytes(chunk) for chunk in job.chunks)
+        names = converted(job.destinations)
+        self.staging_bytes = max(converted_bytes(chunk, names) for chunk in job.chunks)
         # The allocator may hand out memory that work queued on the caller's stream still uses: copies wait for it.
         self._ready = _event()
         self._ready.record(torch.cuda.current_stream(device))
-
-    def _converted_bytes(self, chunk: Chunk) -> int:
-        """Device memory that a chunk's converted pieces need."""
-        return sum(_aligned(piece.nbytes) for piece in chunk.pieces if piece.tensor not in self._bytes)
 
     @contextmanager
     def worker(self) -> Iterator[CopyChunk]:
@@ -212,12 +208,7 @@ class _PinnedCopy:
             reader.read(chunk.file, chunk.begin, [slot.memory[: chunk.nbytes]])
             return 0
         dropped = memoryview(bytearray(MAX_GAP_BYTES))
-        buffers: list[memoryview] = []
-        used = 0
-        for piece in chunk.pieces:
-            buffers += (dropped[: piece.gap], slot.memory[used : used + piece.nbytes])
-            used += piece.nbytes
-        reader.read(chunk.file, chunk.begin, buffers)
+        reader.read(chunk.file, chunk.begin, chunk.packed(slot.memory, dropped))
         return 0
 
     def _enqueue(self, chunk: Chunk, data: torch.Tensor, staging: torch.Tensor) -> None:
@@ -231,12 +222,9 @@ class _PinnedCopy:
                 direct[piece.offset : piece.offset + piece.nbytes].copy_(source, non_blocking=True)
                 continue
             staged = staging[used : used + piece.nbytes]
-            used += _aligned(piece.nbytes)
+            used += aligned(piece.nbytes)
             staged.copy_(source, non_blocking=True)
-            destination = self._destinations[piece.tensor]
-            values = staged.view(destination.source_dtype)
-            first = piece.offset // destination.source_dtype.itemsize
-            destination.flat[first : first + values.numel()].copy_(values)
+            self._destinations[piece.tensor].convert(staged, piece.offset)
 
 
 def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
@@ -266,7 +254,3 @@ def _lock_pages(block: torch.Tensor) -> None:
             f"the CUDA driver refuses to page-lock {block.numel()} bytes (cudaError {status})",
             hint="check the memory limit of the container and `ulimit -l`, or load with fewer threads",
         )
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

@@ -1,83 +1,27 @@
-"""The driver's library and one device's context.
-
-Names and numbers are those of the CUDA Driver API manual ("Virtual Memory Management", "Memory Management").
-"""
+"""One device's context, with the failures of the driver as errors of this package."""
 
 import ctypes
 import os
 
+from loader.cuda import library
+from loader.cuda.library import (
+    ON_DEVICE,
+    PINNED,
+    READ_WRITE,
+    AccessDescription,
+    AllocationProperties,
+    CallFailed,
+    DeviceContext,
+    FunctionMissing,
+    Location,
+)
 from loader.errors import DeviceUnavailable, LoadError, OutOfMemory
 
-_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-_PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
-_ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
-_READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _UUID_BYTES = 16
 
 
-class _Location(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class _Flags(ctypes.Structure):
-    _fields_ = (
-        ("compression", ctypes.c_ubyte),
-        ("rdma", ctypes.c_ubyte),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 4),
-    )
-
-
-class _Properties(ctypes.Structure):
-    """`CUmemAllocationProp`."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("handle_types", ctypes.c_int),
-        ("location", _Location),
-        ("win32", ctypes.c_void_p),
-        ("flags", _Flags),
-    )
-
-
-class _Access(ctypes.Structure):
-    """`CUmemAccessDesc`."""
-
-    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
-
-
-_SIZE, _INT, _POINTER, _ADDRESS = ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_ulonglong
-_TO = ctypes.POINTER
-_SIGNATURES: dict[str, tuple[object, ...]] = {
-    "cuInit": (ctypes.c_uint,),
-    "cuDeviceGetCount": (_TO(_INT),),
-    "cuDeviceGet": (_TO(_INT), _INT),
-    "cuDeviceGetUuid": (_POINTER, _INT),
-    "cuDevicePrimaryCtxRetain": (_TO(_POINTER), _INT),
-    "cuCtxSetCurrent": (_POINTER,),
-    "cuGetErrorName": (_INT, _TO(ctypes.c_char_p)),
-    "cuMemGetAllocationGranularity": (_TO(_SIZE), _TO(_Properties), _INT),
-    "cuMemAddressReserve": (_TO(_ADDRESS), _SIZE, _SIZE, _ADDRESS, _ADDRESS),
-    "cuMemAddressFree": (_ADDRESS, _SIZE),
-    "cuMemCreate": (_TO(_ADDRESS), _SIZE, _TO(_Properties), _ADDRESS),
-    "cuMemExportToShareableHandle": (_POINTER, _ADDRESS, _INT, _ADDRESS),
-    "cuMemImportFromShareableHandle": (_TO(_ADDRESS), _POINTER, _INT),
-    "cuMemMap": (_ADDRESS, _SIZE, _SIZE, _ADDRESS, _ADDRESS),
-    "cuMemSetAccess": (_ADDRESS, _SIZE, _TO(_Access), _SIZE),
-    "cuMemUnmap": (_ADDRESS, _SIZE),
-    "cuMemRelease": (_ADDRESS,),
-    "cuMemHostRegister_v2": (_POINTER, _SIZE, ctypes.c_uint),
-    "cuMemHostUnregister": (_POINTER,),
-    "cuMemcpyHtoDAsync_v2": (_ADDRESS, _POINTER, _SIZE, _POINTER),
-    "cuStreamCreate": (_TO(_POINTER), ctypes.c_uint),
-    "cuStreamSynchronize": (_POINTER,),
-    "cuStreamDestroy_v2": (_POINTER,),
-}
-
-
-class Driver:
+class Driver(DeviceContext):
     """The driver, with the context that torch uses too for one device.
 
     Args:
@@ -88,31 +32,18 @@ class Driver:
     """
 
     def __init__(self, ordinal: int) -> None:
-        self._library = _load_library()
-        self.call("cuInit", 0)
-        device = ctypes.c_int()
-        self.call("cuDeviceGet", ctypes.byref(device), ordinal)
-        self._device = device.value
-        # It lives as long as the process, so it is never released.
-        self._context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
-        location = _Location(_ON_DEVICE, self._device)
-        self._properties = _Properties(type=_PINNED, handle_types=_DESCRIPTOR, location=location)
+        super().__init__(_open_library(), ordinal)
+        location = Location(ON_DEVICE, self.device)
+        self._properties = AllocationProperties(type=PINNED, handle_types=_DESCRIPTOR, location=location)
 
     @property
     def uuid(self) -> str:
         """The device's id, in hexadecimal: the same in every process, whatever devices each of them sees."""
-        return uuid_of(self._library, self._device)
+        return uuid_of(self._library, self.device)
 
-    def enter(self) -> None:
-        """Make the context the calling thread's."""
-        self.call("cuCtxSetCurrent", self._context)
-
-    def granularity(self) -> int:
+    def shared_granularity(self) -> int:
         """Sizes of memory that can be shared are multiples of it, in bytes."""
-        found = ctypes.c_size_t()
-        self.call("cuMemGetAllocationGranularity", ctypes.byref(found), ctypes.byref(self._properties), 0)
-        return found.value
+        return self.granularity(self._properties)
 
     def create(self, nbytes: int) -> int:
         """Device memory that can be shared; its handle, to be released once it is mapped.
@@ -151,7 +82,7 @@ class Driver:
                 raise
         finally:
             self.call("cuMemRelease", handle)
-        access = _Access(_Location(_ON_DEVICE, self._device), _READ_WRITE)
+        access = AccessDescription(Location(ON_DEVICE, self.device), READ_WRITE)
         try:
             self.call("cuMemSetAccess", address, nbytes, ctypes.byref(access), 1)
         except LoadError:
@@ -163,14 +94,6 @@ class Driver:
         """Undo it; the memory goes with its last mapping and descriptor."""
         self.call("cuMemUnmap", address, nbytes)
         self.call("cuMemAddressFree", address, nbytes)
-
-    def lock_pages(self, address: int, nbytes: int) -> None:
-        """Page-lock host memory, in its exact size, for copies at the speed of the link."""
-        self.call("cuMemHostRegister_v2", address, nbytes, _PORTABLE)
-
-    def unlock_pages(self, address: int) -> None:
-        """Undo it."""
-        self.call("cuMemHostUnregister", address)
 
     def copy_to_device(self, moves: list[tuple[int, int, int]]) -> None:
         """Copy page-locked host memory to the device; returns when all of it is there.
@@ -204,47 +127,40 @@ def ordinal_of(uuid: str) -> int:
     Raises:
         DeviceUnavailable: there is no driver, or this process doesn't see the device.
     """
-    library = _load_library()
-    _call(library, "cuInit", 0)
+    opened = _open_library()
+    _call(opened, "cuInit", 0)
     count = ctypes.c_int()
-    _call(library, "cuDeviceGetCount", ctypes.byref(count))
+    _call(opened, "cuDeviceGetCount", ctypes.byref(count))
     for ordinal in range(count.value):
         device = ctypes.c_int()
-        _call(library, "cuDeviceGet", ctypes.byref(device), ordinal)
-        if uuid_of(library, device.value) == uuid:
+        _call(opened, "cuDeviceGet", ctypes.byref(device), ordinal)
+        if uuid_of(opened, device.value) == uuid:
             return ordinal
     raise DeviceUnavailable(f"no CUDA device {uuid} is seen here", hint="check CUDA_VISIBLE_DEVICES")
 
 
-def uuid_of(library: ctypes.CDLL, device: int) -> str:
+def uuid_of(opened: ctypes.CDLL, device: int) -> str:
     """A device's id, in hexadecimal."""
     raw = ctypes.create_string_buffer(_UUID_BYTES)
-    _call(library, "cuDeviceGetUuid", raw, device)
+    _call(opened, "cuDeviceGetUuid", raw, device)
     return raw.raw.hex()
 
 
-def _load_library() -> ctypes.CDLL:
+def _open_library() -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL("libcuda.so.1")
+        return library.open_library()
     except OSError:
         raise DeviceUnavailable(
             "there is no CUDA driver (libcuda.so.1)", hint="check `nvidia-smi`, or do without --cuda"
         ) from None
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, name, None)
-        if function is None:
-            raise DeviceUnavailable(f"this CUDA driver has no {name}", hint="install a newer driver")
-        function.argtypes, function.restype = arguments, ctypes.c_int
-    return library
+    except FunctionMissing as name:
+        raise DeviceUnavailable(f"this CUDA driver has no {name}", hint="install a newer driver") from None
 
 
-def _call(library: ctypes.CDLL, name: str, *arguments: object) -> None:
-    code = getattr(library, name)(*arguments)
-    if code == 0:
-        return
-    text = ctypes.c_char_p()
-    library.cuGetErrorName(code, ctypes.byref(text))
-    what = f"{name}: {(text.value or b'error').decode()} ({code})"
-    if code == _OUT_OF_MEMORY:
-        raise OutOfMemory(what, hint="free memory on the device, or take another one")
-    raise DeviceUnavailable(what)
+def _call(opened: ctypes.CDLL, name: str, *arguments: object) -> None:
+    try:
+        library.call(opened, name, *arguments)
+    except CallFailed as failed:
+        if failed.out_of_memory:
+            raise OutOfMemory(str(failed), hint="free memory on the device, or take another one") from None
+        raise DeviceUnavailable(str(failed)) from None

@@ -64,7 +64,7 @@ def allocate_shared(driver: Driver, nbytes: int, device: torch.device) -> Export
         OutOfMemory: the device has no room for it.
     """
     driver.enter()
-    granularity = driver.granularity()
+    granularity = driver.shared_granularity()
     size = -(-nbytes // granularity) * granularity
     handle = driver.create(size)
     descriptor = driver.export(handle)

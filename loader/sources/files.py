@@ -44,9 +44,9 @@ from loader.sources.tier import probe, read_mount_table
 
 _MAX_CONFIG_BYTES = 16 * 2**20
 _MAX_INDEX_BYTES = MAX_HEADER_BYTES
-# O_NONBLOCK so that opening a FIFO that somebody named like a shard doesn't wait for a writer.
 _DIRECT_REFUSALS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT, errno.EACCES})
 """What file systems answer that take no O_DIRECT, and what a sandbox without /proc does."""
+# O_NONBLOCK so that opening a FIFO that somebody named like a shard doesn't wait for a writer.
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -144,8 +144,9 @@ def _open_shard(root: str, file: str) -> Shard:
         header = parse_header(raw, file_bytes=identity.size_bytes, file=path)
     finally:
         os.close(descriptor)
-    digest = hashlib.blake2b(prefix + raw, digest_size=16).hexdigest()
-    return Shard(file=file, header=header, identity=identity, header_digest=digest)
+    digest = hashlib.blake2b(prefix, digest_size=16)
+    digest.update(raw)  # not joined: a header may have a hundred megabytes
+    return Shard(file=file, header=header, identity=identity, header_digest=digest.hexdigest())
 
 
 def _read_document(path: str, limit_bytes: int, error: type[CheckpointError]) -> bytes:

@@ -34,6 +34,19 @@ _V1 = _Interface(
 _V2 = _Interface("sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Host memory that can still be taken.
+
+    Attributes:
+        nbytes: bytes.
+        group: the directory of the control group whose limit leaves them; None for the machine's free memory.
+    """
+
+    nbytes: int
+    group: Path | None
+
+
 def read_limits(root: Path = Path("/"), *, device_bytes: int | None = None) -> Limits:
     """What this process can still take.
 
@@ -41,18 +54,31 @@ def read_limits(root: Path = Path("/"), *, device_bytes: int | None = None) -> L
         root: where /proc and /sys are found.
         device_bytes: free memory of the device, where one is concerned.
     """
-    bounds = [*_machine(root), *_groups(root)]
-    host, bound = min(bounds, default=(None, "free memory"))
-    return Limits(host=host, host_bound=bound, locked=_lockable(root), device=device_bytes)
+    room = host_room(root)
+    return Limits(
+        host=room.nbytes if room else None,
+        host_bound="the control group's memory limit" if room and room.group else "the machine's free memory",
+        locked=_lockable(root),
+        device=device_bytes,
+    )
 
 
-def _machine(root: Path) -> Iterator[tuple[int, str]]:
-    for name, value in _table(root / "proc/meminfo").items():
-        if name == "MemAvailable:":
-            yield value * _KIBIBYTE, "the machine's free memory"
+def host_room(root: Path = Path("/")) -> Room | None:
+    """The least of the machine's free memory and of what the control groups above this process leave; None where nothing tells.
+
+    Args:
+        root: where /proc and /sys are found.
+    """
+    return min((*_machine(root), *_groups(root)), key=lambda room: room.nbytes, default=None)
 
 
-def _groups(root: Path) -> Iterator[tuple[int, str]]:
+def _machine(root: Path) -> Iterator[Room]:
+    free = _table(root / "proc/meminfo").get("MemAvailable:")  # a kernel before 3.14 doesn't tell
+    if free is not None:
+        yield Room(free * _KIBIBYTE, None)
+
+
+def _groups(root: Path) -> Iterator[Room]:
     """Room of every control group from this process's own up to the root."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -63,18 +89,18 @@ def _groups(root: Path) -> Iterator[tuple[int, str]]:
             yield from _room_upwards(root, _V1, path)
 
 
-def _room_upwards(root: Path, interface: _Interface, path: str) -> Iterator[tuple[int, str]]:
+def _room_upwards(root: Path, interface: _Interface, path: str) -> Iterator[Room]:
     mount = root / interface.mount
     # In a container the path may be that of the host; its own group is then the root of what is mounted.
     group = mount / path.strip("/")
     while group != mount.parent:
-        room = _room(group, interface)
-        if room is not None:
-            yield room, "the control group's memory limit"
+        left = _left_in(group, interface)
+        if left is not None:
+            yield Room(left, group)
         group = group.parent
 
 
-def _room(group: Path, interface: _Interface) -> int | None:
+def _left_in(group: Path, interface: _Interface) -> int | None:
     limit, usage = _text(group / interface.limit).strip(), _text(group / interface.usage).strip()
     if not limit.isdigit() or not usage.isdigit():
         return None

@@ -10,19 +10,19 @@ from typing import Self
 
 import torch
 
-from loader.checkpoint import Checkpoint, FileIdentity, TensorEntry
+from loader.checkpoint import Checkpoint, FileIdentity
 from loader.copiers.destinations import torch_layout
 from loader.copiers.mapped import map_shards
 from loader.cuda.driver import Driver
 from loader.cuda.shared import allocate_shared
-from loader.digest import digest_tensors
+from loader.digest import prove
 from loader.errors import FileChanged, LoadError, StageUnreachable
-from loader.manifest import Manifest, check_headers, compare, provable
+from loader.manifest import Manifest, check_headers
 from loader.sources.files import ShardReader
 from loader.sources.port import Nearness, Tier
 from loader.stage import wire
+from loader.stage.wire import DEFAULT_SOCKET, Move
 
-DEFAULT_SOCKET = Path("/run/emberpool/stage.sock")
 _ALIGNMENT = 256
 MAX_MOVES = 4096
 """Ranges of one copy request; more are sent in several."""
@@ -45,7 +45,7 @@ class StageClient:
         except OSError as error:
             self._connection.close()
             raise StageUnreachable(
-                f"no stage daemon answers: {error.strerror}",
+                f"no stage daemon answers: {error.strerror or error}",
                 file=str(path),
                 hint="start one: `python -m loader stage --socket PATH`",
             ) from error
@@ -90,18 +90,12 @@ class StageClient:
             undo.pop_all()
         return shards
 
-    def copy(
-        self,
-        path: str,
-        moves: list[tuple[str, int, int, int]],
-        target: int,
-        on: tuple[str, int] | None = None,
-    ) -> int:
+    def copy(self, path: str, moves: list[Move], target: int, on: tuple[str, int] | None = None) -> int:
         """Have ranges copied into memory of this process; the bytes copied.
 
         Args:
             path: the checkpoint.
-            moves: each a shard, the first byte there, how many, and where in the target they go.
+            moves: which ranges, and where they go.
             target: a memory file or shared memory, large enough and writable, or a descriptor of device memory.
             on: of device memory its device's UUID and its size.
 
@@ -210,7 +204,9 @@ def load_to_device(
     exported = allocate_shared(driver, max(1, size), device)
     try:
         moves = [
-            move for entry in checkpoint.tensors.values() for move in _moves_of(entry, offsets[entry.name])
+            (entry.file, begin, end - begin, offsets[name] + offset)
+            for name, entry in checkpoint.tensors.items()
+            for begin, end, offset in entry.spans()
         ]
         client.copy(checkpoint.path, moves, exported.descriptor, (driver.uuid, exported.nbytes))
     finally:
@@ -220,9 +216,7 @@ def load_to_device(
         data = exported.data[offsets[name] : offsets[name] + checkpoint.tensors[name].nbytes]
         tensors[name] = data.view(dtype).reshape(shape)
     if manifest is not None:
-        names = provable(checkpoint.tensors.values(), checkpoint)
-        digests = digest_tensors({name: tensors[name] for name in tensors if name in names})
-        compare(digests, manifest, root=checkpoint.root, places=checkpoint.tensors)
+        prove(checkpoint, tensors, manifest)
     return tensors
 
 
@@ -234,15 +228,6 @@ def _place(checkpoint: Checkpoint) -> tuple[dict[str, int], int]:
         offsets[name] = size
         size += -(-entry.nbytes // _ALIGNMENT) * _ALIGNMENT
     return offsets, size
-
-
-def _moves_of(entry: TensorEntry, offset: int) -> Iterator[tuple[str, int, int, int]]:
-    if entry.runs is None:
-        yield entry.file, entry.begin, entry.nbytes, offset
-        return
-    for number in range(entry.runs.count):
-        begin = entry.begin + number * entry.runs.pitch
-        yield entry.file, begin, entry.runs.nbytes, offset + number * entry.runs.nbytes
 
 
 @contextmanager

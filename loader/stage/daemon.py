@@ -17,7 +17,7 @@ import stat
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import BoundedSemaphore, Lock, Thread
@@ -25,8 +25,9 @@ from threading import BoundedSemaphore, Lock, Thread
 from loader.copiers.destinations import memory_of
 from loader.errors import DestinationMismatch, DeviceUnavailable, LoaderError, LoadError, StageUnreachable
 from loader.stage import wire
-from loader.stage.device import DeviceCopier, DeviceTarget, Move
+from loader.stage.device import DeviceCopier, DeviceTarget
 from loader.stage.pool import Pool, Staged
+from loader.stage.wire import Move
 
 MAX_CONNECTIONS = 256
 _COPY_THREADS = 4
@@ -63,7 +64,11 @@ class Daemon:
         self._threads: list[Thread] = []
         self._closed = False
         self._guard = _only_one(path)
-        self._listener = _listen(path, others=bool(users))
+        try:
+            self._listener = _listen(path, others=bool(users))
+        except StageUnreachable:
+            os.close(self._guard)
+            raise
 
     def serve(self) -> None:
         """Answer until `close` is called."""
@@ -147,11 +152,11 @@ class Daemon:
         path = request.get("path")
         match request.get("op"):
             case "take" if isinstance(path, str):
-                with _closing(self._pool.take(path, holder)) as staged:
+                with closing(self._pool.take(path, holder)) as staged:
                     _give(connection, staged)
             case "copy" if isinstance(path, str) and descriptor is not None:
                 moves = _moves(request.get("moves"))
-                with _closing(self._pool.take(path, holder)) as staged:
+                with closing(self._pool.take(path, holder)) as staged:
                     copied = self._copy(staged, moves, descriptor, request)
                 wire.send(connection, {"ok": True, "bytes": copied})
             case "list":
@@ -179,14 +184,6 @@ class Daemon:
                 )
             case _:
                 raise DestinationMismatch("a device and the size of its memory belong together")
-
-
-@contextmanager
-def _closing(staged: Staged) -> Iterator[Staged]:
-    try:
-        yield staged
-    finally:
-        staged.close()
 
 
 def _give(connection: socket.socket, staged: Staged) -> None:
@@ -257,7 +254,11 @@ def _write(target: int, data: memoryview, offset: int) -> int:
 
 def _only_one(path: Path) -> int:
     """Hold a lock beside the socket, which goes with the process, so that a second daemon finds out at once."""
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _no_socket(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -277,7 +278,11 @@ def _listen(path: Path, *, others: bool) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise StageUnreachable(
-            f"the socket can't be made: {error.strerror}", file=str(path), hint="use another --socket"
-        ) from error
+        raise _no_socket(path, error) from error
     return listener
+
+
+def _no_socket(path: Path, error: OSError) -> StageUnreachable:
+    return StageUnreachable(
+        f"the socket can't be made: {error.strerror or error}", file=str(path), hint="use another --socket"
+    )

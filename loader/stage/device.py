@@ -12,9 +12,7 @@ import torch
 
 from loader.cuda.driver import Driver, ordinal_of
 from loader.stage.pool import Staged
-
-Move = tuple[str, int, int, int]
-"""A shard, the first byte in it, how many, and where in the target they go."""
+from loader.stage.wire import Move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 """Which checkpoints are held, who holds them, and which go first when room is wanted. Pure; time is an argument."""
 
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loader.errors import StageFull
 
@@ -10,7 +9,7 @@ from loader.errors import StageFull
 class _Holding:
     nbytes: int
     used: float
-    leases: Counter[int]
+    holders: set[int] = field(default_factory=set)
 
 
 class Ledger:
@@ -43,7 +42,7 @@ class Ledger:
         for victim in sorted(self._holdings, key=lambda each: self._holdings[each].used):
             if free >= nbytes:
                 break
-            if not self._holdings[victim].leases:
+            if not self._holdings[victim].holders:
                 victims.append(victim)
                 free += self._holdings[victim].nbytes
         if free < nbytes:
@@ -54,28 +53,19 @@ class Ledger:
             )
         for victim in victims:
             del self._holdings[victim]
-        self._holdings[key] = _Holding(nbytes=nbytes, used=now, leases=Counter())
+        self._holdings[key] = _Holding(nbytes=nbytes, used=now)
         return victims
 
     def lease(self, key: str, holder: int, now: float) -> None:
-        """A holder uses a checkpoint; as often as it says so, it has to say that it doesn't any more."""
+        """A holder uses a checkpoint until it is gone, however often it says so."""
         holding = self._holdings[key]
         holding.used = now
-        holding.leases[holder] += 1
-
-    def release(self, key: str, holder: int) -> None:
-        """Undo one lease."""
-        holding = self._holdings.get(key)
-        if holding is None:
-            return
-        holding.leases[holder] -= 1
-        if holding.leases[holder] <= 0:
-            del holding.leases[holder]
+        holding.holders.add(holder)
 
     def release_all(self, holder: int) -> None:
         """A holder is gone."""
         for holding in self._holdings.values():
-            holding.leases.pop(holder, None)
+            holding.holders.discard(holder)
 
     def remove(self, key: str) -> None:
         """A checkpoint is held no more."""
@@ -84,4 +74,4 @@ class Ledger:
     def leases(self, key: str) -> int:
         """How many holders use a checkpoint."""
         holding = self._holdings.get(key)
-        return len(holding.leases) if holding else 0
+        return len(holding.holders) if holding else 0

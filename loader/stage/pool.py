@@ -6,8 +6,8 @@ import fcntl
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from threading import Condition
 
@@ -17,11 +17,10 @@ from loader.admission import Needs, admit
 from loader.checkpoint import Checkpoint, FileIdentity
 from loader.control import Control
 from loader.copiers import crew, host
-from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import memory_of
-from loader.digest import digest_tensors
+from loader.digest import prove
 from loader.errors import CheckpointNotFound, LoaderError, LoadError, OutOfMemory
-from loader.manifest import Manifest, check_headers, compare
+from loader.manifest import check_headers
 from loader.plan import Chunk, Piece
 from loader.sources.files import FILES, open_checkpoint, read_manifest
 from loader.sources.limits import read_limits
@@ -267,7 +266,11 @@ class Pool:
                 undo.callback(each.close)
             _fill(checkpoint, memory, report, self._control)
             if manifest is not None:
-                _prove(checkpoint, memory, manifest)
+                tensors = {
+                    name: memory[entry.file].data[entry.begin : entry.end]
+                    for name, entry in checkpoint.tensors.items()
+                }
+                prove(checkpoint, tensors, manifest)
             shards = tuple(
                 each.seal(checkpoint.shards[file].identity, lock=self._lock_pages)
                 for file, each in memory.items()
@@ -322,14 +325,10 @@ def _fill(
         def read(chunk: Chunk) -> None:
             reader.read(chunk.file, chunk.begin, [memory[chunk.file].memory[chunk.begin : chunk.end]])
 
-        @contextmanager
-        def worker() -> Iterator[CopyChunk]:
-            yield read
-
         crew.run(
             _chunks(checkpoint),
             threads=host.default_threads(),
-            open_worker=worker,
+            open_worker=lambda: nullcontext(read),
             report=report,
             control=control,
         )
@@ -345,13 +344,6 @@ def _chunks(checkpoint: Checkpoint) -> list[Chunk]:
             piece = Piece(tensor="", offset=begin, nbytes=min(_CHUNK_BYTES, size - begin))
             chunks.append(Chunk(file=file, begin=begin, nbytes=piece.nbytes, pieces=(piece,)))
     return chunks
-
-
-def _prove(checkpoint: Checkpoint, memory: dict[str, _Memory], manifest: Manifest) -> None:
-    digests = digest_tensors(
-        {name: memory[entry.file].data[entry.begin : entry.end] for name, entry in checkpoint.tensors.items()}
-    )
-    compare(digests, manifest, root=checkpoint.root, places=checkpoint.tensors)
 
 
 def _is_of(staged: Staged, checkpoint: Checkpoint) -> bool:

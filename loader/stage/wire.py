@@ -9,11 +9,15 @@ import json
 import os
 import socket
 import struct
+from pathlib import Path
 
 from loader import errors
 from loader.errors import LoaderError, StageUnreachable
 
+DEFAULT_SOCKET = Path("/run/emberpool/stage.sock")
 MAX_MESSAGE_BYTES = 1 << 20
+Move = tuple[str, int, int, int]
+"""What a copy request lists: a shard, the first byte in it, how many, and where in the target they go."""
 _LENGTH = struct.Struct(">I")
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 

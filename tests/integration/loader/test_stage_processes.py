@@ -73,6 +73,7 @@ sys.stdin.read()
 """A client that needs no torch, so that it starts quickly."""
 
 
+@pytest.mark.wall_clock
 def test_a_daemon_and_its_clients(
     start: Callable[[], subprocess.Popen[str]], model: Path, tmp_path: Path
 ) -> None:

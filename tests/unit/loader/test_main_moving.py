@@ -40,8 +40,9 @@ def test_a_digest_may_be_written_elsewhere(weights: Path, tmp_path: Path) -> Non
     assert call("verify", weights, "--values", "--manifest", to).exit_code == 0
 
 
-def test_a_place_that_cannot_be_written_to(weights: Path) -> None:
-    result = call("digest", weights, "--to", "/proc/none/at/all")
+@pytest.mark.parametrize("to", ["/proc/none/at/all", "/dev/null/below/a/file"])
+def test_a_place_that_cannot_be_written_to(weights: Path, to: str) -> None:
+    result = call("digest", weights, "--to", to)
     assert result.exit_code == 1
     assert "cannot be written" in result.stderr
 

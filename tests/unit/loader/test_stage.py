@@ -260,6 +260,13 @@ def test_a_second_daemon_finds_out(socket_path: Path, pool: Pool) -> None:
         Daemon(pool, socket_path)
 
 
+@pytest.mark.parametrize("place", ["models/m0/model.safetensors/stage.sock", "s" * 120])
+def test_where_no_socket_can_be_made(pool: Pool, tmp_path: Path, place: str) -> None:
+    for _ in range(2):  # the first leaves no lock behind
+        with pytest.raises(StageUnreachable, match=r"the socket can't be made: [A-Z]"):
+            Daemon(pool, tmp_path / place)
+
+
 def test_requests_that_are_none(socket_path: Path, client: StageClient) -> None:
     with pytest.raises(LoadError, match="no request"):
         client._ask({"op": "dance"})
