@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote_to_bytes
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -69,6 +70,7 @@ _ONE_RESPONSE = re.compile(r"/v1/responses/[A-Za-z0-9_-]+(?:/cancel)?")
 _NEVER = re.compile(
     r"/(?:pause|resume|continue|sleep|wake|release|collective|abort|reset|flush|is_|update|init_|destroy|guard)"
 )
+_LAST_PORT = 65_535
 _HEAD_BYTES = 65_536
 _HEAD_SECONDS = 10.0
 _PIECE_BYTES = 65_536
@@ -261,11 +263,14 @@ def _check_control(control: str, token: str) -> None:
 def _address(control: str) -> tuple[str, int]:
     host, _, port = control.rpartition(":")
     try:
-        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+        address, number = str(ipaddress.ip_address(host.strip("[]"))), int(port)
+        if not 0 <= number <= _LAST_PORT:
+            raise ValueError(f"{number} is no port")
     except ValueError as error:
         raise Misconfigured(
             f"EMBERPOOL_GUARD_CONTROL: {control}: unix:/path/of.sock or 127.0.0.1:PORT is wanted"
         ) from error
+    return address, number
 
 
 # ---------------------------------------------------------------------- the door
@@ -796,9 +801,7 @@ async def _refuse(scope: Scope, receive: Receive | None, send: Send, refusal: Re
         refusal: the answer.
     """
     body = refusal.body
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append((b"retry-after", b"%d" % RETRY_SECONDS))
+    headers = _headers_of(refusal, body)
     closing = refusal.closes and scope.get("http_version", "1.1").startswith("1")
     if closing:
         headers.append((b"connection", b"close"))
@@ -809,6 +812,13 @@ async def _refuse(scope: Scope, receive: Receive | None, send: Send, refusal: Re
             await asyncio.wait_for(_read_away(receive), _LINGER_SECONDS)
         body = b""
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _headers_of(refusal: Refusal, body: bytes) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append((b"retry-after", b"%d" % RETRY_SECONDS))
+    return headers
 
 
 def _sends_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -835,11 +845,10 @@ async def _deny(scope: Scope, send: Send, refusal: Refusal) -> None:
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(refusal.body))]
-    if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append((b"retry-after", b"%d" % RETRY_SECONDS))
+    body = refusal.body
+    headers = _headers_of(refusal, body)
     await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": refusal.body, "more_body": False})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
 # ---------------------------------------------------------------------- the control side
@@ -1056,7 +1065,8 @@ async def _read_head(reader: asyncio.StreamReader) -> _Head:
     headers = [(field[1].lower(), field[2]) for field in fields if field is not None]
     raw_path, _, query = request[2].partition(b"?")
     length = _length(headers)
-    return _Head(request[1].decode(), _decoded(raw_path), raw_path, query, headers, length)
+    path = unquote_to_bytes(raw_path).decode("utf-8", "replace")
+    return _Head(request[1].decode(), path, raw_path, query, headers, length)
 
 
 def _length(headers: list[tuple[bytes, bytes]]) -> int:
@@ -1066,11 +1076,6 @@ def _length(headers: list[tuple[bytes, bytes]]) -> int:
     if len(lengths) > 1 or not all(value.isdigit() for value in lengths):
         raise _BadRequest(HTTPStatus.BAD_REQUEST, "the Content-Length is no length")
     return int(lengths.pop()) if lengths else 0
-
-
-def _decoded(raw: bytes) -> str:
-    escapes = re.compile(rb"%([0-9A-Fa-f]{2})")
-    return escapes.sub(lambda found: bytes([int(found[1], 16)]), raw).decode("utf-8", "replace")
 
 
 def _write_json(writer: asyncio.StreamWriter, status: int, body: Mapping[str, Any]) -> None:

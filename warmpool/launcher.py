@@ -270,30 +270,36 @@ def _stood_for(pid: int) -> list[ProcessStat]:
     return [fork for fork in forks if fork is not None and fork.state != "Z"]
 
 
-def _descendants(root: int) -> list[ProcessStat]:
-    """Return the living processes below `root`, parents first; a fork that one of them stands for is below that one."""
+def _below(roots: Iterable[int]) -> Iterator[ProcessStat]:
+    """Yield the processes below some, parents first, each once; a fork that one of them stands for is below that one."""
     children: dict[int, list[ProcessStat]] = {}
     for each in _all_processes():
         children.setdefault(each.parent, []).append(each)
-    found: list[ProcessStat] = []
-    below = deque(children.get(root, ()))
+    seen = set(roots)  # a process may stand for itself, or for one above it
+    below = deque(child for root in seen for child in children.get(root, ()))
     while below:
         each = below.popleft()
-        below.extend(children.get(each.pid, ()))
-        below.extend(_stood_for(each.pid))
-        if each.state != "Z":
-            found.append(each)
-    return found
+        if each.pid not in seen:
+            seen.add(each.pid)
+            below.extend(children.get(each.pid, ()))
+            below.extend(_stood_for(each.pid))
+            yield each
+
+
+def _descendants(root: int) -> list[ProcessStat]:
+    """Return the living processes below `root`, parents first."""
+    return [each for each in _below([root]) if each.state != "Z"]
 
 
 def _descends_from(pid: int, ancestors: Iterable[int]) -> bool:
+    """Whether a process is one of some, or below one: by its parents, or else by the stand-in of a fork."""
     wanted = set(ancestors)
-    below = [each for root in wanted for each in _descendants(root)]
-    wanted |= {fork.pid for each in below for fork in _stood_for(each.pid)}
     seen = process_stat(pid)
     while seen is not None and seen.pid not in wanted and seen.parent > 0:
         seen = process_stat(seen.parent)
-    return seen is not None and seen.pid in wanted
+    if seen is not None and seen.pid in wanted:
+        return True
+    return bool(wanted) and any(each.pid == pid for each in _below(wanted))
 
 
 def _kill(pid: int, number: int) -> None:
@@ -848,9 +854,8 @@ class _Keeper:
         self._reaped = False  # once it is, its id may be someone else's
         self._ending = False
         self._kill_since: float | None = None
-        self._killed_forks: list[
-            ProcessStat
-        ] = []  # no children of this process, but they hold what the engine has
+        # By id and start: no children of this process, but they hold what the engine has.
+        self._killed_forks: set[tuple[int, int]] = set()
         self._told_stuck = False
 
     def run(self) -> None:
@@ -931,7 +936,7 @@ class _Keeper:
     def _sweep(self) -> None:
         """Kill all that is there, again and again: what is killed may have been about to start something."""
         left = _descendants(os.getpid())
-        self._killed_forks += [fork for each in left for fork in _stood_for(each.pid)]
+        self._killed_forks |= {(fork.pid, fork.start_time) for each in left for fork in _stood_for(each.pid)}
         for each in left:
             _kill(each.pid, signal.SIGKILL)
         since = self._kill_since
@@ -953,12 +958,9 @@ class _Keeper:
 
     def _forks_live(self) -> bool:
         """Whether a fork that was killed, after its stand-in perhaps, still holds what it had."""
-        now = {fork: process_stat(fork.pid) for fork in self._killed_forks}
-        self._killed_forks = [
-            fork
-            for fork, seen in now.items()
-            if seen is not None and seen.start_time == fork.start_time and seen.state != "Z"
-        ]
+        now = [process_stat(pid) for pid, _start in self._killed_forks]
+        living = {(seen.pid, seen.start_time) for seen in now if seen is not None and seen.state != "Z"}
+        self._killed_forks &= living
         return bool(self._killed_forks)
 
     def _has_children(self) -> bool:

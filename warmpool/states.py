@@ -89,6 +89,9 @@ TRANSITIONS: Mapping[ResidentState, frozenset[ResidentState]] = MappingProxyType
 COMPUTING = frozenset({_S.WARMING, _S.PROVING, _S.PROMOTING, _S.SERVING, _S.DRAINING})
 """States in which a resident may use its seat's GPUs; by default one resident of a seat at a time."""
 
+MOVING = frozenset({_S.PARKING, _S.UNPARKING})
+"""States in which a resident's weights are on their way, and at whose end it can be promoted."""
+
 PROMOTABLE = frozenset({_S.PAUSED, _S.PARKED})
 """States from which one order brings a resident into service: in milliseconds from the first, in seconds from the second."""
 

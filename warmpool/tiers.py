@@ -101,8 +101,8 @@ class Budget:
         """Say it with its figures."""
         device = "unknown" if self.device_bytes is None else f"{self.device_bytes // _MIB} MiB"
         return (
-            f"{_mib(self.paused_bytes)} MiB held + {_mib(self.largest_compute_bytes)} MiB for computing + "
-            f"{_mib(self.reserve_bytes)} MiB reserve of {device} device memory"
+            f"{mib(self.paused_bytes)} MiB held + {mib(self.largest_compute_bytes)} MiB for computing + "
+            f"{mib(self.reserve_bytes)} MiB reserve of {device} device memory"
         )
 
 
@@ -268,5 +268,6 @@ def _hosted(footprint: Footprint, tier: Tier) -> int:
             return 0
 
 
-def _mib(value: int) -> int:
+def mib(value: int) -> int:
+    """Return bytes in MiB, rounded up, for messages."""
     return -(-value // _MIB)

@@ -70,7 +70,7 @@ def resident_from_json(data: Json) -> Resident:
     """
     try:
         return Resident(
-            policy=PolicyName(_text(data["policy"])),
+            policy=_policy(data["policy"]),
             state=ResidentState(_text(data["state"])),
             since=_number(data["since"]),
             address=_text(data.get("address", "")),
@@ -178,7 +178,7 @@ def claim_from_json(data: Json) -> Claim:
     try:
         return Claim(
             id=_text(data["id"]),
-            policy=PolicyName(_text(data["policy"])),
+            policy=_policy(data["policy"]),
             operation=Operation(_text(data["operation"])),
             holder=_text(data["holder"]),
             epoch=_whole(data["epoch"]),
@@ -234,7 +234,7 @@ def seat_from_json(data: Json) -> Seat:
             node=_text(data.get("node", "localhost")),
             gpus=tuple(_text(gpu) for gpu in _items(data.get("gpus", ()))),
             residents=tuple(resident_from_json(resident) for resident in _items(data.get("residents", ()))),
-            serving=frozenset(PolicyName(_text(policy)) for policy in _items(data.get("serving", ()))),
+            serving=frozenset(_policy(policy) for policy in _items(data.get("serving", ()))),
             claim=_optional(claim_from_json, data.get("claim")),
             verdict=Verdict(_text(data.get("verdict", "Ok"))),
             admitted=_flag(data.get("admitted", False)),

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from warmpool.agent.board import MOVING, Record
+from warmpool.agent.board import Record
 from warmpool.engines.capabilities import Capabilities
 from warmpool.engines.port import GuardState
 from warmpool.errors import BadOrder
 from warmpool.expectations import Ownership
-from warmpool.states import Depth, ResidentState
+from warmpool.states import MOVING, Depth, ResidentState
 from warmpool.wire import capabilities_from_json, capabilities_to_json
 
 _S = ResidentState

@@ -30,11 +30,9 @@ _S = ResidentState
 ROTATING = frozenset({ResidentState.PROMOTING, ResidentState.SERVING, ResidentState.DRAINING})
 """States in which a resident has the seat by order; nothing starts and nobody else computes meanwhile."""
 
+ENDED = frozenset({ResidentState.FAILED, ResidentState.TERMINATING})
+"""States in which there is no engine to speak to."""
 
-MOVING = frozenset({ResidentState.PARKING, ResidentState.UNPARKING})
-"""States in which a resident's weights are on their way."""
-
-_ENDED = frozenset({ResidentState.FAILED, ResidentState.TERMINATING})
 _STARTING = frozenset({ResidentState.STARTING, ResidentState.LOADING})
 
 
@@ -110,7 +108,7 @@ class Record:
         Raises:
             EngineLost: there is no engine at present.
         """
-        if self.connection is None or self.state in _ENDED:
+        if self.connection is None or self.state in ENDED:
             raise EngineLost(f"{self.policy}: {self.failure or 'its engine is not running'}")
         return self.connection
 
@@ -118,6 +116,11 @@ class Record:
     def releases_kv(self) -> bool:
         """Whether pausing it gives its KV memory back."""
         return self.kv is KvWhenPaused.RELEASE
+
+    @property
+    def paused_depth(self) -> Depth:
+        """How deep pausing it brings it."""
+        return Depth.KV_RELEASED if self.releases_kv else Depth.PAUSED
 
     @property
     def depth(self) -> Depth:
@@ -227,7 +230,7 @@ class Board:
             EngineLost: it has failed or is being terminated.
             IllegalTransition: the table has no such arrow; nothing was changed.
         """
-        if record.state in _ENDED:
+        if record.state in ENDED:
             raise EngineLost(f"{record.policy}: {record.failure or 'it is being terminated'}")
         self.move(record, state)
 
@@ -237,20 +240,26 @@ class Board:
             record.waiting = reason
             self.touch()
 
+    def note_in_flight(self, record: Record, in_flight: int) -> None:
+        """Note how many requests a resident's guard has accepted and not finished."""
+        if record.in_flight != in_flight:
+            record.in_flight = in_flight
+            self.touch()
+
     def touch(self) -> None:
         """Tell that something about a resident or the seat has changed."""
         self._seq += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def changed(self) -> None:
-        """Wait for the next change."""
-        await self._changed.wait()
-
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the board holds; it still holds when the caller goes on."""
         while not condition():
             await self._changed.wait()
+
+    async def change_after(self, seq: int) -> None:
+        """Wait until something has changed since the changes were `seq`."""
+        await self.until(lambda: self._seq != seq)
 
     def rival(self, record: Record) -> Record | None:
         """Return the resident that has the seat by order, so that `record` may not compute; None if nobody has.

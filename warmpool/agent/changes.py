@@ -26,7 +26,6 @@ Told = Callable[[str, Change, Verdict], None]
 SETTLE_SECONDS: Final = 1.0
 """How long memory may take to be given back: drivers unmap it a little after the call that frees it has returned."""
 _LOOK_AGAIN_SECONDS = 0.05
-_MIB: Final = 2**20
 _MEMORY_SETTLES: Final = frozenset({Change.RELEASE, Change.PARK, Change.UNPARK})
 """Changes that are about memory, so that a measurement completes or withdraws the engine's word."""
 
@@ -53,7 +52,7 @@ class Changes:
         Raises:
             EngineError: as the port says; `EngineContradicted` if its memory doesn't come back.
         """
-        depth = Depth.KV_RELEASED if record.releases_kv else Depth.PAUSED
+        depth = record.paused_depth
         before = await self._before(record, depth)
         said = await record.engine.pause(record.kv, deadline=deadline)
         record.kv_released = record.releases_kv

@@ -1,14 +1,11 @@
 """What becomes of a resident whose engine failed: it is told at once, and its process ended, which is the undoing that always works."""
 
 import asyncio
-from typing import Final
 
-from warmpool.agent.board import Board, Record
+from warmpool.agent.board import ENDED, Board, Record
 from warmpool.errors import EngineContradicted, EngineLost, WarmpoolError
 from warmpool.states import ResidentState
 
-ENDED: Final = frozenset({ResidentState.FAILED, ResidentState.TERMINATING})
-"""States in which there is no engine to speak to."""
 _EXIT_NOTICE_SECONDS = 0.5
 
 

@@ -77,7 +77,6 @@ class ForwardingPort:
         host: address to listen on.
         port: port to listen on.
         target: base URL of the engine's listener.
-        routes: what passes.
         silence_seconds: a client that neither sends its body nor takes its answer for so long is cut off.
         most_in_flight: more requests at once are refused.
     """
@@ -88,12 +87,11 @@ class ForwardingPort:
         port: int,
         target: str,
         *,
-        routes: Routes | None = None,
         silence_seconds: float = SILENCE_SECONDS,
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
         self._host, self._port = host, port
-        self._routes = Routes() if routes is None else routes
+        self._routes = Routes()
         self._most_in_flight = most_in_flight
         self._gate = Gate()
         self._engine = _Engine(target.rstrip("/"), silence_seconds, most_in_flight + _SCRAPES)

@@ -61,10 +61,9 @@ class Keeper:
         return self._kept
 
     def write(self, kept: Kept) -> None:
-        """Keep this from now on. Nothing is written if nothing has changed; what can't be written is told once."""
+        """Keep this from now on. Nothing is written if nothing has changed. What can't be written is told once, and tried again."""
         if kept == self._kept:
             return
-        self._kept = kept
         text = json.dumps(
             {
                 "uid": self._uid,
@@ -87,6 +86,8 @@ class Keeper:
                     "%s can't be written, so the next agent won't know the term: %s", self._path, error
                 )
             self._fails = True
+        else:
+            self._kept, self._fails = kept, False
 
 
 def keeper_of(config: AgentConfig) -> Keeper:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from warmpool.agent.adoption import Note, note_of, state_of
-from warmpool.agent.board import MOVING, Record
+from warmpool.agent.board import ENDED, Record
 from warmpool.agent.budget import FAILURES, WINDOW_SECONDS, FailureBudget
 from warmpool.agent.config import ResidentConfig
 from warmpool.agent.equipment import Equipment
-from warmpool.agent.failure import ENDED, fail
+from warmpool.agent.failure import fail
+from warmpool.agent.moving import once_arrived
 from warmpool.agent.phases import Phases
 from warmpool.agent.processes import Ports, Process, Start, Starter
 from warmpool.agent.starting import (
@@ -29,8 +30,8 @@ from warmpool.agent.starting import (
 )
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Engine
-from warmpool.errors import EngineLacksRoute, EngineLost, EngineRejected, EngineTimeout, WarmpoolError
-from warmpool.states import ResidentState
+from warmpool.errors import EngineLacksRoute, EngineLost, EngineTimeout, WarmpoolError
+from warmpool.states import MOVING, ResidentState
 
 _LOG = logging.getLogger(__name__)
 _S = ResidentState
@@ -38,7 +39,6 @@ _S = ResidentState
 STOP_GRACE_SECONDS = 5.0
 """How long an engine may take to end by itself."""
 _CONTROL_SECONDS = 30.0
-_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +175,7 @@ class Life:
                     noted = note
                 except WarmpoolError as error:  # the process's end is seen elsewhere
                     _LOG.warning("resident %s: its state can't be noted: %s", record.policy, error)
-            await self._change_after(seq)
-
-    async def _change_after(self, seq: int) -> None:
-        await self._board.until(lambda: self._board.seq != seq)
+            await self._board.change_after(seq)
 
     # ------------------------------------------------------------------ engines of an earlier agent
 
@@ -224,7 +221,8 @@ class Life:
         record.loaded = True
         engine.assume(kv_released=record.kv_released, parked=note.parked, capabilities=record.capabilities)
         if note.state in MOVING:
-            await self._arrive(record, deadline)
+            await once_arrived(lambda: record.engine.unpark(deadline=deadline), deadline)
+            record.kv_released = True
         guard = await engine.guard(deadline=deadline)
         paused = await self._is_paused(record, note, deadline)
         if (
@@ -249,19 +247,6 @@ class Life:
             return await record.engine.is_paused(deadline=deadline)
         except EngineLacksRoute:  # then what was noted is all that is known
             return note.state in {_S.PAUSED, _S.PARKED, *MOVING}
-
-    async def _arrive(self, record: Record, deadline: Deadline) -> None:
-        """Bring weights to device memory that were on their way when the agent died; while they still are, an engine says no."""
-        while True:
-            try:
-                await record.engine.unpark(deadline=deadline)
-            except EngineRejected:
-                if deadline.left_seconds <= _AGAIN_SECONDS:
-                    raise
-                await asyncio.sleep(_AGAIN_SECONDS)
-            else:
-                record.kv_released = True
-                return
 
 
 def _start_of(record: Record) -> Start:

@@ -1,6 +1,6 @@
 """What the agent counts, in Prometheus' terms. Labels are bounded: policies of the seat, and closed lists."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -13,7 +13,18 @@ from warmpool.agent.room import SeatRoom
 from warmpool.engines.capabilities import Capability, Change, Ground
 from warmpool.engines.capabilities import Verdict as ChangeVerdict
 from warmpool.errors import AgentError
-from warmpool.metric_families import Family, Kind, Label, Row, RowMetric, counter, empty, histogram, listed
+from warmpool.metric_families import (
+    Family,
+    Kind,
+    Label,
+    Row,
+    RowMetric,
+    combinations,
+    counter,
+    empty,
+    histogram,
+    listed,
+)
 from warmpool.states import Depth, ResidentState
 from warmpool.tiers import Budget
 
@@ -47,6 +58,9 @@ _PHASES_OF = {
 
 _POLICY = Label("policy", "the residents of the seat")
 _KIND = listed("kind", OrderKind, "orders that an agent takes")
+_CHANGE = listed("change", Change, "changes that engines are told")
+_VERDICT = listed("verdict", ChangeVerdict, "verdicts on a change")
+_DEPTH = listed("depth", Depth, "depths of sleep")
 _ORDER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _ORDERS = Family(
@@ -142,29 +156,21 @@ _VERIFICATION = Family(
     kind=Kind.GAUGE,
     help="1 for what its engine's own state says of the last change that it was told; absent before the first.",
     unit="boolean",
-    labels=(
-        _POLICY,
-        listed("change", Change, "changes that engines are told"),
-        listed("verdict", ChangeVerdict, "verdicts on a change"),
-    ),
+    labels=(_POLICY, _CHANGE, _VERDICT),
 )
 _CHECKS = Family(
     name="emberpool_agent_memory_checks_total",
     kind=Kind.COUNTER,
     help="Changes by what the memory that the engine held afterwards says of them. Contradicted fails the change.",
     unit="checks",
-    labels=(
-        _POLICY,
-        listed("change", Change, "changes that engines are told"),
-        listed("verdict", ChangeVerdict, "verdicts on a change"),
-    ),
+    labels=(_POLICY, _CHANGE, _VERDICT),
 )
 _HELD = Family(
     name="emberpool_agent_resident_held_bytes",
     kind=Kind.GAUGE,
     help="Device memory that its engine held when it was last measured at that depth; absent until it was.",
     unit="bytes",
-    labels=(_POLICY, listed("depth", Depth, "depths of sleep")),
+    labels=(_POLICY, _DEPTH),
 )
 _PARKED = Family(
     name="emberpool_agent_resident_parked_bytes",
@@ -178,7 +184,7 @@ _WAKE = Family(
     kind=Kind.GAUGE,
     help="Median time of its last 16 promotions from that depth, from the order to the canary's answer; absent before the first.",
     unit="seconds",
-    labels=(_POLICY, listed("depth", Depth, "depths of sleep")),
+    labels=(_POLICY, _DEPTH),
 )
 _WAITING = Family(
     name="emberpool_agent_resident_waiting",
@@ -230,20 +236,18 @@ class AgentMetrics:
         self._orders = counter(_ORDERS, self.registry)
         self._phases = histogram(_ORDER_SECONDS, self.registry)
         self._aborted = counter(_ABORTED, self.registry)
-        for kind in OrderKind:
-            for code in _CODES:
-                self._orders.labels(kind, code)
-            for phase in _PHASES_OF[kind]:
+        for each in combinations(_ORDERS, 0):
+            self._orders.labels(*each)
+        for kind, phases in _PHASES_OF.items():
+            for phase in phases:
                 self._phases.labels(kind, phase)
         self._proofs = counter(_PROOFS, self.registry)
         self._checks = counter(_CHECKS, self.registry)
         for record in board.records:
-            for check in Check:
-                for verdict in Verdict:
-                    self._proofs.labels(record.policy, check, verdict)
-            for change in Change:
-                for judged in ChangeVerdict:
-                    self._checks.labels(record.policy, change, judged)
+            for each in combinations(_PROOFS, 1):
+                self._proofs.labels(record.policy, *each)
+            for each in combinations(_CHECKS, 1):
+                self._checks.labels(record.policy, *each)
         self.registry.register(_Residents(board, room))
 
     def done(self, kind: OrderKind, result: Result) -> None:
@@ -284,24 +288,17 @@ class _Residents(Collector):
             _STATE,
             [((r.policy, str(state)), float(r.state is state)) for r in records for state in ResidentState],
         )
-        yield RowMetric(
-            _MEMORY, [((r.policy,), r.memory_bytes) for r in records if r.memory_bytes is not None]
-        )
+        yield _per_resident(_MEMORY, records, lambda r: r.memory_bytes)
         yield RowMetric(_HELD, [((r.policy, str(d)), size) for r in records for d, size in r.held.items()])
-        yield RowMetric(
-            _PARKED, [((r.policy,), r.parked_bytes) for r in records if r.parked_bytes is not None]
-        )
-        yield RowMetric(
-            _KV,
-            [((r.policy,), 0 if r.kv_released else r.kv_bytes) for r in records if r.kv_bytes is not None],
-        )
-        yield RowMetric(_IN_FLIGHT, [((r.policy,), r.in_flight) for r in records])
-        yield RowMetric(_RESTARTS, [((r.policy,), r.restarts) for r in records])
-        yield RowMetric(_PROVEN, [((r.policy,), r.proven_at) for r in records if r.proven_at is not None])
+        yield _per_resident(_PARKED, records, lambda r: r.parked_bytes)
+        yield _per_resident(_KV, records, _kv)
+        yield _per_resident(_IN_FLIGHT, records, lambda r: r.in_flight)
+        yield _per_resident(_RESTARTS, records, lambda r: r.restarts)
+        yield _per_resident(_PROVEN, records, lambda r: r.proven_at)
         yield RowMetric(
             _WAKE, [((r.policy, str(d)), median) for r in records for d, median in r.wakes.medians().items()]
         )
-        yield RowMetric(_WAITING, [((r.policy,), float(bool(r.waiting))) for r in records])
+        yield _per_resident(_WAITING, records, lambda r: float(bool(r.waiting)))
         yield RowMetric(_START, [row for record in records for row in _start(record)])
         yield RowMetric(_CAPABILITY, [row for record in records for row in _capabilities(record)])
         yield RowMetric(_VERIFICATION, [row for record in records for row in _verification(record)])
@@ -311,6 +308,19 @@ class _Residents(Collector):
             _HOST, [(("Budget",), float(budget.host_bytes)), (("Parked",), float(budget.parked_bytes))]
         )
         yield RowMetric(_VERIFIED, [((), float(budget.verified))])
+
+
+def _per_resident(
+    family: Family, records: Sequence[Record], read: Callable[[Record], float | None]
+) -> RowMetric:
+    """Return one number for each resident; nothing for whom it isn't known."""
+    return RowMetric(
+        family, [((record.policy,), number) for record in records if (number := read(record)) is not None]
+    )
+
+
+def _kv(record: Record) -> int | None:
+    return 0 if record.kv_released and record.kv_bytes is not None else record.kv_bytes
 
 
 def _start(record: Record) -> Iterator[Row]:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
-from warmpool.agent.board import MOVING, Board, Record
+from warmpool.agent.board import Board, Record
 from warmpool.agent.changes import Changes
 from warmpool.agent.failure import fail
 from warmpool.agent.room import SeatRoom
@@ -21,7 +21,7 @@ from warmpool.errors import (
     NoRoom,
     WrongState,
 )
-from warmpool.states import ResidentState
+from warmpool.states import MOVING, ResidentState
 
 _S = ResidentState
 _UNDO_SHARE: Final = 0.4
@@ -122,26 +122,37 @@ class Mover:
     async def _undo(
         self, back: Callable[[], Awaitable[None]], deadline: Deadline, reason: EngineTimeout
     ) -> None:
-        """Move weights back whose move was not answered in time. While they are still on their way an engine says no.
+        """Move weights back whose move was not answered in time.
 
         Raises:
             EngineTimeout: it can't be undone in time.
         """
-        while True:
-            try:
-                await back()
-            except EngineRejected as error:
-                if deadline.left_seconds <= _AGAIN_SECONDS:
-                    raise EngineTimeout(f"{reason}; undoing it failed too: {error}") from error
-                await asyncio.sleep(_AGAIN_SECONDS)
-            except EngineError as error:
-                raise EngineTimeout(f"{reason}; undoing it failed too: {error}") from error
-            else:
-                return
+        try:
+            await once_arrived(back, deadline)
+        except EngineError as error:
+            raise EngineTimeout(f"{reason}; undoing it failed too: {error}") from error
 
     def _late(self, record: Record, state: ResidentState, words: str, error: EngineTimeout) -> NoReturn:
         self._board.advance(record, state)
         raise DeadlineExceeded(words) from error
+
+
+async def once_arrived(move: Callable[[], Awaitable[object]], deadline: Deadline) -> None:
+    """Move weights as soon as they have arrived where they are on their way to: until then an engine says no.
+
+    Raises:
+        EngineRejected: it still does at the deadline.
+        EngineError: as `move` says.
+    """
+    while True:
+        try:
+            await move()
+        except EngineRejected:
+            if deadline.left_seconds <= _AGAIN_SECONDS:
+                raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+        else:
+            return
 
 
 def _for_work(deadline: Deadline) -> Deadline:

@@ -7,10 +7,11 @@ undoing that always works.
 
 import asyncio
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from warmpool.agent.board import MOVING, Record
+from warmpool.agent.board import Record
 from warmpool.agent.equipment import Equipment
 from warmpool.agent.failure import fail, give_up_memory
 from warmpool.agent.interruption import Interrupted
@@ -29,7 +30,7 @@ from warmpool.errors import (
     NoRoom,
     WrongState,
 )
-from warmpool.states import Depth, ResidentState
+from warmpool.states import MOVING, Depth, ResidentState
 from warmpool.tiers import Tier
 
 PROOF_PROMPTS: Final = 2
@@ -258,10 +259,7 @@ class Operations:
         record = work.record
         if record.state in {_S.PAUSED, _S.PARKED}:
             return 0
-        if record.state not in {_S.SERVING, _S.DRAINING}:
-            raise Refused(
-                WrongState(f"{record.policy} is {record.state}; only a serving resident can be drained")
-            )
+        _require_state(record, {_S.SERVING, _S.DRAINING}, "a serving resident can be drained")
         if record.state is _S.SERVING:
             self._board.advance(record, _S.DRAINING)
         try:
@@ -283,7 +281,7 @@ class Operations:
         """
         engine, work = record.engine, _for_work(deadline)
         with phases.step("drain"):
-            self._note_in_flight(record, (await engine.close_guard(deadline=deadline)).in_flight)
+            self._board.note_in_flight(record, (await engine.close_guard(deadline=deadline)).in_flight)
             if await self._wait_drained(record, work):
                 return 0
         aborted = record.in_flight
@@ -306,22 +304,14 @@ class Operations:
                 state = await record.engine.guard(deadline=deadline)
             except EngineTimeout:
                 return False
-            self._note_in_flight(record, state.in_flight)
+            self._board.note_in_flight(record, state.in_flight)
         return True
-
-    def _note_in_flight(self, record: Record, in_flight: int) -> None:
-        if record.in_flight != in_flight:
-            record.in_flight = in_flight
-            self._board.touch()
 
     async def _pause(self, work: _Work) -> int:
         record, phases = work.record, work.phases
         if record.state is _S.PAUSED:
             return 0
-        if record.state is not _S.DRAINING:
-            raise Refused(
-                WrongState(f"{record.policy} is {record.state}; only a drained resident can be paused")
-            )
+        _require_state(record, {_S.DRAINING}, "a drained resident can be paused")
         try:
             with phases.step("pause"):
                 await self._changes.pause(record, deadline=_for_work(work.deadline))
@@ -366,10 +356,7 @@ class Operations:
         return 0
 
     def _require_unlent(self, record: Record) -> None:
-        if record.state is not _S.PAUSED:
-            raise Refused(
-                WrongState(f"{record.policy} is {record.state}; only a paused resident can be proven")
-            )
+        _require_state(record, {_S.PAUSED}, "a paused resident can be proven")
         self._require_free(record)
         warming = self._slot.warming
         if warming is not None:
@@ -388,10 +375,7 @@ class Operations:
         if record.state is _S.PARKED:
             record.displaced = False  # whoever orders it wants it to stay there
             return 0
-        if record.state is not _S.PAUSED:
-            raise Refused(
-                WrongState(f"{record.policy} is {record.state}; only a paused resident can be parked")
-            )
+        _require_state(record, {_S.PAUSED}, "a paused resident can be parked")
         try:
             self._mover.require_parking(record)
         except AgentError as error:
@@ -405,10 +389,7 @@ class Operations:
         await self._arrived(work)
         if record.state is _S.PAUSED:
             return 0
-        if record.state is not _S.PARKED:
-            raise Refused(
-                WrongState(f"{record.policy} is {record.state}; only a parked resident can be unparked")
-            )
+        _require_state(record, {_S.PARKED}, "a parked resident can be unparked")
         await self._wake(work)
         return 0
 
@@ -467,6 +448,16 @@ class Operations:
                     await give_up_memory(self._board, other, reason)
                 return True
         return False
+
+
+def _require_state(record: Record, states: Collection[ResidentState], words: str) -> None:
+    """See that an order makes sense in a resident's state.
+
+    Raises:
+        Refused: it doesn't; `words` say in which it would.
+    """
+    if record.state not in states:
+        raise Refused(WrongState(f"{record.policy} is {record.state}; only {words}"))
 
 
 def _no_candidate(record: Record) -> str:

@@ -283,9 +283,7 @@ class EngineProcess:
         """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
         if self._ended:
             return
-        others, forks = await asyncio.gather(
-            asyncio.to_thread(descendants, self.pid), asyncio.to_thread(forks_under, self.pid)
-        )
+        others, forks = await asyncio.to_thread(_tree, self.pid)
         if not self.exited and grace_seconds > 0:
             _signal_group(self.pid, signal.SIGTERM)
             with suppress(TimeoutError):
@@ -337,20 +335,19 @@ def _open_log(log: Path, command: Sequence[str]) -> tuple[int, int]:
 
 def descendants(pid: int) -> list[psutil.Process]:
     """Return the processes under one; a fork that is stood for counts as under its stand-in."""
+    return _tree(pid)[0]
+
+
+def _tree(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Return the processes under one, and which of them are forks that it or one under it stands for."""
     found = _children(pid)
-    for fork in forks_under(pid):
-        found += [fork, *_children(fork.pid)]
-    return found
-
-
-def forks_under(pid: int) -> list[psutil.Process]:
-    """Return the forks that a process, or one under it, stands for."""
-    found = []
-    for each in (pid, *(child.pid for child in _children(pid))):
+    forks = []
+    for each in (pid, *(child.pid for child in found)):
         for fork in stood_for(each):
             with suppress(psutil.Error):  # it has just ended
-                found.append(psutil.Process(fork))
-    return found
+                forks.append(psutil.Process(fork))
+    below_forks = [child for fork in forks for child in _children(fork.pid)]
+    return [*found, *forks, *below_forks], forks
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -75,6 +75,6 @@ class Pusher:
         await asyncio.sleep(COALESCE_SECONDS)
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS - COALESCE_SECONDS):
-                await self.board.until(lambda: self.board.seq != told)
+                await self.board.change_after(told)
         except TimeoutError:
             return

@@ -7,6 +7,7 @@ what should be the seat's.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from warmpool.agent.board import Board, Record
@@ -16,10 +17,9 @@ from warmpool.agent.memory import MemoryReader
 from warmpool.engines.capabilities import Capability
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.kinds import EngineKind
-from warmpool.engines.port import KvWhenPaused
 from warmpool.errors import NoRoom
-from warmpool.states import Depth, ResidentState
-from warmpool.tiers import Budget, Footprint, Room, Tier, Tiers
+from warmpool.states import MOVING, Depth
+from warmpool.tiers import Budget, Footprint, Room, Tier, Tiers, mib
 
 _MIB: Final = 2**20
 LOOK_SECONDS: Final = 0.1
@@ -64,22 +64,11 @@ class SeatRoom:
     @property
     def budget(self) -> Budget:
         """The sum, as it is shown."""
-        room, tiers = self.room, self.tiers
-        found = room.budget(tiers)
-        return Budget(
-            device_bytes=found.device_bytes,
-            paused_bytes=found.paused_bytes,
-            largest_compute_bytes=found.largest_compute_bytes,
-            reserve_bytes=found.reserve_bytes,
-            host_bytes=found.host_bytes,
-            parked_bytes=found.parked_bytes,
-            verified=self._verified(),
-        )
+        return replace(self.room.budget(self.tiers), verified=self._verified())
 
     def most(self, record: Record) -> int | None:
         """Return the bytes that a resident may hold while it computes; None if that isn't known."""
-        depth = Depth.KV_RELEASED if record.releases_kv else Depth.PAUSED
-        paused, activation = record.held.get(depth), record.config.activation_mib
+        paused, activation = record.held.get(record.paused_depth), record.config.activation_mib
         if paused is None or activation is None or (record.releases_kv and self._kv(record) is None):
             return None
         return paused + self._compute(record)
@@ -93,22 +82,19 @@ class SeatRoom:
     def _verified(self) -> bool:
         device = self._reader.last.device
         there = [record for record in self._board.records if record.tier is not Tier.COLD]
-        return device is not None and device.verified and all(self._paused_depth(record) for record in there)
-
-    def _paused_depth(self, record: Record) -> bool:
-        return (Depth.KV_RELEASED if record.releases_kv else Depth.PAUSED) in record.held
+        measured = all(record.paused_depth in record.held for record in there)
+        return device is not None and device.verified and measured
 
     def _footprint(self, record: Record) -> Footprint:
         paused = self._paused(record)
         host = record.parked_bytes or record.weights_bytes or paused
-        moves = record.state in {ResidentState.PARKING, ResidentState.UNPARKING}
         return Footprint(
             policy=record.policy,
             paused=paused,
             compute=self._compute(record),
             parked=record.held.get(Depth.PARKED, 0),
             host=host,
-            copy=host if moves else (record.parked_bytes or 0),
+            copy=host if record.state in MOVING else (record.parked_bytes or 0),
             parkable=self.unparkable(record) == "",
         )
 
@@ -120,7 +106,7 @@ class SeatRoom:
 
     def _compute(self, record: Record) -> int:
         activation = (record.config.activation_mib or 0) * _MIB
-        return activation + ((self._kv(record) or 0) if record.kv is KvWhenPaused.RELEASE else 0)
+        return activation + ((self._kv(record) or 0) if record.releases_kv else 0)
 
     def _kv(self, record: Record) -> int | None:
         configured = record.config.kv_mib
@@ -167,7 +153,7 @@ class SeatRoom:
         parked = {**tiers, record.policy: Tier.PARKED}
         if not room.hosts(parked):
             raise NoRoom(
-                f"no room to park {record.policy}: with it weights take {_mib(room.parked_bytes(parked))} MiB of host memory, "
+                f"no room to park {record.policy}: with it weights take {mib(room.parked_bytes(parked))} MiB of host memory, "
                 f"and memory.hostMiB is {self._config.memory.host_mib}"
             )
         # A vLLM without its KV memory ignores the order to park, so it takes it for a moment.
@@ -206,11 +192,11 @@ class SeatRoom:
             if each is not record and tiers[each.policy] is Tier.PAUSED and not self.unparkable(each)
         ]
         allowed = others if order is None else [policy for policy in order if policy in others]
-        words = f"no room for {record.policy}: with it {budget}, {_mib(missing)} MiB too much"
+        words = f"no room for {record.policy}: with it {budget}, {mib(missing)} MiB too much"
         if not allowed:
             return f"{words}; nobody there may be parked"
         host = (
-            f"{_mib(room.parked_bytes(tiers))} of {self._config.memory.host_mib} MiB of host memory are taken"
+            f"{mib(room.parked_bytes(tiers))} of {self._config.memory.host_mib} MiB of host memory are taken"
         )
         return f"{words}, also with {', '.join(allowed)} parked as far as they can be ({host})"
 
@@ -239,23 +225,17 @@ class SeatRoom:
                 break
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         raise NoRoom(
-            f"no room for {record.policy}: it takes {_mib(needed)} MiB more, and {_mib(device.free_bytes)} MiB of "
-            f"{_mib(device.total_bytes or 0)} MiB device memory are free; by the seat's own figures there should be room, so "
+            f"no room for {record.policy}: it takes {mib(needed)} MiB more, and {mib(device.free_bytes)} MiB of "
+            f"{mib(device.total_bytes or 0)} MiB device memory are free; by the seat's own figures there should be room, so "
             "somebody else holds it"
         )
 
     def _newly_taken(self, record: Record, tier: Tier) -> int:
         """Return the device memory that a change of tier will take, less what measurements differ by."""
-        room, tiers = self.room, self.tiers
-        footprint = room.footprint(record.policy)
-        needed = 0
-        if tiers[record.policy] in {Tier.COLD, Tier.PARKED}:
-            there = footprint.parked if tiers[record.policy] is Tier.PARKED else 0
+        footprint, now, needed = self._footprint(record), record.tier, 0
+        if now in {Tier.COLD, Tier.PARKED}:
+            there = footprint.parked if now is Tier.PARKED else 0
             needed += max(0, footprint.paused - there)
-        if tier is Tier.AWAKE and tiers[record.policy] is not Tier.AWAKE:
+        if tier is Tier.AWAKE and now is not Tier.AWAKE:
             needed += footprint.compute
         return max(0, needed - slack(needed))
-
-
-def _mib(value: int) -> int:
-    return -(-value // _MIB)

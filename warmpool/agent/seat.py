@@ -228,9 +228,7 @@ class LiveSeat:
                     EngineError
                 ):  # the process's end is seen elsewhere, and a slow answer is no news
                     state = await record.engine.guard(deadline=Deadline.after(_LOOK_ANSWER_SECONDS))
-                    if state.in_flight != record.in_flight:
-                        record.in_flight = state.in_flight
-                        self.board.touch()
+                    self.board.note_in_flight(record, state.in_flight)
 
     async def _measure(self) -> None:
         while True:

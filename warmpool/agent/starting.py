@@ -16,9 +16,9 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
-from warmpool.agent.board import Record
+from warmpool.agent.board import ENDED, Record
 from warmpool.agent.equipment import Equipment
-from warmpool.agent.failure import ENDED, fail, give_up_memory
+from warmpool.agent.failure import fail, give_up_memory
 from warmpool.agent.interruption import Interrupted
 from warmpool.agent.phases import Phases
 from warmpool.agent.probing import PROBE_SECONDS, probe
@@ -37,7 +37,7 @@ from warmpool.errors import (
 )
 from warmpool.expectations import Ownership
 from warmpool.states import ResidentState
-from warmpool.tiers import Tier
+from warmpool.tiers import Tier, Tiers
 
 _LOG = logging.getLogger(__name__)
 _S = ResidentState
@@ -194,33 +194,27 @@ class StartUps:
             _LOG.warning("residents can't be brought to their tiers: %s", error)
 
     async def _sink(self, record: Record) -> None:
-        if record.state is not _S.PAUSED or not self._too_little_room():
+        if record.state is not _S.PAUSED:
             return
-        match self._room.filled[record.policy]:
+        filled = self._room.filled
+        if not self._too_little_room(filled):
+            return
+        match filled[record.policy]:
             case Tier.PARKED:
                 await self._move(record, _S.PAUSED, self._mover.park)
             case Tier.COLD:
                 reason = "there is no room for it beside the residents before it"
                 await give_up_memory(self._board, record, reason)
 
-    def _too_little_room(self) -> bool:
+    def _too_little_room(self, filled: Tiers) -> bool:
         """Whether somebody has to go: what is there doesn't fit, or somebody who was displaced has no room to come back."""
-        filled = self._room.filled
         return not self._room.budget.fits or any(
-            record.displaced
-            and record.state is _S.PARKED
-            and filled[record.policy] is Tier.PAUSED
-            and not self._room.fits(record, Tier.PAUSED)
+            _is_to_come_back(record, filled) and not self._room.fits(record, Tier.PAUSED)
             for record in self._board.records
         )
 
     async def _rise(self, record: Record) -> None:
-        if (
-            record.displaced
-            and record.state is _S.PARKED
-            and self._room.filled[record.policy] is Tier.PAUSED
-            and self._room.fits(record, Tier.PAUSED)
-        ):
+        if _is_to_come_back(record, self._room.filled) and self._room.fits(record, Tier.PAUSED):
             await self._move(record, _S.PARKED, self._mover.unpark)
 
     async def _move(self, record: Record, state: ResidentState, move: Callable[..., Awaitable[None]]) -> None:
@@ -414,6 +408,11 @@ class StartUps:
         if self._board.rival(record) is not None:
             return False
         return self._slot.running is None or not self._config.exclusive
+
+
+def _is_to_come_back(record: Record, filled: Tiers) -> bool:
+    """Whether a resident that was displaced has its place paused."""
+    return record.displaced and record.state is _S.PARKED and filled[record.policy] is Tier.PAUSED
 
 
 def learn_sizes(record: Record, startup: Startup) -> None:

@@ -11,7 +11,7 @@ from warmpool.engines.capabilities import Capabilities, Capability, Change, Find
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.evidence import Evidence
 from warmpool.engines.guarded import GuardedEngine
-from warmpool.engines.guards import Guard, OwnGuard, require_empty
+from warmpool.engines.guards import Guard, require_empty
 from warmpool.engines.pages import SGLANG, VLLM, parse_load
 from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.transport import Transport
@@ -34,8 +34,7 @@ class GenericEngine(GuardedEngine):
     kind: ClassVar[str] = "Generic"
 
     def __init__(self, control: str, *, model: str, guard: Guard | None = None) -> None:
-        transport = Transport(control)
-        super().__init__(transport, model=model, guard=OwnGuard(transport) if guard is None else guard)
+        super().__init__(Transport(control), model=model, guard=guard)
 
     async def startup(self, *, deadline: Deadline) -> Startup:
         """Ask `/health`, and `/v1/models` where there is none; 503 means not yet."""

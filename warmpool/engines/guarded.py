@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.guards import Guard
+from warmpool.engines.guards import Guard, OwnGuard
 from warmpool.engines.port import Completion, GuardState
 from warmpool.engines.transport import Transport
 
@@ -15,16 +15,16 @@ class GuardedEngine:
     Args:
         transport: its control listener, which never leaves the seat.
         model: the name that its completions route knows it by.
-        guard: what stands in front of it.
+        guard: what stands in front of it; one of the engine's own, whose routes are on that listener, if None.
     """
 
     tells_logprobs: ClassVar[bool] = False
     """Whether engines of this kind are known to tell log-probabilities."""
 
-    def __init__(self, transport: Transport, *, model: str, guard: Guard) -> None:
+    def __init__(self, transport: Transport, *, model: str, guard: Guard | None) -> None:
         self._transport = transport
         self._completions = Completions(transport, model, logprobs=self.tells_logprobs)
-        self._guard = guard
+        self._guard: Guard = OwnGuard(transport) if guard is None else guard
 
     async def __aenter__(self) -> Self:
         """Return the engine itself."""

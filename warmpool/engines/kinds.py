@@ -4,9 +4,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-if (
-    TYPE_CHECKING
-):  # whoever only names kinds, as the command line does, needs no HTTP client and no event loop
+# Whoever only names kinds, as the command line does, needs no HTTP client and no event loop.
+if TYPE_CHECKING:
     from warmpool.engines.guards import Guard
     from warmpool.engines.port import Engine
 

@@ -1,11 +1,9 @@
 """What an adapter knows of where its engine's memory is. Orders that move it twice are errors on some engines, or end them."""
 
 from enum import Enum, auto
-from typing import Final
 
+from warmpool.engines.capabilities import Finding
 from warmpool.errors import EngineRejected, EngineUnfit
-
-PARKED: Final = "the engine is parked; unpark first"
 
 
 class Kv(Enum):
@@ -49,4 +47,15 @@ def require_held(weights: Weights) -> None:
     """
     require_known(weights)
     if weights is Weights.PARKED:
-        raise EngineRejected(PARKED)
+        raise EngineRejected("the engine is parked; unpark first")
+
+
+def require_granted(parking: Finding) -> Finding:
+    """See that an engine can be parked, and return what says so.
+
+    Raises:
+        EngineRejected: it can't be.
+    """
+    if not parking.granted:
+        raise EngineRejected(f"the engine can't be parked ({parking.ground}): {parking.reason}")
+    return parking

@@ -15,8 +15,8 @@ from warmpool.engines.deadline import Deadline
 from warmpool.engines.drain import until_idle
 from warmpool.engines.evidence import Evidence
 from warmpool.engines.guarded import GuardedEngine
-from warmpool.engines.guards import Guard, OwnGuard, require_empty
-from warmpool.engines.memory import Kv, Weights, require_held, require_known
+from warmpool.engines.guards import Guard, require_empty
+from warmpool.engines.memory import Kv, Weights, require_granted, require_held, require_known
 from warmpool.engines.owners import of_sglang
 from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.sglang_controls import SglangControls
@@ -41,9 +41,8 @@ class SglangEngine(GuardedEngine):
     kind: ClassVar[str] = "SGLang"
 
     def __init__(self, control: str, *, model: str, guard: Guard | None = None) -> None:
-        transport = Transport(control)
-        super().__init__(transport, model=model, guard=OwnGuard(transport) if guard is None else guard)
-        self._controls = SglangControls(transport)
+        super().__init__(Transport(control), model=model, guard=guard)
+        self._controls = SglangControls(self._transport)
         self._parking: Finding | None = None  # once it is granted
 
     async def startup(self, *, deadline: Deadline) -> Startup:
@@ -196,10 +195,7 @@ class SglangEngine(GuardedEngine):
 
     async def _require_parking(self, deadline: Deadline) -> None:
         if self._parking is None:
-            finding = weights_parking(await self._controls.server_info(deadline))
-            if not finding.granted:
-                raise EngineRejected(f"the engine can't be parked ({finding.ground}): {finding.reason}")
-            self._parking = finding
+            self._parking = require_granted(weights_parking(await self._controls.server_info(deadline)))
 
     async def _pause_empty(self, deadline: Deadline) -> None:
         """Pause it with nothing inside: a request that slips in between the wait and the pause is let finish."""

@@ -80,12 +80,11 @@ class SglangControls:
         Raises:
             EngineError: as the port says.
         """
-        before = self.kv
-        tags = (_KV, _WEIGHTS) if before is Kv.HELD else (_WEIGHTS,)
+        tags = (_KV, _WEIGHTS) if self.kv is Kv.HELD else (_WEIGHTS,)
         self.weights = Weights.UNKNOWN
         answer = await self._release(tags, deadline)
         if answer.missing:
-            self.weights, self.kv = Weights.HELD, before
+            self.weights = Weights.HELD
         answer.checked()
         self.weights, self.kv = Weights.PARKED, Kv.RELEASED
 

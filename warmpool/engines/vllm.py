@@ -1,6 +1,7 @@
 """The adapter for vLLM: pause and resume with everything in place, KV memory given back and taken, weights parked and unparked.
 
-Each change is checked afterwards. Facts about the routes are in `warmpool.engines.vllm_controls`. `/health` is 200 while paused, and so tells of nothing but a start.
+Each change is checked afterwards. Facts about the routes are in `warmpool.engines.vllm_controls`. `/health` is 200 while paused, and
+so tells of nothing but a start.
 """
 
 import asyncio
@@ -13,8 +14,8 @@ from warmpool.engines.deadline import Deadline
 from warmpool.engines.drain import until_idle
 from warmpool.engines.evidence import Evidence
 from warmpool.engines.guarded import GuardedEngine
-from warmpool.engines.guards import Guard, OwnGuard, require_empty
-from warmpool.engines.memory import Kv, Weights, require_held, require_known
+from warmpool.engines.guards import Guard, require_empty
+from warmpool.engines.memory import Kv, Weights, require_granted, require_held, require_known
 from warmpool.engines.owners import of_reference
 from warmpool.engines.pages import kv_away, kv_memory_bytes, parse_load, weights_away
 from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
@@ -46,9 +47,8 @@ class VllmEngine(GuardedEngine):
     """Whether it can be parked while its KV memory is away."""
 
     def __init__(self, control: str, *, model: str, guard: Guard | None = None) -> None:
-        transport = Transport(control)
-        super().__init__(transport, model=model, guard=OwnGuard(transport) if guard is None else guard)
-        self._controls = VllmControls(transport)
+        super().__init__(Transport(control), model=model, guard=guard)
+        self._controls = VllmControls(self._transport)
         self._waits = True  # for what runs, when told to; until a probe has seen that it doesn't
         self._parking: Finding | None = None  # once it is granted
 
@@ -174,10 +174,7 @@ class VllmEngine(GuardedEngine):
 
     async def _require_parking(self, deadline: Deadline) -> None:
         if self._parking is None:
-            finding = await self._find_parking(deadline)
-            if not finding.granted:
-                raise EngineRejected(f"the engine can't be parked ({finding.ground}): {finding.reason}")
-            self._parking = finding
+            self._parking = require_granted(await self._find_parking(deadline))
 
     async def _find_parking(self, deadline: Deadline) -> Finding:
         """Ask whether it can be parked. Nothing is moved."""

@@ -86,9 +86,7 @@ class VllmControls:
             EngineUnfit: it answered that something is still asleep.
             EngineError: as the port says.
         """
-        self.kv = Kv.UNKNOWN
         await self._wake_whole(deadline, {"tags": "kv_cache"})
-        self.kv, self.half_awake = Kv.HELD, False
 
     async def wake_all(self, deadline: Deadline) -> None:
         """Take everything that is away, weights too, and start the scheduler.
@@ -97,9 +95,7 @@ class VllmControls:
             EngineUnfit: it answered that something is still asleep.
             EngineError: as the port says.
         """
-        self.kv = Kv.UNKNOWN
         await self._wake_whole(deadline, None)
-        self.kv, self.half_awake = Kv.HELD, False
 
     async def park(self, deadline: Deadline) -> None:
         """Move the weights to host memory and drop the KV memory. The engine has to be paused, with nothing inside.
@@ -107,11 +103,10 @@ class VllmControls:
         Raises:
             EngineError: as the port says.
         """
-        before = self.kv
         self.weights = Weights.UNKNOWN
         answer = await self._transport.post("/sleep", deadline, params={"level": "1", "mode": "wait"})
         if answer.missing:
-            self.weights, self.kv = Weights.HELD, before
+            self.weights = Weights.HELD
         answer.checked()
         self.weights, self.kv, self.half_awake = Weights.PARKED, Kv.RELEASED, False
 
@@ -166,10 +161,12 @@ class VllmControls:
         return (await self._transport.post("/wake_up", deadline, params=params)).checked()
 
     async def _wake_whole(self, deadline: Deadline, params: dict[str, str] | None) -> None:
+        self.kv = Kv.UNKNOWN
         answer = await self._wake(deadline, params)
         try:
             status = answer.json().get("status")
         except EngineUnfit:
-            return  # older servers answer with an empty body
+            status = None  # older servers answer with an empty body
         if status == SLEEPING:
             raise EngineUnfit(f"{answer.what} was answered with 200, and says that something is still asleep")
+        self.kv, self.half_awake = Kv.HELD, False

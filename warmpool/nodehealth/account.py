@@ -170,22 +170,30 @@ def holders(reading: Reading, scope: Scope) -> frozenset[str]:
     )
 
 
+def unaccounted(read: DeviceReading) -> int | None:
+    """Return what is in use beyond all processes' sum; None if unknown, as where the driver counts its own memory as used."""
+    memory, held = read.memory, _sum([process.held_bytes for process in read.processes or ()])
+    if memory is None or memory.reserved_bytes is None or read.processes is None or held is None:
+        return None
+    return max(0, memory.used_bytes - held)
+
+
 def _account(read: DeviceReading, reading: Reading, ask: Ask) -> DeviceAccount:
     if read.memory is None or read.processes is None:
         return DeviceAccount(device=read.device, memory=read.memory, reason=read.reason)
     holdings = _holdings(read.processes, reading.look, ask)
     own = {holding.pid for holding in holdings}
-    unaccounted = _unaccounted(read.memory, read.processes)
+    beyond = unaccounted(read)
     return DeviceAccount(
         device=read.device,
         memory=read.memory,
         holdings=holdings,
         others_bytes=_sum([each.held_bytes for each in read.processes if each.pid not in own]),
-        unaccounted_bytes=unaccounted,
+        unaccounted_bytes=beyond,
         reason=(
             _unidentified(read.processes, reading.look)
             or _untold(holdings)
-            or _hidden(unaccounted, len(read.processes), sees_all=reading.sees_all)
+            or _hidden(beyond, len(read.processes), sees_all=reading.sees_all)
         ),
     )
 
@@ -221,12 +229,6 @@ def _sum(sizes: Collection[int | None]) -> int | None:
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _unaccounted(memory: DeviceMemory, processes: Sequence[GpuProcess]) -> int | None:
-    """Return what is in use beyond all processes' sum; unknown where the driver counts its own memory as used."""
-    held = _sum([process.held_bytes for process in processes])
-    return None if held is None or memory.reserved_bytes is None else max(0, memory.used_bytes - held)
-
-
 # ------------------------------------------------------------------ why not verified
 
 
@@ -254,14 +256,14 @@ def _untold(holdings: Sequence[Holding]) -> str:
     return ""
 
 
-def _hidden(unaccounted: int | None, processes: int, *, sees_all: bool) -> str:
+def _hidden(beyond: int | None, processes: int, *, sees_all: bool) -> str:
     """Somebody on the device whom the driver doesn't list."""
-    if unaccounted is None:
+    if beyond is None:
         return (
             ""
             if sees_all
             else "this isn't the host's PID namespace, and the device's memory can't be added up"
         )
-    if unaccounted <= SLACK_BYTES + SLACK_PER_PROCESS_BYTES * processes:
+    if beyond <= SLACK_BYTES + SLACK_PER_PROCESS_BYTES * processes:
         return ""
-    return f"{unaccounted // _MIB} MiB in use are held by nobody whom the driver lists"
+    return f"{beyond // _MIB} MiB in use are held by nobody whom the driver lists"

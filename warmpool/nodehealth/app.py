@@ -30,7 +30,6 @@ from warmpool.nodehealth.service import MemoryService
 
 _LOG = logging.getLogger(__name__)
 
-KUBELET_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 POD_LOGS = Path("/var/log/pods")
 _CLOSE_SECONDS = 1.0
 _SHOWN_SECONDS = 5.0
@@ -42,7 +41,7 @@ class NodeAgentOptions:
     """How a node agent runs.
 
     Attributes:
-        socket: path of its Unix socket; None: it has none.
+        socket: path of its Unix socket.
         group: id of the group that may use the socket beside its owner; None: its owner alone.
         host, port: where it listens on TCP; port None: it doesn't.
         token: what callers on TCP have to send; never empty where there is a port.
@@ -51,7 +50,7 @@ class NodeAgentOptions:
         limits: how long things may take.
     """
 
-    socket: Path | None
+    socket: Path
     group: int | None = None
     host: str = "127.0.0.1"
     port: int | None = None
@@ -135,10 +134,8 @@ def _recent(reader: Reader) -> Reading | None:
 
 
 async def _listen(stack: AsyncExitStack, options: NodeAgentOptions, app: web.Application) -> None:
-    listeners = []
-    if options.socket is not None:
-        listeners.append(stack.enter_context(unix_listener(options.socket, options.group)))
-        _LOG.info("node agent listens on unix://%s", options.socket)
+    listeners = [stack.enter_context(unix_listener(options.socket, options.group))]
+    _LOG.info("node agent listens on unix://%s", options.socket)
     if options.port is not None:
         listeners.append(_tcp_listener(options.host, options.port))
         _LOG.info("node agent listens on http://%s:%d", *listeners[-1].getsockname()[:2])

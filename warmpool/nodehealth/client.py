@@ -6,7 +6,6 @@ proven is marked so. A seat that can't be measured is one whose figures are unkn
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,9 +17,7 @@ import aiohttp
 
 from warmpool.engines.deadline import Deadline
 from warmpool.nodehealth.lanes import Lane, LaneBusy
-from warmpool.nodehealth.nvml import Device, DeviceMemory, Nvml, NvmlError, driver
-
-_LOG = logging.getLogger(__name__)
+from warmpool.nodehealth.nvml import DeviceMemory, Nvml, NvmlError, by_name, driver
 
 TOKEN_VARIABLE = "EMBERPOOL_NODE_TOKEN"  # noqa: S105 (a variable's name)
 """Environment variable that holds the bearer token of a node agent that listens on TCP."""
@@ -130,7 +127,7 @@ class DeviceTotals:
     def __init__(self, nvml: Callable[[], Nvml]) -> None:
         self._open = nvml
         self._nvml: Nvml | None = None
-        self._devices: tuple[Device, ...] = ()
+        self._uuids: Mapping[str, str] = {}
         self._lane = Lane("NVML", lambda: None)
 
     async def read(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatMemory:
@@ -159,23 +156,16 @@ class DeviceTotals:
             with suppress(NvmlError):  # what it belonged to may be gone
                 nvml.stop()
             nvml.start()
-            self._devices, self._nvml = nvml.devices().devices, nvml
-        named = [_named(gpu, self._devices) for gpu in gpus]
-        if not named:
+            self._uuids, self._nvml = by_name(nvml.devices().devices), nvml
+        if not gpus:
             raise NvmlError("which GPUs the seat has is not known")
+        if missing := [gpu for gpu in gpus if gpu not in self._uuids]:
+            raise NvmlError(f"there is no GPU {missing[0]}")
         try:
-            return [self._nvml.memory(uuid) for uuid in named]
+            return [self._nvml.memory(self._uuids[gpu]) for gpu in gpus]
         except NvmlError:
             self._nvml = None  # next time from the beginning: the driver may have been reloaded
             raise
-
-
-def _named(gpu: str, devices: Sequence[Device]) -> str:
-    """Return the UUID of a device that is named by UUID or index."""
-    for device in devices:
-        if gpu == device.uuid or (gpu == str(device.index) and not device.parent):
-            return device.uuid
-    raise NvmlError(f"there is no GPU {gpu}")
 
 
 # ---------------------------------------------------------------------- the node agent

@@ -29,13 +29,11 @@ class LaneBusy(WarmpoolError):
     """The lane's call hasn't returned; what it would say is unknown.
 
     Attributes:
-        seconds: how long it has been under way.
         hangs: whether that is longer than calls take.
     """
 
     def __init__(self, name: str, seconds: float, *, hangs: bool) -> None:
         super().__init__(f"{name}: a call has not returned for {seconds:.2f} s")
-        self.seconds = seconds
         self.hangs = hangs
 
 

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from warmpool.metric_families import Family, Kind, Label, Row, RowMetric, counter, empty, histogram, listed
-from warmpool.nodehealth.account import Ask, DeviceReading, Reading, Scope, account
+from warmpool.nodehealth.account import DeviceReading, Reading, unaccounted
 from warmpool.nodehealth.pods import Pods
 from warmpool.nodehealth.reader import DriverState, Outcome, Reader
 
@@ -186,7 +186,8 @@ class NodeCollector(Collector):
         yield RowMetric(_PODS, [((), float(self._pods.known))] if self._with_kubelet else [])
         devices = reading.devices if reading is not None else ()
         yield RowMetric(_MEMORY, [row for each in devices for row in _memory(each)])
-        yield RowMetric(_UNACCOUNTED, _unaccounted(reading) if reading is not None else [])
+        beyond = [(each.device.uuid, unaccounted(each)) for each in devices]
+        yield RowMetric(_UNACCOUNTED, [((uuid,), size) for uuid, size in beyond if size is not None])
         yield RowMetric(
             _PROCESSES,
             [((each.device.uuid,), len(each.processes)) for each in devices if each.processes is not None],
@@ -201,12 +202,3 @@ def _memory(read: DeviceReading) -> Iterator[Row]:
     for part, size in zip(_PARTS, parts, strict=True):
         if size is not None:
             yield (read.device.uuid, part), size
-
-
-def _unaccounted(reading: Reading) -> list[Row]:
-    ask = Ask(scope=Scope(), devices=[each.device.uuid for each in reading.devices])
-    return [
-        ((each.device.uuid,), each.unaccounted_bytes)
-        for each in account(reading, ask)
-        if each.unaccounted_bytes is not None
-    ]

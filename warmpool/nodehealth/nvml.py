@@ -12,7 +12,7 @@ Traps that the adapter takes care of, so that nobody else has to:
 - Between the two calls that read a list of processes it may grow: InsufficientSize.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
@@ -25,7 +25,6 @@ _Result = TypeVar("_Result")
 _LIST_ATTEMPTS = 5
 _MOST_BYTES = 2**62
 """No device has this much; larger figures are NVML's way of saying that it doesn't know (2^64 − 1, all bits set)."""
-_NO_INSTANCE = 0xFFFFFFFF  # NVML's "not in an instance"
 
 
 class NvmlError(WarmpoolError):
@@ -86,6 +85,13 @@ class Device:
     def gpu(self) -> str:
         """UUID of the GPU that it is, or is a part of."""
         return self.parent or self.uuid
+
+
+def by_name(devices: Sequence[Device]) -> dict[str, str]:
+    """Return the devices' UUIDs by what a device may be called: its UUID, or a GPU's index."""
+    return {device.uuid: device.uuid for device in devices} | {
+        str(device.index): device.uuid for device in devices if not device.parent
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,40 +60,32 @@ class ProcFiles:
 
     def identify(self, pid: int) -> Identity | Unseen:
         """Find out who a process is."""
+        return self._started_by(pid, float("inf"))
+
+    def _listed(self, pid: int, *, before: float, sure: bool) -> Identity | Unseen:
+        found = self._started_by(pid, before)
+        return found if isinstance(found, Unseen) or sure or self._holds_gpu(pid) else Unseen.NO_GPU
+
+    def _started_by(self, pid: int, latest: float) -> Identity | Unseen:
+        """Find out who a process is that had started by then, in seconds since boot; starts are rounded down to a tick."""
         try:
             began = start_ticks_of(self._read(pid, "stat"))
             status, owner = status_of(self._read(pid, "status")), owner_of(self._read(pid, "cgroup"))
             if status is None or began is None:
                 return Unseen.UNREADABLE
             identity = Identity(
-                pid=pid,
                 ns_pids=status.ns_pids,
                 namespace=self._link(str(pid), "ns/pid"),
                 owner=owner,
                 uid=status.uid,
                 kin=self._kin(status, owner),
             )
-            return identity if start_ticks_of(self._read(pid, "stat")) == began else Unseen.GONE
+            same = start_ticks_of(self._read(pid, "stat")) == began
         except (FileNotFoundError, ProcessLookupError):
             return Unseen.GONE
         except OSError:
             return Unseen.UNREADABLE
-
-    def _listed(self, pid: int, *, before: float, sure: bool) -> Identity | Unseen:
-        found = self.identify(pid)
-        if isinstance(found, Unseen):
-            return found
-        if self._started(pid) > before:
-            return Unseen.GONE
-        return found if sure or self._holds_gpu(pid) else Unseen.NO_GPU
-
-    def _started(self, pid: int) -> float:
-        """Return when a process started, in seconds since boot, rounded down to a tick; for ever after if it is gone."""
-        try:
-            ticks = start_ticks_of(self._read(pid, "stat"))
-        except OSError:
-            ticks = None
-        return float("inf") if ticks is None else ticks / _TICKS_PER_SECOND
+        return identity if same and began / _TICKS_PER_SECOND <= latest else Unseen.GONE
 
     def _kin(self, status: Status, owner: Owner) -> tuple[tuple[int, ...], ...]:
         kin = [status.ns_pids]

@@ -75,7 +75,6 @@ class Identity:
     """One process.
 
     Attributes:
-        pid: its id in this process's PID namespace.
         ns_pids: its ids in all its PID namespaces, from this process's to its own.
         namespace: name of its own PID namespace; empty if it may not be read.
         owner: its pod and container.
@@ -84,7 +83,6 @@ class Identity:
             0 where a namespace doesn't have it.
     """
 
-    pid: int
     ns_pids: tuple[int, ...]
     namespace: str
     owner: Owner

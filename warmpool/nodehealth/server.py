@@ -12,8 +12,9 @@ from contextlib import suppress
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from warmpool.nodehealth.client import TOKEN_VARIABLE
 from warmpool.nodehealth.metrics import Asked, NodeMetrics
 from warmpool.nodehealth.reader import DriverState, Reader, TooSlow
 from warmpool.nodehealth.service import (
@@ -90,8 +91,8 @@ class NodeApi:
     async def _page(self, _request: web.Request) -> web.Response:
         with suppress(TooSlow):
             await self._reader.read(max_age_seconds=_SCRAPE_SECONDS, seconds=_SCRAPE_SECONDS)
-        registry: CollectorRegistry = self._metrics.registry
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        page = generate_latest(self._metrics.registry)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _wants_token(self) -> Middleware:
         expected = f"Bearer {self._token}".encode()
@@ -102,7 +103,7 @@ class NodeApi:
             known = bool(self._token) and hmac.compare_digest(given, expected)
             if known or request.path in _OPEN_ROUTES or _peer(request) is not None:
                 return await handler(request)
-            raise Unauthorized("the bearer token is missing or wrong; send the one in EMBERPOOL_NODE_TOKEN")
+            raise Unauthorized(f"the bearer token is missing or wrong; send the one in {TOKEN_VARIABLE}")
 
         return check
 

@@ -14,7 +14,7 @@ from functools import partial
 from warmpool.errors import WarmpoolError
 from warmpool.nodehealth.account import Ask, DeviceAccount, Reading, Scope, account, holders
 from warmpool.nodehealth.lanes import Lane, LaneBusy
-from warmpool.nodehealth.nvml import Device
+from warmpool.nodehealth.nvml import Device, by_name
 from warmpool.nodehealth.pods import Pods
 from warmpool.nodehealth.proc_files import ProcFiles
 from warmpool.nodehealth.processes import NOBODY, Identity, Owner, Unseen
@@ -255,8 +255,7 @@ def _devices(gpus: Sequence[str], devices: Sequence[Device]) -> list[str]:
     Raises:
         UnknownGpu: there is no such device.
     """
-    known = {device.uuid: device.uuid for device in devices}
-    known |= {str(device.index): device.uuid for device in devices if not device.parent}
+    known = by_name(devices)
     for gpu in gpus:
         if devices and gpu not in known:
             raise UnknownGpu(f"there is no GPU {gpu} on this node; it has {', '.join(sorted(known))}")

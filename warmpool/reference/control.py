@@ -5,7 +5,6 @@ What moves memory answers once it has moved. `/emberpool/memory` tells at any mo
 
 import asyncio
 import os
-from collections.abc import Mapping
 from concurrent.futures import Future
 from http import HTTPStatus
 
@@ -85,11 +84,12 @@ class Control:
 
     async def resume(self, _request: web.Request) -> web.Response:
         """POST /resume."""
-        return await self._order(self._service.engine.resume(), {"status": "resumed"})
+        return await self._order(self._service.engine.resume()) or web.json_response({"status": "resumed"})
 
     async def release_kv(self, _request: web.Request) -> web.Response:
         """POST /release_kv_cache_memory: 500 unless a pause is complete and the memory is there."""
-        return await self._order(self._service.engine.give_back_kv(), {"status": "released"})
+        wrong = await self._order(self._service.engine.give_back_kv())
+        return wrong or web.json_response({"status": "released"})
 
     async def sleep(self, request: web.Request) -> web.Response:
         """POST /sleep?level=0|1&mode=abort|wait|keep: pauses; at level 1 the weights go to host memory, and the KV memory is dropped.
@@ -104,12 +104,9 @@ class Control:
                 HTTPStatus.BAD_REQUEST,
             )
         wrong = await self._pause(request)
-        if wrong is not None:
-            return wrong
-        answer = {"status": "sleeping", "level": int(level)}
-        if level == "0":
-            return web.json_response(answer)
-        return await self._order(self._service.engine.park(), answer, MOVE_SECONDS)
+        if wrong is None and level == "1":
+            wrong = await self._order(self._service.engine.park(), MOVE_SECONDS)
+        return wrong or web.json_response({"status": "sleeping", "level": int(level)})
 
     async def wake_up(self, request: web.Request) -> web.Response:
         """POST /wake_up?tags=weights&tags=kv_cache: brings back what is named, or everything that is away.
@@ -125,13 +122,13 @@ class Control:
                 HTTPStatus.BAD_REQUEST,
             )
         engine = self._service.engine
-        answer = web.json_response({})
+        wrong: web.Response | None = None
         if "weights" in wanted:
-            answer = await self._order(engine.unpark(), {}, MOVE_SECONDS)
-        if "kv_cache" in wanted and answer.status == HTTPStatus.OK:
-            answer = await self._order(engine.wake_up(), {})
-        if answer.status != HTTPStatus.OK:
-            return answer
+            wrong = await self._order(engine.unpark(), MOVE_SECONDS)
+        if "kv_cache" in wanted and wrong is None:
+            wrong = await self._order(engine.wake_up())
+        if wrong is not None:
+            return wrong
         status = "sleeping" if self._away() else "awake"
         return web.json_response({"status": status, "tags": tags or None})
 
@@ -218,9 +215,8 @@ class Control:
             }
         )
 
-    async def _order(
-        self, order: "Future[None]", answer: Mapping[str, object], seconds: float = ORDER_SECONDS
-    ) -> web.Response:
+    async def _order(self, order: "Future[None]", seconds: float = ORDER_SECONDS) -> web.Response | None:
+        """Wait for an order. Returns None once it is carried out, else why it isn't."""
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.wrap_future(order)
@@ -229,7 +225,7 @@ class Control:
         except (NotEnoughMemory, NotEnoughHostMemory) as error:
             return _wrong(f"{error} (hint: {error.hint})")
         self._note_sleep()
-        return web.json_response(answer)
+        return None
 
 
 def _wrong(message: str, status: HTTPStatus = HTTPStatus.INTERNAL_SERVER_ERROR) -> web.Response:

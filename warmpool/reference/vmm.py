@@ -13,15 +13,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from warmpool.reference.driver import (
+from loader.cuda.library import (
+    ON_DEVICE,
+    PINNED,
+    READ_WRITE,
     AccessDescription,
     AllocationProperties,
-    CudaDriver,
-    DriverError,
     Location,
-    OutOfDeviceMemory,
-    Unsupported,
 )
+from warmpool.reference.driver import CudaDriver, DriverError, OutOfDeviceMemory, Unsupported
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +31,7 @@ RETRY_SECONDS = 0.1
 """Pause before memory that the device refused is asked for again."""
 _JOIN_SECONDS = 10.0
 
-_PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
-_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
-_READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _SUPPORTED = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-_MINIMUM = 0  # CU_MEM_ALLOC_GRANULARITY_MINIMUM
 
 
 class Mapper(Protocol):
@@ -83,17 +79,10 @@ class CudaMapper:
         self._driver = driver
         if not driver.attribute(_SUPPORTED):
             raise Unsupported(f"CUDA device {driver.device} doesn't support virtual memory management")
-        location = Location(_DEVICE, driver.device)
-        self._properties = AllocationProperties(type=_PINNED, location=location)
-        self._access = AccessDescription(location, _READ_WRITE)
-        granularity = ctypes.c_size_t()
-        self._driver.call(
-            "cuMemGetAllocationGranularity",
-            ctypes.byref(granularity),
-            ctypes.byref(self._properties),
-            _MINIMUM,
-        )
-        self._granularity = granularity.value
+        location = Location(ON_DEVICE, driver.device)
+        self._properties = AllocationProperties(type=PINNED, location=location)
+        self._access = AccessDescription(location, READ_WRITE)
+        self._granularity = driver.granularity(self._properties)
 
     @property
     def granularity(self) -> int:

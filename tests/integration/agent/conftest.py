@@ -55,6 +55,13 @@ def resident(
     }
 
 
+def reference_command(checkpoint: Path, *options: str) -> list[str]:
+    """The reference engine, with placeholders for what an agent chooses."""
+    command = [sys.executable, "-m", "warmpool.reference", "serve", "--model", "chat"]
+    command += ["--checkpoint", str(checkpoint), "--host", "{host}", "--port", "{port}"]
+    return [*command, "--control-port", "{controlPort}", "--guard", "closed", *options]
+
+
 def agent_config(directory: Path, residents: list[Json], **others: Any) -> Json:
     return {
         "seat": "spares-0",

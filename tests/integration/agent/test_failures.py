@@ -12,6 +12,7 @@ import pytest
 from tests.integration.agent.conftest import Agent, engine_command, of, resident, running_agent
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("route", "step"),
     [

@@ -64,6 +64,7 @@ async def test_the_heartbeat_comes_without_a_change(single: Agent) -> None:
     assert 0.5 < beat["at"] - last["at"] < 3.5
 
 
+@pytest.mark.wall_clock
 async def test_a_controller_that_is_down_delays_nothing(tmp_path: Path) -> None:
     async def hang(_request: web.Request) -> web.Response:
         await asyncio.Event().wait()

@@ -131,6 +131,7 @@ async def test_a_burst_during_a_drain_recalls_the_draining_resident(single: Agen
     assert (await single.api.generate("a", tokens=1))[0] == 200
 
 
+@pytest.mark.wall_clock
 async def test_a_drain_ends_what_is_not_finished_by_its_deadline(single: Agent) -> None:
     await single.api.order("resume", "a")
     started = asyncio.Event()
@@ -225,6 +226,7 @@ async def test_a_proof_compares_tokens_and_pauses_again(pair: Agent) -> None:
     assert after["kvReleased"]
 
 
+@pytest.mark.wall_clock
 async def test_a_claim_during_a_proof_takes_over_the_resumed_engine(pair: Agent) -> None:
     await pair.api.script("a", faults={"POST /v1/completions": {"do": "slow", "seconds": 20, "times": 1}})
     async with asyncio.TaskGroup() as tasks:

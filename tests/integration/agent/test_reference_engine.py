@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.integration.agent.conftest import ROOT, Json, of, running_agent
+from tests.fakes.engine_subjects import make_checkpoint
+from tests.integration.agent.conftest import ROOT, Json, of, reference_command, running_agent
 from warmpool.agent.processes import EngineProcess, Ports
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.vllm import VllmEngine
@@ -19,26 +18,12 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="the reference engine needs torch"
 )
 
-MAKE = "import pathlib, sys; from warmpool.reference.checkpoints import make_checkpoint as m; "
-MAKE += "m(pathlib.Path(sys.argv[1]), shape='tiny', seed=1)"
 PROMPTS = ("one fish two fish", "red fish blue fish", "black fish blue fish")
 
 
 def command(checkpoint: Path) -> list[str]:
-    return [
-        *(
-            sys.executable,
-            "-m",
-            "warmpool.reference",
-            "serve",
-            "--model",
-            "chat",
-            "--checkpoint",
-            str(checkpoint),
-        ),
-        *("--host", "{host}", "--port", "{port}", "--control-port", "{controlPort}", "--max-num-seqs", "8"),
-        *("--max-model-len", "256", "--threads", "1", "--guard", "closed", "--die-with-parent"),
-    ]
+    options = ("--max-num-seqs", "8", "--max-model-len", "256", "--threads", "1", "--die-with-parent")
+    return reference_command(checkpoint, *options)
 
 
 async def record(directory: Path, checkpoint: Path) -> list[Json]:
@@ -68,7 +53,7 @@ async def is_ready(engine: VllmEngine) -> bool:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    subprocess.run([sys.executable, "-c", MAKE, str(tmp_path / "model")], cwd=ROOT, check=True, timeout=60)
+    make_checkpoint(tmp_path / "model")
     return tmp_path / "model"
 
 

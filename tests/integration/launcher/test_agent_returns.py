@@ -42,14 +42,16 @@ class Seat:
     hears: Controller
     session: aiohttp.ClientSession
 
+    def config(self, residents: list[Json]) -> Json:
+        return agent_config(
+            self.directory, residents, controllers=[self.hears.url], launcher=str(self.launcher.path)
+        )
+
     @asynccontextmanager
     async def agent(self, residents: list[Json]) -> AsyncIterator[tuple[asyncio.subprocess.Process, Api]]:
         """Run an agent until it has ended; it is killed if it hasn't by then."""
         path = self.directory / "agent.json"
-        config = agent_config(
-            self.directory, residents, controllers=[self.hears.url], launcher=str(self.launcher.path)
-        )
-        path.write_text(json.dumps(config))
+        path.write_text(json.dumps(self.config(residents)))
         environment = os.environ | {"EMBERPOOL_AGENT_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
         with (self.directory / "agent.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -69,11 +71,9 @@ class Seat:
     @asynccontextmanager
     async def next_agent(self, residents: list[Json]) -> AsyncIterator[Api]:
         """Run an agent in the test's own process, which takes less time than one of its own; its engines are left as they are."""
-        raw = agent_config(
-            self.directory, residents, controllers=[self.hears.url], launcher=str(self.launcher.path)
-        )
+        config = AgentConfig.model_validate(self.config(residents))
         async with asyncio.TaskGroup() as tasks:
-            agent = tasks.create_task(serve_until(AgentConfig.model_validate(raw), TOKEN, asyncio.Event()))
+            agent = tasks.create_task(serve_until(config, TOKEN, asyncio.Event()))
             told = await self.hears.until(lambda told: told["pid"] == os.getpid())
             yield Api(told["agent"], self.session)
             agent.cancel()
@@ -141,9 +141,7 @@ class Breaking(asyncio.Event):
 
 async def test_an_agent_that_breaks_leaves_its_engines_and_their_streams(seat: Seat) -> None:
     residents, breaking = [resident("a", script=SLOW)], Breaking()
-    raw = agent_config(
-        seat.directory, residents, controllers=[seat.hears.url], launcher=str(seat.launcher.path)
-    )
+    raw = seat.config(residents)
     del raw["logDirectory"]  # a launcher's engines need none
     async with asyncio.TaskGroup() as tasks:
         agent = tasks.create_task(_broken(serve_until(AgentConfig.model_validate(raw), TOKEN, breaking)))

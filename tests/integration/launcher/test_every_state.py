@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from tests.fakes.engine_subjects import make_checkpoint
 from tests.integration.agent.conftest import (
     ROOT,
     TOKEN,
@@ -28,6 +28,7 @@ from tests.integration.agent.conftest import (
     agent_config,
     controller,
     of,
+    reference_command,
 )
 from tests.integration.launcher.conftest import Launcher, await_death
 
@@ -37,8 +38,6 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-MAKE = "import pathlib, sys; from warmpool.reference.checkpoints import make_checkpoint as m; "
-MAKE += "m(pathlib.Path(sys.argv[1]), shape='tiny', seed=1)"
 ZYGOTE = """
 import os, signal, sys
 from warmpool.agent.__main__ import main
@@ -57,24 +56,11 @@ TOKENS_PER_SECOND = 25
 
 
 def resident(policy: str, checkpoint: Path) -> Json:
-    command = [
-        *(
-            sys.executable,
-            "-m",
-            "warmpool.reference",
-            "serve",
-            "--model",
-            "chat",
-            "--checkpoint",
-            str(checkpoint),
-        ),
-        *("--host", "{host}", "--port", "{port}", "--control-port", "{controlPort}", "--guard", "closed"),
-        *("--max-model-len", "2048", "--max-tokens-per-second", str(TOKENS_PER_SECOND)),
-    ]
+    options = ("--max-model-len", "2048", "--max-tokens-per-second", str(TOKENS_PER_SECOND))
     return {
         "policy": policy,
         "model": "chat",
-        "command": command,
+        "command": reference_command(checkpoint, *options),
         "environment": {"PYTHONPATH": str(ROOT)},
         "proof": {"prompts": [{"prompt": "one fish two fish"}], "agree": True, "maxTokens": 8},
         "warmup": {"prompts": ["fish"], "maxTokens": 8},
@@ -179,8 +165,7 @@ class Seat:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def seat(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seat]:
     directory = tmp_path_factory.mktemp("every-state")
-    make = [sys.executable, "-c", MAKE, str(directory / "model")]
-    await asyncio.to_thread(subprocess.run, make, cwd=ROOT, check=True, timeout=60)
+    await asyncio.to_thread(make_checkpoint, directory / "model")
     environment = os.environ | {"EMBERPOOL_AGENT_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
     with (directory / "agent.log").open("ab") as log:
         zygote = await asyncio.create_subprocess_exec(

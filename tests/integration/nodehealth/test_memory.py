@@ -142,6 +142,7 @@ async def test_a_process_that_ended_meanwhile_makes_it_unverified(caller: Caller
     assert "process 90 on the device can't be identified" in answer["reason"]
 
 
+@pytest.mark.wall_clock
 async def test_a_hanging_gpu_is_answered_as_unknown_in_time_and_the_other_as_known(node: Node) -> None:
     async with node.agent(replace(node.options, limits=Limits())) as calling:
         with node.library.hanging("nvmlDeviceGetMemoryInfo", uuid=A):

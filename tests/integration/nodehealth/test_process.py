@@ -13,6 +13,7 @@ import pynvml
 import pytest
 
 from scaler.cli.app import main
+from tests.fakes.engine_server import free_port
 from tests.fakes.nvml_library import FakeLibrary
 from tests.fakes.proc_tree import ProcTree
 from tests.integration.nodehealth.conftest import GB, MINE, TOKEN, YOURS, A, Caller, Json, Node
@@ -25,12 +26,6 @@ from warmpool.nodehealth.metrics import FAMILIES
 from warmpool.nodehealth.nvml import DriverNvml
 from warmpool.nodehealth.proc_files import ProcFiles
 from warmpool.nodehealth.reader import Limits
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
 
 # ---------------------------------------------------------------------- TCP
 

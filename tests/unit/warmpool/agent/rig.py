@@ -392,11 +392,12 @@ class Rig:
         """Note every state that residents are in."""
         board = self.seat.board
         while True:
+            seq = board.seq
             for record in board.records:
                 seen = self.seen.setdefault(record.policy, [])
                 if not seen or seen[-1] != record.state:
                     seen.append(str(record.state))
-            await board.changed()
+            await board.change_after(seq)
 
 
 @asynccontextmanager
@@ -424,17 +425,3 @@ async def live(given: AgentConfig, machine: Machine) -> AsyncIterator[Rig]:
 
 def paused(policies: str) -> dict[str, ResidentState]:
     return dict.fromkeys(policies, ResidentState.PAUSED)
-
-
-__all__ = [
-    "EngineLost",
-    "FakeEngine",
-    "Machine",
-    "Rig",
-    "config",
-    "live",
-    "paused",
-    "resident",
-    "said",
-    "tokens",
-]

@@ -57,6 +57,16 @@ def test_what_can_not_be_written_ends_nothing_and_is_said_once(
     ]
 
 
+def test_what_could_not_be_written_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "place" / "f"
+    path.parent.write_text("")
+    keeper = Keeper(path, "uid-1")
+    keeper.write(KEPT)
+    path.parent.unlink()
+    keeper.write(KEPT)
+    assert Keeper(path, "uid-1").read() == KEPT
+
+
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path / "f", "uid-1")
     keeper.write(KEPT)

@@ -272,9 +272,9 @@ async def test_a_promotion_whose_time_ends_while_weights_move_has_begun_nothing(
 # -------------------------------------------------------------------- room
 
 
-def four(**others: Any) -> list[dict[str, Any]]:
+def four() -> list[dict[str, Any]]:
     """Residents of whom three fit paused: 3 x 11 + 21 + 2 of 60 GiB."""
-    return [resident(policy, **others) for policy in "abcd"]
+    return [resident(policy) for policy in "abcd"]
 
 
 async def test_tiers_fill_in_the_config_s_order(tmp_path: Path) -> None:

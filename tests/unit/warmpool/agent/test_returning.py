@@ -221,26 +221,21 @@ async def test_an_agent_that_comes_back_knows_the_highest_term(tmp_path: Path) -
         assert third.seat.state()["epoch"] == 0
 
 
-async def test_a_launcher_says_how_long_draining_may_take(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("told", "takes"),
+    [pytest.param(20.0, 17.5, id="a launcher says how long"), pytest.param(None, 8, id="else ten seconds")],
+)
+async def test_draining_at_the_end_has_its_time(tmp_path: Path, told: float | None, takes: float) -> None:
     async with live(config(tmp_path, [resident("a")]), Machine()) as rig:
         await rig.until(a="Paused")
         await rig.order("resume", "a")
         rig.machine.engine("a").in_flight = 1
         began = asyncio.get_running_loop().time()
-        rig.seat.drain_within(20.0)
+        if told is not None:
+            rig.seat.drain_within(told)
         await rig.seat.shut_down()
-        assert asyncio.get_running_loop().time() - began == pytest.approx(17.5, abs=0.5)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(takes, abs=0.5)
         assert rig.machine.process("a").exited
-
-
-async def test_without_a_launcher_s_word_draining_takes_ten_seconds(tmp_path: Path) -> None:
-    async with live(config(tmp_path, [resident("a")]), Machine()) as rig:
-        await rig.until(a="Paused")
-        await rig.order("resume", "a")
-        rig.machine.engine("a").in_flight = 1
-        began = asyncio.get_running_loop().time()
-        await rig.seat.shut_down()
-        assert asyncio.get_running_loop().time() - began == pytest.approx(8, abs=0.5)
 
 
 @pytest.mark.parametrize(("launcher", "lives"), [(True, True), (False, False)])

@@ -40,6 +40,8 @@ def test_a_token_can_lie_in_a_file(tmp_path: Path) -> None:
         ({"EMBERPOOL_GUARD_CONTROL": "8101"}, "EMBERPOOL_GUARD_CONTROL"),
         ({"EMBERPOOL_GUARD_CONTROL": "localhost:8101"}, "EMBERPOOL_GUARD_CONTROL"),
         ({"EMBERPOOL_GUARD_CONTROL": "127.0.0.1:port"}, "EMBERPOOL_GUARD_CONTROL"),
+        ({"EMBERPOOL_GUARD_CONTROL": "127.0.0.1:65536"}, "EMBERPOOL_GUARD_CONTROL"),
+        ({"EMBERPOOL_GUARD_CONTROL": "127.0.0.1:-1"}, "EMBERPOOL_GUARD_CONTROL"),
         ({"EMBERPOOL_GUARD_CONTROL": "0.0.0.0:8101"}, "loopback"),
         ({"EMBERPOOL_GUARD_CONTROL": "10.0.0.1:8101"}, "loopback"),
         ({"EMBERPOOL_GUARD_CONTROL": "unix:guard.sock"}, "begin with /"),

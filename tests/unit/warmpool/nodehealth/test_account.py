@@ -36,7 +36,7 @@ def process(
     namespace: str = "pid:[1]",
 ) -> Identity:
     own = (pid, pid - 100) if owner != NOBODY else (pid,)
-    return Identity(pid=pid, ns_pids=own, namespace=namespace, owner=owner, uid=uid, kin=kin or (own,))
+    return Identity(ns_pids=own, namespace=namespace, owner=owner, uid=uid, kin=kin or (own,))
 
 
 def reading(

@@ -29,7 +29,6 @@ def look(tree: ProcTree, pid: int, before: float | None = None) -> Identity | Un
 def test_a_process_is_known_by_its_pod_and_by_all_its_ids(tree: ProcTree) -> None:
     tree.add(481, ns_pids=(481, 7), cgroup=pod_cgroup(POD), namespace="pid:[1]", uid=5)
     assert look(tree, 481) == Identity(
-        pid=481,
         ns_pids=(481, 7),
         namespace="pid:[1]",
         owner=Owner(POD, "a" * 64),

@@ -128,6 +128,7 @@ async def test_whoever_asks_during_a_reading_and_wants_it_younger_gets_the_next(
     assert early.began_at < asked_at <= late.began_at
 
 
+@pytest.mark.wall_clock
 async def test_a_gpu_that_hangs_is_unknown_and_delays_nobody(tree: ProcTree) -> None:
     async with running(tree, FakeGpu(A), FakeGpu(B), limits=Limits()) as rig:
         with rig.library.hanging(MEMORY, uuid=A):

@@ -192,6 +192,7 @@ def test_seeded_draws_are_the_same_alone_and_in_a_batch(drive: Any) -> None:
     assert drawn(0) == drawn(3)
 
 
+@pytest.mark.wall_clock
 def test_a_cap_keeps_the_rate_and_batches_those_that_are_due(make_drive: Callable[..., Any]) -> None:
     import time  # noqa: PLC0415 (this test alone measures)
 
