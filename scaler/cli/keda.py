@@ -4,7 +4,6 @@ import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -42,7 +41,16 @@ class _Objects:
 
     scaled: ScaledObject | None
     hpa: Hpa | None
-    trigger: OwnTrigger | None
+
+    @property
+    def trigger(self) -> OwnTrigger | None:
+        """The trigger that is asked for: the first of ours."""
+        return self.scaled.own[0] if self.scaled is not None and self.scaled.own else None
+
+    @property
+    def replicas(self) -> int | None:
+        """What the HPA says that there is; None where that isn't known."""
+        return None if self.hpa is None else self.hpa.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +138,14 @@ def check_command(  # noqa: PLR0917 - typer hands every option over by name
     objects = _objects(scaled_object, hpa)
     given = _metadata(fleet, policy, value, metadata or ())
     question = _question(address, given, objects)
-    findings = _findings(objects, policies, replicas)
+    have = objects.replicas if replicas is None else replicas
+    findings = _findings(objects, policies, have)
     pem = _Pem(enabled=tls, root=ca_cert, certificate=client_cert, key=client_key)
     answered = None if question is None else asyncio.run(_asked(question, pem, float(listen)))
     if question is None and objects.scaled is None:
         raise UserError(
             "there is nothing to check", hint=f"--address {_LOCAL} --fleet NAME, or --scaled-object FILE"
         )
-    have = replicas if replicas is not None else (None if objects.hpa is None else objects.hpa.replicas)
     page = _page(question, answered, findings, _sentences(objects, answered, have))
     if output is CheckOutput.TABLE:
         _print(page)
@@ -155,8 +163,7 @@ def _objects(scaled_object: Path | None, hpa: Path | None) -> _Objects:
     made = None if hpa is None else read_hpa(_document(hpa))
     if made is not None and scaled is None:
         raise UserError("--hpa says little without the ScaledObject", hint="add --scaled-object FILE")
-    trigger = scaled.own[0] if scaled is not None and scaled.own else None
-    return _Objects(scaled=scaled, hpa=made, trigger=trigger)
+    return _Objects(scaled=scaled, hpa=made)
 
 
 def _document(path: Path) -> Any:  # noqa: ANN401 - whatever stands in the file
@@ -198,17 +205,14 @@ def _question(address: str | None, given: Mapping[str, str], objects: _Objects) 
     )
 
 
-def _findings(objects: _Objects, policies: list[Path] | None, replicas: int | None) -> tuple[Finding, ...]:
+def _findings(objects: _Objects, policies: list[Path] | None, running: int | None) -> tuple[Finding, ...]:
     if objects.scaled is None:
         return ()
     intent = None
     if policies:
         found, _ = read_set(policies)
-        running = replicas
-        if running is None and objects.hpa is not None:
-            running = objects.hpa.replicas
         name = fleet_of(found, objects.scaled)
-        intent = None if name is None else intent_of(found, name, datetime.now(UTC), running)
+        intent = None if name is None else intent_of(found, name, running)
     return check(objects.scaled, objects.hpa, intent)
 
 

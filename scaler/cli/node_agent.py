@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-_TOKEN_VARIABLE = "EMBERPOOL_NODE_TOKEN"  # noqa: S105 (a variable's name)
 _LARGEST_PORT = 65_535
 
 
@@ -76,6 +75,7 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
     It holds the driver open, so it has to be stopped before the driver can be unloaded.
     """
     from warmpool.nodehealth.app import NodeAgentOptions, NoGpu, run  # noqa: PLC0415 - aiohttp, which help doesn't need
+    from warmpool.nodehealth.client import TOKEN_VARIABLE  # noqa: PLC0415
     from warmpool.nodehealth.nvml import NvmlAbsent, driver  # noqa: PLC0415
     from warmpool.nodehealth.reader import Limits  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
         group=_group(socket_group),
         host=host,
         port=port,
-        token=os.environ.get(_TOKEN_VARIABLE, ""),
+        token=os.environ.get(TOKEN_VARIABLE, ""),
         kubelet=None if pod_resources == "none" else Path(pod_resources),
         pod_logs=pod_logs,
         limits=Limits(answer_seconds=answer_milliseconds / 1000),
@@ -92,7 +92,7 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    _check(options)
+    _check(options, TOKEN_VARIABLE)
     try:
         run(options, driver())
     except (NoGpu, NvmlAbsent) as error:
@@ -109,11 +109,11 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
     return 0
 
 
-def _check(options: "NodeAgentOptions") -> None:
+def _check(options: "NodeAgentOptions", token_variable: str) -> None:
     if options.port is not None and not options.token:
         raise UserError(
-            f"--port: {_TOKEN_VARIABLE} is not set, and without a token anyone who reaches the port could ask for any pod",
-            hint=f"set {_TOKEN_VARIABLE}, and give agents the same; or leave --port out and share the Unix socket",
+            f"--port: {token_variable} is not set, and without a token anyone who reaches the port could ask for any pod",
+            hint=f"set {token_variable}, and give agents the same; or leave --port out and share the Unix socket",
         )
 
 

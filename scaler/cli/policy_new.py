@@ -287,6 +287,12 @@ class _Names:
     shared: str | None
     file: str
 
+    @property
+    def lived_on(self) -> list[str]:
+        """All fleets that they live on, the shared one last."""
+        shared = [self.shared] if self.shared else []
+        return list(dict.fromkeys([*self.own.values(), *shared]))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FleetNames:
@@ -349,7 +355,7 @@ def _check_namespace(names: _Names, known: PolicySet | None, namespace: str) -> 
     Raises:
         UserError: one of them is in another.
     """
-    for fleet in dict.fromkeys([*names.own.values(), *([names.shared] if names.shared else [])]):
+    for fleet in names.lived_on:
         there = known.fleets.get(FleetName(fleet)) if known else None
         if there is not None and there.metadata.namespace != namespace:
             theirs = there.metadata.namespace
@@ -609,8 +615,7 @@ def _note_kept_memory(wanted: _Wanted) -> None:
 
 def _note_nothing_to_lend(wanted: _Wanted) -> None:
     """Say it where work that can wait is to borrow from fleets that there are already, and none of them lends."""
-    names, known = wanted.names, wanted.known
-    lived_on = {*names.own.values(), *([names.shared] if names.shared else [])}
+    lived_on, known = wanted.names.lived_on, wanted.known
     there = (
         []
         if known is None
@@ -627,10 +632,9 @@ def _note_nothing_to_lend(wanted: _Wanted) -> None:
 
 def _new_set(wanted: _Wanted, namespace: str) -> NewSet:
     names = wanted.names
-    lived_on = {*names.own.values(), *([names.shared] if names.shared else [])}
     ports: list[int | None] = [None] * len(names.policies)
     if wanted.engine is not EngineType.REFERENCE:
-        ports = [*free_ports(wanted.known, lived_on, len(names.policies))]
+        ports = [*free_ports(wanted.known, names.lived_on, len(names.policies))]
     return NewSet(
         namespace=namespace,
         fleets=tuple(wanted.fleets),

@@ -10,7 +10,7 @@ import typer
 from scaler.cli.failures import UNUSABLE
 from scaler.cli.output import as_json, as_yaml, emit
 from scaler.errors import PolicyError, PolicyFault
-from scaler.policy.files import MoreFaults
+from scaler.policy.files import told_and_more
 
 
 class Rendering(StrEnum):
@@ -50,6 +50,10 @@ def faults_as(rendering: Rendering) -> Iterator[None]:
 
 def refusal(faults: Sequence[PolicyFault]) -> dict[str, object]:
     """Return as plain data that files can't be used."""
-    more = sum(fault.count for fault in faults if isinstance(fault, MoreFaults))
-    told = [fault.as_json() for fault in faults if not isinstance(fault, MoreFaults)]
-    return {"valid": False, "faults": told, "moreFaults": more, "warnings": []}
+    told, more = told_and_more(faults)
+    return {
+        "valid": False,
+        "faults": [fault.as_json() for fault in told],
+        "moreFaults": more,
+        "warnings": [],
+    }

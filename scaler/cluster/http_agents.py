@@ -92,12 +92,12 @@ class HttpAgents:
         if claim.displace is not None:
             order["displace"] = list(claim.displace)
         what = f"{verb} {policy} on {seat.name}"
-        return _answer(*await self._call("POST", seat, f"/v1/{verb}", order, deadline, what), what)
+        return _done(await self._call("POST", seat, f"/v1/{verb}", order, deadline, what))
 
     async def ask(self, seat: Seat, policy: PolicyName, *, deadline: float) -> Told:
         """See `Witnesses.ask`."""
         what = f"what {policy} answers on {seat.name}"
-        return _told(*await self._call("GET", seat, f"/v1/proof/{policy}", None, deadline, what), what)
+        return _told(await self._call("GET", seat, f"/v1/proof/{policy}", None, deadline, what), what)
 
     async def tell(
         self, seat: Seat, policy: PolicyName, recording: Recording, *, epoch: int, deadline: float
@@ -105,12 +105,12 @@ class HttpAgents:
         """See `Witnesses.tell`."""
         what = f"what {policy} is to answer on {seat.name}"
         body = {**recording_to_json(recording), "epoch": epoch}
-        return _told(*await self._call("PUT", seat, f"/v1/proof/{policy}", body, deadline, what), what)
+        return _told(await self._call("PUT", seat, f"/v1/proof/{policy}", body, deadline, what), what)
 
     async def _call(
         self, method: str, seat: Seat, path: str, body: object, deadline: float, what: str
-    ) -> tuple[int, object]:
-        """Make a request; return the status and what came."""
+    ) -> Mapping[str, Any]:
+        """Make a request; return the body of a good answer."""
         if not seat.agent:
             raise EngineLost(f"seat {seat.name} has not told its agent's address yet")
         try:
@@ -120,15 +120,15 @@ class HttpAgents:
                     method, f"{seat.agent}{path}", json=body, headers=self._headers
                 ) as response,
             ):
-                return response.status, await response.json(content_type=None)
+                status, answer = response.status, await response.json(content_type=None)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{what}: no answer of the agent in {deadline:.1f} s") from error
         except (aiohttp.ClientError, ValueError, OSError) as error:
             raise EngineLost(f"{what}: the agent can't be reached: {error}") from error
+        return _body(status, answer, what)
 
 
-def _told(status: int, body: object, what: str) -> Told:
-    found = _body(status, body, what)
+def _told(found: Mapping[str, Any], what: str) -> Told:
     try:
         statement, recording = found.get("statement"), found.get("recording")
         return Told(
@@ -140,8 +140,7 @@ def _told(status: int, body: object, what: str) -> Told:
         raise AgentError(f"{what}: {error}") from error
 
 
-def _answer(status: int, body: object, what: str) -> Done:
-    found = _body(status, body, what)
+def _done(found: Mapping[str, Any]) -> Done:
     phases = {str(name): float(seconds) for name, seconds in dict(found.get("phases") or {}).items()}
     return Done(phases=phases, aborted=int(found.get("aborted") or 0))
 
@@ -157,7 +156,9 @@ def _body(status: int, body: object, what: str) -> Mapping[str, Any]:
         raise AgentError(f"{what}: the agent answered {status} without a JSON object")
     if status == 200:  # noqa: PLR2004 - HTTP OK
         return body
-    error = body.get("error") or {}
+    error = body.get("error")
+    if not isinstance(error, dict):
+        error = {}  # somebody in between has answered
     code, message = str(error.get("code", "")), str(error.get("message", f"status {status}"))
     if code in _ERRORS:
         raise _ERRORS[code](f"{what}: {message}")

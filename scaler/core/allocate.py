@@ -209,8 +209,7 @@ def _lend(borrowers: Sequence[Applicant]) -> None:
         _round([_borrowing_ask(a) for a in rivals if _wish(a) > a.capacity])
     for rivals in classes:
         _round([_seats_ask(a, COUNT_MAX, a.keep) for a in rivals])
-    for pool, seats in going + unlent:
-        pool.left += seats
+    _give_back(going + unlent)
 
 
 def _withhold(wanted: Sequence[tuple[Pool, int]]) -> list[tuple[Pool, int]]:
@@ -219,6 +218,11 @@ def _withhold(wanted: Sequence[tuple[Pool, int]]) -> list[tuple[Pool, int]]:
     for pool, seats in withheld:
         pool.left -= seats
     return withheld
+
+
+def _give_back(withheld: Sequence[tuple[Pool, int]]) -> None:
+    for pool, seats in withheld:
+        pool.left += seats
 
 
 def _kept_ask(applicant: Applicant) -> _Ask:
@@ -245,15 +249,13 @@ def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:
         for index, place in enumerate(a.places):
             if id(place.pool) in members:
                 members[id(place.pool)].append((a, index))
-    withheld = []
+    surplus = []
     for pool in pools.values():
         vacated = sum(max(0, a.places[index].own - a.given[index]) for a, index in members[id(pool)])
-        surplus = max(0, pool.left - max(0, vacated - pool.displaced))
-        pool.left -= surplus
-        withheld.append((pool, surplus))
+        surplus.append((pool, max(0, pool.left - max(0, vacated - pool.displaced))))
+    withheld = _withhold(surplus)
     _round([_seats_ask(a, COUNT_MAX, a.keep) for a in keepers])
-    for pool, surplus in withheld:
-        pool.left += surplus
+    _give_back(withheld)
 
 
 def _by_priority(applicant: Applicant) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from scaler.core.allocate import Applicant
 from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, PLAUSIBLE_MAX, Demand, measure
 from scaler.core.memory import Coming, PolicyMemory, Seen, Service
-from scaler.core.model import FallbackBehavior, Floor, Load, Mode, PolicySpec, Quality
+from scaler.core.model import Burst, FallbackBehavior, Floor, Load, Mode, PolicySpec, Quality
 from scaler.core.modes import Phase, is_hot, next_phase
 from scaler.core.need import Capacity, Terms, terms
 from scaler.core.orders import fluid, horizon
@@ -98,12 +98,8 @@ class Assessment:
         return max(wants.mean, overdue, aged, min(wants.pressing, self.capacity))
 
     def demote_window(self, index: int) -> float:
-        """Seconds for which a smaller answer must have held before a resident of fleet `index` is paused.
-
-        A bridge (any fleet but the first) is given back after one stable window.
-        """
-        burst = self.spec.burst
-        return burst.demote_after if index == 0 else max(burst.demote_after, burst.stable_window)
+        """Seconds for which a smaller answer must have held before a resident of fleet `index` is paused."""
+        return _demote_window(self.spec.burst, index)
 
     def kept(self, index: int) -> int:
         """Seats of fleet `index` that serve and are not up for demotion yet."""
@@ -146,7 +142,7 @@ def assess(
         now: the time.
     """
     capacity = float(sum([place.own * place.target for place in places]))
-    coming = awaited(memory.coming, places) if memory.coming else ()
+    coming = awaited(memory.coming, places)
     demand, seen = measure(sight.load, memory.seen, serving=sight.serving, now=now)
     ring = _remember(memory.ring, demand, spec, now)
     before_this = memory.service
@@ -197,7 +193,7 @@ def _start_seconds(spec: PolicySpec, places: Sequence[Place]) -> float:
 def applicant(assessment: Assessment, now: float) -> Applicant:
     """Return the policy as it stands in line for seats."""
     spec, memory, places = assessment.spec, assessment.memory, assessment.places
-    first_turn, held, starts = assessment.starving_until(), memory.given, assessment.starts
+    first_turn, starts = assessment.starving_until(), assessment.starts
     need, holding = assessment.need, assessment.holding
     return Applicant(
         name=spec.name,
@@ -215,7 +211,7 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         overflow=assessment.terms.pressing if assessment.overflows else 0.0,
         keep=[_kept_or_wanted(assessment, index) for index in range(len(places))],
         at_risk=assessment.terms.at_risk,
-        held=_held(assessment) if starts or not held else sum(held.values()),
+        held=_held(assessment),
         overdue=first_turn is not None and now >= first_turn,
         starving_since=math.inf if first_turn is None else first_turn,
         sheltered=now < memory.fed_since + spec.burst.stable_window,
@@ -225,10 +221,11 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
 
 
 def _held(assessment: Assessment) -> int:
-    """Return the seats that a policy had last time, where it isn't those that it was given to serve on."""
+    """Return the seats that a policy had last time: to start on, or to serve on; at first sight those that it is found on."""
+    memory = assessment.memory
     if assessment.starts:
-        return 0 if assessment.memory.start is None else assessment.memory.start.seats
-    return sum([place.own for place in assessment.places])
+        return 0 if memory.start is None else memory.start.seats
+    return sum(memory.given.values()) if memory.given else sum([place.own for place in assessment.places])
 
 
 def wakeups(assessment: Assessment, now: float) -> list[float]:
@@ -287,13 +284,18 @@ def _remember_asked(
     """Remember per fleet how many of its seats the answer would use, so that a smaller one has to last."""
     capacity, most, sticky = ask
     seats = along(places, [place.idle for place in places], capacity, most)
-    asked, window = {}, spec.burst.demote_after
+    asked = {}
     for index, place in enumerate(places):
         name, used = place.pool.name, seats[index]
         past = memory.asked.get(name, _NOTHING_ASKED)
+        window = _demote_window(spec.burst, index)
         asked[name] = past.add(now, max(used, place.own) if sticky else used, window)
-        window = max(spec.burst.demote_after, spec.burst.stable_window)
     return asked
+
+
+def _demote_window(burst: Burst, index: int) -> float:
+    """Return the demote window of a policy's fleet; a bridge (any but the first) is given back after one stable window."""
+    return burst.demote_after if index == 0 else max(burst.demote_after, burst.stable_window)
 
 
 def _kept_or_wanted(assessment: Assessment, index: int) -> int:

@@ -32,25 +32,19 @@ def watch(before: Service | None, demand: Demand, elapsed: float, window: float)
         elapsed: seconds since the averages were last brought up to date.
         window: seconds of the window for arrivals.
     """
-    served = demand.completions is not None and demand.busy > 0.0
-    told = demand.arrivals is not None
-    if demand.quality is not Quality.FRESH or not (served or told) or not 0.0 <= elapsed < math.inf:
+    served, told = demand.completions if demand.busy > 0.0 else None, demand.arrivals
+    if demand.quality is not Quality.FRESH or not 0.0 <= elapsed < math.inf:
         return before
-    then = before or _NOTHING
-    completions, busy, seconds, arrivals, heard = (
-        then.completions,
-        then.busy,
-        then.seconds,
-        then.arrivals,
-        then.heard,
-    )
-    if served and demand.completions is not None:
+    if served is None and told is None:
+        return before
+    completions, busy, seconds, _, arrivals, heard = before or _NOTHING
+    if served is not None:
         weight = _weight(elapsed, seconds, SERVICE_SECONDS)
-        completions += weight * (demand.completions - completions)
+        completions += weight * (served - completions)
         busy += weight * (demand.busy - busy)
         seconds += elapsed
-    if demand.arrivals is not None:
-        arrivals += _weight(elapsed, heard, window) * (demand.arrivals - arrivals)
+    if told is not None:
+        arrivals += _weight(elapsed, heard, window) * (told - arrivals)
         heard += elapsed
     return Service(completions, busy, seconds, demand.busy, arrivals, heard)
 

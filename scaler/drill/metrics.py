@@ -20,6 +20,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from scaler.drill.arms import ArmName
 from scaler.drill.figures import Check, Status
 from scaler.drill.load import Tally
 from scaler.drill.ports import HOST, listen
@@ -30,7 +31,7 @@ from warmpool.metric_families import Family, Kind, Label, listed
 _LAST_SCRAPE_SECONDS: Final = 35.0
 """The longest wait for a last scrape: Prometheus' usual interval is 15 or 30 s."""
 _SCENARIO: Final = Label("scenario", "the scenario's name")
-_ARM: Final = listed("arm", ("warm", "cold", "cold-zygote"), "the arms that were asked for")
+_ARM: Final = listed("arm", ArmName, "the arms that were asked for")
 _POLICY: Final = Label("policy", "the scenario's models")
 _STAGE: Final = Label("stage", "the scenario's stages")
 _OUTCOME: Final = listed("outcome", Outcome, "how a request can end")

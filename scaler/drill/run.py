@@ -3,7 +3,6 @@
 import asyncio
 import platform
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ import psutil
 from rich.console import Console
 from ruamel.yaml import YAML
 
-from scaler.drill import collect, cpu, measure
+from scaler.drill import collect, cpu, interruptible, measure
 from scaler.drill.annotations import Grafana, annotating
 from scaler.drill.arms import COMPARED, Arm, ArmName, make_arm
 from scaler.drill.checkpoints import Maker, checkpoint_name, prepare
@@ -133,26 +132,7 @@ def run_drill(options: DrillOptions) -> DrillResult:
         KeyboardInterrupt: Ctrl-C; the child is gone (exit code 130).
         SystemExit: with code 143 after SIGTERM; the child is gone.
     """
-    terminated = False
-
-    async def main() -> DrillResult:
-        this = asyncio.current_task()
-        assert this is not None
-
-        def terminate() -> None:
-            nonlocal terminated
-            terminated = True
-            this.cancel()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
-        return await drill(options)
-
-    try:
-        return asyncio.run(main())
-    except asyncio.CancelledError:
-        if terminated:
-            raise SystemExit(128 + signal.SIGTERM) from None
-        raise
+    return interruptible.run(drill(options))
 
 
 async def drill(options: DrillOptions) -> DrillResult:
@@ -304,7 +284,7 @@ class _ArmRun:
                 for task in beside:
                     task.cancel()
         except* ChildFailed as failures:
-            raise _first(failures) from None
+            raise interruptible.first(failures) from None
         self._evidence.zero = self._tally.started
         self._evidence.end = self._tally.now()
 
@@ -403,13 +383,6 @@ def _keep_evidence(state: Path, output: Path, arm: str) -> None:
         if (state / name).is_file():
             stem, dot, suffix = name.partition(".")
             shutil.copyfile(state / name, output / f"{stem}-{arm}{dot}{suffix}")
-
-
-def _first(failures: BaseExceptionGroup[ChildFailed]) -> BaseException:
-    first: BaseException = failures
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first
 
 
 def write_policies(policies: PolicySet, path: Path) -> None:

@@ -50,7 +50,7 @@ class Attempts:
 
     Args:
         settings: deadlines, and how often.
-        routes: the table, which learns how endpoints do.
+        routes: the table, which learns which endpoints do well.
         slots: where slots come from.
         metrics: counts retries and first content.
         observer: is told of first content.
@@ -123,12 +123,7 @@ class Attempts:
         if failed.failure.reached_engine:
             call.failed_attempts += 1
             call.place.ticket.avoid.add(lease.endpoint.key)
-        self._slots.fail(
-            lease,
-            lambda now: self._routes.failed(
-                lease.endpoint, failed.failure, dispatched_at=lease.granted_at, now=now
-            ),
-        )
+        self._slots.fail(lease, failed.failure)
         most = 1 if call.once else self._settings.max_failed_attempts
         if call.failed_attempts < most:
             self._metrics.retried(call.policy, failed.failure)

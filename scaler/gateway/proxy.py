@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 
 from scaler.gateway.attempts import Attempts, Call
@@ -320,7 +319,7 @@ class Gateway:
             RequestRefused: nowhere.
         """
         policy = self._policy(body)
-        settings, headers = self._settings, CIMultiDict(request.headers)
+        settings, headers = self._settings, request.headers
         place = Place(
             policy,
             body.size_bytes,
@@ -377,7 +376,7 @@ class Gateway:
             await early.whole(upstream.status, answer.body)
             return begun, outcome
         if answer.complete and begun is None:
-            whole = _whole(upstream.status, CIMultiDict(upstream.headers), answer.body, identity)
+            whole = _whole(upstream.status, upstream.headers, answer.body, identity)
             return whole, await self._sent(request, whole, len(answer.body)) or outcome
         stream = begun or self._begun(upstream, identity)
         ended = await relay(
@@ -480,7 +479,7 @@ async def _linger(request: web.BaseRequest, response: web.Response) -> None:
         await asyncio.sleep(_LINGER_SECONDS)
 
 
-def _whole(status: int, headers: CIMultiDict[str], body: bytes, identity: str) -> web.Response:
+def _whole(status: int, headers: Mapping[str, str], body: bytes, identity: str) -> web.Response:
     return web.Response(status=status, body=body, headers=answer_headers(headers, identity, whole=True))
 
 

@@ -10,11 +10,11 @@ import bisect
 import itertools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from scaler.gateway.forecast import Forecast
-from scaler.gateway.routes import Endpoint, EndpointKey, QueueLimits, RouteTable
+from scaler.gateway.routes import Endpoint, EndpointKey, PolicyRoutes, QueueLimits, RouteTable
 from warmpool.seats import PolicyName
 
 
@@ -269,24 +269,14 @@ class PolicyStats:
         queued_bytes: bytes of their bodies.
         in_flight: requests that were sent and are not finished.
         oldest_wait_seconds: how long ago the one that has been here longest arrived; 0 when nothing waits.
-        arrived, completed, refused, refused_seconds, failed, abandoned, answered, late, first_seconds, gaps, gap_seconds: totals; see `Counts`.
+        totals: as they were at that moment.
     """
 
     queued: int = 0
     queued_bytes: int = 0
     in_flight: int = 0
     oldest_wait_seconds: float = 0.0
-    arrived: int = 0
-    completed: int = 0
-    refused: int = 0
-    refused_seconds: int = 0
-    failed: int = 0
-    abandoned: int = 0
-    answered: int = 0
-    late: int = 0
-    first_seconds: float = 0.0
-    gaps: int = 0
-    gap_seconds: float = 0.0
+    totals: Counts = field(default_factory=Counts)
 
     @property
     def demand(self) -> int:
@@ -296,8 +286,13 @@ class PolicyStats:
 
 @dataclass(slots=True)
 class _Lane:
-    """One policy's queue and what belongs to it."""
+    """One policy's queue and what belongs to it.
 
+    Attributes:
+        routes: those whose limits and forecast it has.
+    """
+
+    routes: PolicyRoutes | None = None
     queue: PolicyQueue = field(default_factory=PolicyQueue)
     counts: Counts = field(default_factory=Counts)
     forecast: Forecast = field(default_factory=Forecast)
@@ -336,23 +331,12 @@ class Dispatcher:
         if lane is None:
             return PolicyStats()
         oldest = lane.queue.oldest_arrival()
-        counts = lane.counts
         return PolicyStats(
             queued=len(lane.queue),
             queued_bytes=lane.queue.size_bytes,
             in_flight=lane.in_flight,
             oldest_wait_seconds=max(0.0, now - oldest) if oldest is not None else 0.0,
-            arrived=counts.arrived,
-            completed=counts.completed,
-            refused=counts.refused,
-            refused_seconds=counts.refused_seconds,
-            failed=counts.failed,
-            abandoned=counts.abandoned,
-            answered=counts.answered,
-            late=counts.late,
-            first_seconds=counts.first_seconds,
-            gaps=counts.gaps,
-            gap_seconds=counts.gap_seconds,
+            totals=replace(lane.counts),
         )
 
     def demand(self, policy: PolicyName) -> tuple[int, int]:
@@ -415,6 +399,7 @@ class Dispatcher:
             if self._routes.cold(ticket.policy):
                 lane.forecast.waits_cold(now)
         self._changed(ticket.policy)
+        self._forget(ticket.policy)
         return lease if lease is not None else refusal
 
     def release(self, lease: Lease, now: float) -> None:
@@ -445,25 +430,27 @@ class Dispatcher:
         """
         names = self._routes.policies.keys() | self._lanes.keys() if changed is None else tuple(changed)
         for policy in names:
-            self._take_routes(policy, now)
-            lane = self._lanes.get(policy)
+            routes = self._routes.policies.get(policy)
+            lane = self._lanes.get(policy) if routes is None else self._lane(policy)
             if lane is None:
                 continue
+            if routes is not lane.routes:
+                self._take_routes(lane, routes, policy, now)
             before = len(lane.queue)
             for ticket in lane.queue.expire(lane.limits, now):
                 ticket.refused(Refusal.TOO_OLD)
-            if policy not in self._routes.policies:
+            if routes is None:
                 self._refuse_all(lane, Refusal.GONE)
             self._dispatch(policy, now)
             if before != len(lane.queue):
                 self._changed(policy)
             self._forget(policy)
 
-    def _take_routes(self, policy: PolicyName, now: float) -> None:
-        routes = self._routes.policies.get(policy)
+    def _take_routes(self, lane: _Lane, routes: PolicyRoutes | None, policy: PolicyName, now: float) -> None:
+        """Take what routes say once: what they foretell counts from the moment at which they came."""
+        lane.routes = routes
         if routes is None:
             return
-        lane = self._lane(policy)
         lane.limits = self._routes.limits(policy) or lane.limits
         lane.forecast.coming(routes.coming_seconds, now)
         if routes.endpoints:

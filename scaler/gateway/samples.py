@@ -44,42 +44,35 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySample:
-    """One policy's numbers; totals count from the gateway's start."""
+    """One policy's numbers.
 
-    queued: int
-    in_flight: int
-    oldest_wait_seconds: float
+    Attributes:
+        stats: as they are; totals count from the gateway's start.
+        peak: the most requests that were here since the last sample.
+    """
+
+    stats: PolicyStats
     peak: int
-    arrived: int
-    completed: int
-    refused: int
-    refused_seconds: int
-    failed: int
-    abandoned: int
-    answered: int
-    late: int
-    first_seconds: float
-    gaps: int
-    gap_seconds: float
 
     def to_json(self) -> dict[str, float]:
         """Return the sample as it goes over the wire."""
+        stats, totals = self.stats, self.stats.totals
         return {
-            "queued": self.queued,
-            "inFlight": self.in_flight,
-            "oldestWaitSeconds": self.oldest_wait_seconds,
+            "queued": stats.queued,
+            "inFlight": stats.in_flight,
+            "oldestWaitSeconds": stats.oldest_wait_seconds,
             "peak": self.peak,
-            "arrived": self.arrived,
-            "completed": self.completed,
-            "refused": self.refused,
-            "refusedSeconds": self.refused_seconds,
-            "failed": self.failed,
-            "abandoned": self.abandoned,
-            "answered": self.answered,
-            "late": self.late,
-            "firstSeconds": round(self.first_seconds, 3),
-            "gaps": self.gaps,
-            "gapSeconds": round(self.gap_seconds, 3),
+            "arrived": totals.arrived,
+            "completed": totals.completed,
+            "refused": totals.refused,
+            "refusedSeconds": totals.refused_seconds,
+            "failed": totals.failed,
+            "abandoned": totals.abandoned,
+            "answered": totals.answered,
+            "late": totals.late,
+            "firstSeconds": round(totals.first_seconds, 3),
+            "gaps": totals.gaps,
+            "gapSeconds": round(totals.gap_seconds, 3),
         }
 
 
@@ -177,23 +170,7 @@ class StateBuilder:
     def build(self, stats: Mapping[PolicyName, PolicyStats], now: float) -> State:
         """Make the next state, of the policies that are due."""
         policies = {
-            name: PolicySample(
-                queued=policy.queued,
-                in_flight=policy.in_flight,
-                oldest_wait_seconds=policy.oldest_wait_seconds,
-                peak=max(self._peaks.pop(name, 0), policy.demand),
-                arrived=policy.arrived,
-                completed=policy.completed,
-                refused=policy.refused,
-                refused_seconds=policy.refused_seconds,
-                failed=policy.failed,
-                abandoned=policy.abandoned,
-                answered=policy.answered,
-                late=policy.late,
-                first_seconds=policy.first_seconds,
-                gaps=policy.gaps,
-                gap_seconds=policy.gap_seconds,
-            )
+            name: PolicySample(stats=policy, peak=max(self._peaks.pop(name, 0), policy.demand))
             for name, policy in stats.items()
         }
         changes = [at for name in stats if (at := self._changed.pop(name, None)) is not None]

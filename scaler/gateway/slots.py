@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from scaler.gateway.queue import Dispatcher, Lease, PolicyStats, Refusal, Ticket
-from scaler.gateway.routes import RouteTable
+from scaler.gateway.routes import Failure, RouteTable
 from warmpool.seats import PolicyName
 
 
@@ -57,12 +57,13 @@ class Slots:
     """Hands out the slots of a route table's endpoints.
 
     Args:
-        routes: the table; what waits goes to endpoints that are new at once.
+        routes: the table, which learns which endpoints fail; what waits goes to endpoints that are new at once.
         changed: told of each change of a policy's numbers.
     """
 
     def __init__(self, routes: RouteTable, changed: Callable[[PolicyName], None]) -> None:
         self.dispatcher = Dispatcher(routes, changed=changed)
+        self._routes = routes
         self._timer: asyncio.TimerHandle | None = None
         self._open = False
         routes.watch(self._advance)
@@ -95,10 +96,10 @@ class Slots:
         """Give a slot back, once however often it is called."""
         self.dispatcher.release(lease, time.monotonic())
 
-    def fail(self, lease: Lease, note: Callable[[float], None]) -> None:
-        """Give back the slot of an attempt that failed, which `note` writes down at the moment that it is given."""
+    def fail(self, lease: Lease, failure: Failure) -> None:
+        """Give back the slot of an attempt that failed, and have the table learn of it first."""
         now = time.monotonic()
-        note(now)
+        self._routes.failed(lease.endpoint, failure, dispatched_at=lease.granted_at, now=now)
         self.dispatcher.release(lease, now)
         self._arm()
 

@@ -7,7 +7,7 @@ before. So both are looked at.
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -18,7 +18,8 @@ from scaler.keda.trigger import Subject, Value
 
 _FIRST_WHOLE: Final = (2, 20)
 """The first line of KEDA that fails instead of making an HPA on CPU, and keeps connections of different certificates apart."""
-_SHRINKING: Final = frozenset({"currentReplicasIfLower"})
+_SCALED_OBJECT: Final = "ScaledObject"
+_HPA: Final = "HorizontalPodAutoscaler"
 
 
 class Severity(StrEnum):
@@ -86,7 +87,7 @@ class Finding:
     path: str
     message: str
     hint: str = ""
-    object: str = "ScaledObject"
+    object: str = _SCALED_OBJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ def check(scaled: ScaledObject, hpa: Hpa | None = None, intent: Intent | None = 
     if hpa is not None:
         found += _hpa(scaled, hpa)
         if intent is not None and sizes_fleet:
-            found += _hpa_bounds(hpa, intent)
+            found += _about(_HPA, _hpa_bounds(hpa, intent))
     order = list(Severity)
     return tuple(sorted(found, key=lambda each: order.index(each.severity)))
 
@@ -293,7 +294,6 @@ def _max(maximum: int, path: str, intent: Intent) -> Iterator[Finding]:
             path=path,
             message=f"{maximum} is below the {intent.max_seats} seats that fleet {intent.fleet} may have",
             hint=f"set it to {intent.max_seats}, or lower maxSeats: the law counts on seats that never come",
-            object=_object_of(path),
         )
 
 
@@ -305,7 +305,6 @@ def _min(minimum: int, path: str, intent: Intent) -> Iterator[Finding]:
             path=path,
             message=f"{minimum} is below the {intent.floor} seats that fleet {intent.fleet} always has (floors and spare.min)",
             hint=f"set it to {intent.floor}: it is what holds while nobody answers",
-            object=_object_of(path),
         )
 
 
@@ -341,7 +340,7 @@ def _fallback(scaled: ScaledObject, intent: Intent) -> Iterator[Finding]:
             f" {'has' if known else 'may have'} {running}",
             hint=hint,
         )
-    elif fallback.behavior in _SHRINKING:
+    elif fallback.behavior == "currentReplicasIfLower":
         yield Finding(
             code=Code.FALLBACK_SHRINKS,
             severity=Severity.WARNING,
@@ -355,9 +354,9 @@ def _pace(scaled: ScaledObject, hpa: Hpa | None, intent: Intent) -> Iterator[Fin
     """Look at the HPA's behavior, or at what the ScaledObject wants it to be."""
     if hpa is None:
         up, down, where = scaled.up, scaled.down, "spec.advanced.horizontalPodAutoscalerConfig.behavior"
-        of = "ScaledObject"
+        of = _SCALED_OBJECT
     else:
-        up, down, where, of = hpa.up, hpa.down, "spec.behavior", "HorizontalPodAutoscaler"
+        up, down, where, of = hpa.up, hpa.down, "spec.behavior", _HPA
     found = [*_direction(f"{where}.scaleUp", up, intent), *_direction(f"{where}.scaleDown", down, intent)]
     if up.window > 0 or not up.policies:
         slow = (
@@ -383,7 +382,7 @@ def _pace(scaled: ScaledObject, hpa: Hpa | None, intent: Intent) -> Iterator[Fin
                 hint="stabilizationWindowSeconds: 0",
             )
         )
-    return (replace(each, object=of) for each in found)
+    return _about(of, found)
 
 
 def _direction(path: str, behavior: Behavior, intent: Intent) -> Iterator[Finding]:
@@ -408,8 +407,9 @@ def _direction(path: str, behavior: Behavior, intent: Intent) -> Iterator[Findin
 # ------------------------------------------------------------------ the HPA
 
 
-def _object_of(path: str) -> str:
-    return "ScaledObject" if path.endswith("Count") else "HorizontalPodAutoscaler"
+def _about(name: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings as ones about an object."""
+    return (replace(each, object=name) for each in findings)
 
 
 def _hpa_bounds(hpa: Hpa, intent: Intent) -> Iterator[Finding]:
@@ -434,12 +434,12 @@ def _hpa(scaled: ScaledObject, hpa: Hpa) -> Iterator[Finding]:
             severity=Severity.WARNING,
             hint="update the operator",
         )
-    names = {each.metric: each for each in scaled.own}
+    names = {each.metric for each in scaled.own}
     for index, metric in enumerate(hpa.metrics):
-        yield from _metric(f"spec.metrics[{index}]", metric, names.keys())
+        yield from _metric(f"spec.metrics[{index}]", metric, names)
     if scaled.formula:
         return  # KEDA then asks for one metric of its own making
-    for name in sorted(names.keys() - {each.name for each in hpa.metrics}):
+    for name in sorted(names - {each.name for each in hpa.metrics}):
         yield _of_hpa(
             Code.METRIC_MISSING,
             "spec.metrics",
@@ -480,9 +480,7 @@ def _metric(path: str, metric: HpaMetric, own: Collection[str]) -> Iterator[Find
 def _of_hpa(
     code: Code, path: str, message: str, *, hint: str, severity: Severity = Severity.ERROR
 ) -> Finding:
-    return Finding(
-        code=code, severity=severity, path=path, message=message, hint=hint, object="HorizontalPodAutoscaler"
-    )
+    return Finding(code=code, severity=severity, path=path, message=message, hint=hint, object=_HPA)
 
 
 def _old(version: str) -> str:

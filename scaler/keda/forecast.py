@@ -68,16 +68,23 @@ def proposed(rules: Rules, value: float, replicas: int | None) -> int:
         value: the metric, all replicas together.
         replicas: what there is; None while unknown: then tolerance is left out.
     """
-    wanted = math.ceil(round(value * 1000) / (TARGET * 1000))
-    if replicas and tolerated(rules, value, replicas):
-        wanted = replicas
+    wanted = replicas if replicas and _tolerated(rules, value, replicas) else _wanted(value)
     return max(rules.minimum, 1, min(rules.maximum, wanted))
 
 
-def tolerated(rules: Rules, value: float, replicas: int) -> bool:
+def _wanted(value: float) -> int:
+    """Return the replicas that a value asks for by itself."""
+    return math.ceil(_ratio(value, 1))
+
+
+def _tolerated(rules: Rules, value: float, replicas: int) -> bool:
     """Whether the HPA leaves the replicas as they are, although the value says something else."""
-    ratio = round(value * 1000) / (TARGET * replicas * 1000)
-    return 1 - rules.down.tolerance <= ratio <= 1 + rules.up.tolerance
+    return 1 - rules.down.tolerance <= _ratio(value, replicas) <= 1 + rules.up.tolerance
+
+
+def _ratio(value: float, replicas: int) -> float:
+    """Return a value as a share of what replicas carry; Kubernetes keeps whole thousandths of it."""
+    return round(value * 1000) / (TARGET * replicas * 1000)
 
 
 def at_an_answer(rules: Rules, value: float, *, active: bool, replicas: int | None) -> Iterator[str]:
@@ -127,10 +134,9 @@ def _keda(rules: Rules, *, active: bool, replicas: int | None) -> str:
 def _hpa(rules: Rules, value: float, replicas: int | None) -> str:
     if replicas == 0:
         return "nothing: at 0 replicas it is off"
-    wanted = math.ceil(round(value * 1000) / (TARGET * 1000))
-    after = proposed(rules, value, replicas)
+    wanted, after = _wanted(value), proposed(rules, value, replicas)
     text = f"{value:g} of which one replica carries {TARGET}: it asks for {after}"
-    if replicas and wanted != replicas == after and tolerated(rules, value, replicas):
+    if replicas and wanted != replicas == after and _tolerated(rules, value, replicas):
         return f"{text}, because {wanted} is within its tolerance of the {replicas} that there are"
     if after != wanted:
         bound = "maxReplicaCount" if wanted > after else "its minimum"

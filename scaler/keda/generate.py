@@ -22,9 +22,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 _FILE = descriptor_pb2.FileDescriptorProto.FromString(
 {lines}
 )
-POOL = descriptor_pool.Default()
-POOL.Add(_FILE)
-DESCRIPTOR = POOL.FindFileByName(_FILE.name)
+descriptor_pool.Default().Add(_FILE)
+DESCRIPTOR = descriptor_pool.Default().FindFileByName(_FILE.name)
 {classes}
 '''
 _COLUMN: Final = 96
@@ -55,22 +54,12 @@ def generate() -> Mapping[str, str]:
     lines = "\n".join(f"    {part!r}" for part in _cut(file.SerializeToString(deterministic=True)))
     return {
         "externalscaler_pb2.py": _MODULE.format(lines=lines, classes="\n".join(classes)),
-        "externalscaler_pb2.pyi": _typed(types),
+        "externalscaler_pb2.pyi": types,
     }
 
 
 def _cut(data: bytes) -> list[bytes]:
     return [data[start : start + _COLUMN // 4] for start in range(0, len(data), _COLUMN // 4)]
-
-
-def _typed(types: str) -> str:
-    """Add what our module has beside protoc's."""
-    pool = "from google.protobuf import descriptor_pool as _descriptor_pool\n"
-    return types.replace(
-        "\nDESCRIPTOR: _descriptor.FileDescriptor\n",
-        f"\n{pool}\nPOOL: _descriptor_pool.DescriptorPool\nDESCRIPTOR: _descriptor.FileDescriptor\n",
-        1,
-    )
 
 
 def main() -> None:

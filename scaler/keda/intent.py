@@ -1,14 +1,12 @@
 """What policy files want of the ScaledObject that sizes a fleet. PURE."""
 
-from datetime import datetime
-
 from scaler.errors import UserError
 from scaler.keda.findings import Intent
 from scaler.keda.objects import ScaledObject, Target
-from scaler.keda.trigger import Subject as Whose
+from scaler.keda.trigger import Subject
 from scaler.policy.compile import PolicySet
 from scaler.policy.fleet import Fleet, ResizedBy
-from scaler.policy.lint.subject import Subject
+from scaler.policy.floors import seats_at_rest
 from warmpool.seats import FleetName
 
 
@@ -17,23 +15,23 @@ def fleet_of(policies: PolicySet, scaled: ScaledObject) -> str | None:
     for name, fleet in policies.fleets.items():
         if fleet.metadata.namespace == scaled.namespace and _workload(fleet) == scaled.target:
             return str(name)
-    asked = [each.asks for each in scaled.own if each.asks.subject is Whose.FLEET]
+    asked = [each.asks for each in scaled.own if each.asks.subject is Subject.FLEET]
     return asked[0].name if asked else None
 
 
-def intent_of(policies: PolicySet, fleet: str, now: datetime, running: int | None = None) -> Intent:
+def intent_of(policies: PolicySet, fleet: str, running: int | None = None) -> Intent:
     """Return what a fleet wants.
 
     Args:
         policies: the set.
         fleet: the fleet's name.
-        now: the time, with a time zone.
         running: its seats at present; None while unknown.
 
     Raises:
         UserError: there is no such fleet.
     """
-    found = policies.fleets.get(FleetName(fleet))
+    name = FleetName(fleet)
+    found = policies.fleets.get(name)
     if found is None:
         known = ", ".join(sorted(policies.fleets)) or "none"
         raise UserError(f"no policy file has a fleet named {fleet}", hint=f"the files have: {known}")
@@ -43,7 +41,7 @@ def intent_of(policies: PolicySet, fleet: str, now: datetime, running: int | Non
         namespace=meta.namespace,
         workload=_workload(found),
         max_seats=spec.max_seats,
-        floor=min(spec.max_seats, Subject(policies=policies, now=now).floor_on(found) + spec.spare.min),
+        floor=seats_at_rest(policies, name),
         by_keda=spec.resized_by is ResizedBy.KEDA,
         down_window=float(spec.scale_down.stabilization_window_seconds),
         running=running,

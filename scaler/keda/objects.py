@@ -5,14 +5,13 @@ stop KEDA. Defaults are KEDA's and the HPA's own (keda.sh, "ScaledObject specifi
 Autoscaling").
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from scaler.errors import UserError
 from scaler.keda.trigger import BadTrigger, Trigger, read
+from scaler.policy.quantity import quantity
 
 Json = Mapping[str, Any]
 
@@ -26,17 +25,6 @@ DEFAULT_DOWN_WINDOW: Final = 300.0
 _EXTERNAL: Final = frozenset({"external", "external-push"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 """What Go reads as false; KEDA takes everything that isn't a boolean for true."""
-_SUFFIXES: Final[Mapping[str, Decimal]] = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "": Decimal(1),
-    "k": Decimal(1000),
-    "M": Decimal(10**6),
-    "Ki": Decimal(1024),
-    "Mi": Decimal(1024**2),
-}
-_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(n|u|m|k|Ki|Mi|M|)")
 
 
 class NotReadable(UserError):
@@ -85,7 +73,6 @@ class OwnTrigger:
         asks: what it asks for.
         metric_type: how the HPA compares the value.
         metadata: all of it.
-        name: its own name; may be empty.
     """
 
     index: int
@@ -93,7 +80,6 @@ class OwnTrigger:
     asks: Trigger
     metric_type: str
     metadata: Mapping[str, str]
-    name: str = ""
 
     @property
     def metric(self) -> str:
@@ -173,14 +159,12 @@ class HpaMetric:
         name: its name.
         target_type: Value, AverageValue or Utilization.
         target: the number; None where it isn't one.
-        scaled_object: whose metric it is, by its selector.
     """
 
     type: str
     name: str
     target_type: str
     target: float | None
-    scaled_object: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,17 +269,6 @@ def read_hpa(data: object) -> Hpa:
     )
 
 
-def quantity(text: object) -> float | None:
-    """Read a number as Kubernetes writes it (`1`, `500m`, `1k`); None where it is none."""
-    found = _QUANTITY.fullmatch(str(text))
-    if found is None:
-        return None
-    try:
-        return float(Decimal(found[1]) * _SUFFIXES[found[2]])
-    except InvalidOperation:
-        return None
-
-
 def _own(triggers: Sequence[Json]) -> tuple[tuple[OwnTrigger, ...], tuple[str, ...]]:
     own, broken = [], []
     for index, each in enumerate(triggers):
@@ -314,7 +287,6 @@ def _own(triggers: Sequence[Json]) -> tuple[tuple[OwnTrigger, ...], tuple[str, .
                 asks=asks,
                 metric_type=str(each.get("metricType") or "AverageValue"),
                 metadata=metadata,
-                name=str(each.get("name", "")),
             )
         )
     return tuple(own), tuple(broken)
@@ -345,14 +317,12 @@ def _metric(data: Json) -> HpaMetric:
     kind = str(data.get("type", ""))
     body = _map(data.get(kind[:1].lower() + kind[1:]))
     metric, target = _map(body.get("metric")), _map(body.get("target"))
-    labels = _map(_map(metric.get("selector")).get("matchLabels"))
     number = target.get("averageValue", target.get("value", target.get("averageUtilization")))
     return HpaMetric(
         type=kind,
         name=str(metric.get("name") or body.get("name", "")),
         target_type=str(target.get("type", "")),
         target=quantity(number),
-        scaled_object=str(labels.get("scaledobject.keda.sh/name", "")),
     )
 
 

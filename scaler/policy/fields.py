@@ -177,7 +177,7 @@ def places_of(model: type[PolicyModel], path: str = "") -> Iterator[tuple[str, s
             yield from places_of(form, below)
 
 
-def _meant(unknown: Iterable[str], fields: Iterable[str]) -> frozenset[str]:
+def meant_by(unknown: Iterable[str], fields: Iterable[str]) -> frozenset[str]:
     """Return the keys for which unknown ones stand: these are left out, and nothing else is said of them."""
     known = tuple(fields)
     return frozenset(closest(key, known) for key in unknown if key not in FOREIGN)
@@ -200,7 +200,7 @@ class _Walk:
         unknown = [key for key in entries if key not in fields]
         for key in unknown:
             self._say(UNKNOWN, (*path, key), entries[key].node)
-        meant = _meant(unknown, fields)
+        meant = meant_by(unknown, fields)
         sound: dict[str, Any] = {}
         for key, each in fields.items():
             if key in entries:

@@ -84,6 +84,17 @@ def cut_off(faults: tuple[PolicyFault, ...], *, counted: bool) -> tuple[PolicyFa
     return (*told, MoreFaults(told[-1], len(rest), counted=counted)) if rest else told
 
 
+def told_and_more(faults: Iterable[PolicyFault]) -> tuple[list[PolicyFault], int]:
+    """Return the faults that are told, and how many there are that aren't (`MoreFaults`)."""
+    told, more = list[PolicyFault](), 0
+    for fault in faults:
+        if isinstance(fault, MoreFaults):
+            more += fault.count
+        else:
+            told.append(fault)
+    return told, more
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A file that is to be read.

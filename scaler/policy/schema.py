@@ -103,20 +103,9 @@ def _fields_at(node: Node, path: Path) -> Iterator[Node]:
 
 
 def _mark(field: Node, entry: Unbuilt) -> None:
-    """Say that a key, or some of its values, are accepted and not acted on yet."""
-    note = f"Not acted on yet: {entry.instead}."
-    values = [value for value in field.get("enum", ()) if value is not None]
-    told = [value for value in values if entry.when(value)]
-    if told and told != values:
-        docs = [
-            f"{doc} {note}" if value in told else doc
-            for value, doc in zip(field["enum"], field["enumDescriptions"], strict=True)
-        ]
-        field["enumDescriptions"] = field["markdownEnumDescriptions"] = docs
-        note = f"Not acted on yet: {', '.join(f'`{value}`' for value in told)}; {entry.instead}."
-    else:
-        field[facts.NOT_ACTED_ON] = note
-    field["markdownDescription"] += f"\n\n**{note.replace(':', ':**', 1)}"
+    """Say that a key is accepted and not acted on yet."""
+    field[facts.NOT_ACTED_ON] = f"Not acted on yet: {entry.instead}."
+    field["markdownDescription"] += f"\n\n**Not acted on yet:** {entry.instead}."
 
 
 def _chosen_by(key: str, variants: Mapping[str, Node], branches: Mapping[str, Node]) -> Node:

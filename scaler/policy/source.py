@@ -41,6 +41,7 @@ from scaler.policy.fields import (
     Wrong,
     check_fields,
     is_ambiguous,
+    meant_by,
     places_of,
 )
 from scaler.policy.files import cut_off, in_file_order
@@ -145,7 +146,7 @@ def _stood_in_for(document: Document) -> frozenset[str]:
     """Return the places of those keys that every document has and that are only misspelt in this one."""
     known = tuple(info.alias or name for name, info in Unrecognized.model_fields.items())
     unknown = [key for key in document.data if key not in known]
-    meant = {closest(key, known) for key in unknown if key not in FOREIGN}
+    meant = meant_by(unknown, known)
     return frozenset(document.where((key,)) for key in meant if key and key not in document.data)
 
 

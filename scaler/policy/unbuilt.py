@@ -4,7 +4,7 @@ The formats are whole from the start: files that are written today stay right. W
 told by `policy validate` and in the controller's log, with its place. An entry goes when its part is built.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,55 +21,43 @@ class Unbuilt:
     Attributes:
         kind: the format that it belongs to.
         path: where it is written.
-        when: for which values.
         instead: what happens, as a sentence goes on after "is not acted on yet".
     """
 
     kind: str
     path: Path
-    when: Callable[[Any], bool]
     instead: str
-
-
-def _always(_: object) -> bool:
-    return True
 
 
 UNBUILT: Final = (
     Unbuilt(
         kind="Fleet",
         path=("spec", "target"),
-        when=_always,
         instead="there is no connection to Kubernetes, and seats come from `emberpool local` or a list of agents",
     ),
     Unbuilt(
         kind="Fleet",
         path=("spec", "spare", "replenish", "maxPerNode"),
-        when=_always,
         instead="seats that are starting are not counted by node",
     ),
     Unbuilt(
         kind="Fleet",
         path=("spec", "selfHealing"),
-        when=_always,
         instead="a seat whose residents have all failed for two minutes is replaced",
     ),
     Unbuilt(
         kind="Fleet",
         path=("spec", "gpuHealth"),
-        when=_always,
         instead="the health of GPUs is not looked at",
     ),
     Unbuilt(
         kind="Controller",
         path=("spec", "breaker"),
-        when=_always,
         instead="no node is excluded",
     ),
     Unbuilt(
         kind="XidTable",
         path=("spec",),
-        when=_always,
         instead="the health of GPUs is not looked at",
     ),
 )
@@ -96,14 +84,13 @@ def not_acted_on(document: Mapping[str, Any]) -> Iterator[NotActedOn]:
     """
     for entry in UNBUILT:
         if entry.kind == document.get("kind"):
-            for path, value in _found(document, entry.path, ()):
-                if entry.when(value):
-                    yield NotActedOn(path, f"is not acted on yet: {entry.instead}")
+            for path in _found(document, entry.path, ()):
+                yield NotActedOn(path, f"is not acted on yet: {entry.instead}")
 
 
-def _found(data: object, path: Path, before: Path) -> Iterator[tuple[Path, object]]:
+def _found(data: object, path: Path, before: Path) -> Iterator[Path]:
     if not path:
-        yield before, data
+        yield before
         return
     head, rest = path[0], path[1:]
     match data:

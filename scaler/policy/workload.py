@@ -4,7 +4,6 @@ A manifest is whatever somebody wrote, so nothing about its form is taken for gr
 and isn't is a fault at its place.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +11,7 @@ from typing import Any, Final
 from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.document import Document, Path, look_up, show
 from scaler.policy.fleet import Fleet
+from scaler.policy.quantity import quantity
 
 POD_TEMPLATE: Final[Path] = ("spec", "template")
 """Where workloads with `/scale` keep their pods' template."""
@@ -19,15 +19,7 @@ _POD: Final[Path] = (*POD_TEMPLATE, "spec")
 _PROBES: Final = ("readinessProbe", "livenessProbe", "startupProbe")
 _GPU: Final = frozenset({"nvidia.com/gpu", "nvidia.com/gpu.shared"})
 _GPU_PART: Final = "nvidia.com/mig-"
-_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[mkMGTPE]|)")
-_UNITS: Final = {
-    "": 1.0,
-    "m": 0.001,
-    "k": 1e3,
-    **{unit: 1000.0 ** (power + 2) for power, unit in enumerate("MGTPE")},
-    **{f"{unit}i": 1024.0 ** (power + 1) for power, unit in enumerate("KMGTPE")},
-}
-"""Suffixes of quantities (Kubernetes, "Resource Management for Pods and Containers")."""
+_MIB: Final = 2**20
 _AS_DOCUMENTED: Final = "write it as Kubernetes documents it"
 
 
@@ -80,8 +72,8 @@ class Container:
     def memory_mib(self) -> float | None:
         """Its limit of host memory, in MiB; None where it has none, or one in another form than Kubernetes documents."""
         limit = _mapping(self.document, (*self.path, "resources", "limits")).get("memory")
-        found = _QUANTITY.fullmatch(str(limit))
-        return None if found is None else float(found[1]) * _UNITS[found[2]] / _UNITS["Mi"]
+        size = quantity(limit)
+        return None if size is None else size / _MIB
 
     @property
     def gpus(self) -> int:

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from scaler.cluster.agents import Agents, Done
+from scaler.cluster.agents import Agents
 from scaler.cluster.port import Cluster
 from scaler.errors import ClusterError, Conflict, LeadershipLost
 from scaler.runtime.clock import Clock
@@ -397,7 +397,8 @@ class Actuator:
             order, seconds = agents.park, self._deadlines.park
         claim = self._claim(errand, seconds)
         claimed = await self._ports.cluster.claim(seat, claim)
-        outcome, phases = "Failed", Done().phases
+        outcome = "Failed"
+        phases: Mapping[str, float] = {}
         try:
             phases = (await order(claimed, claim, policy, deadline=seconds)).phases
             outcome = "Moved"

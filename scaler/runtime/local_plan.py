@@ -16,6 +16,7 @@ from scaler.cluster.local.cluster import SeatTemplate
 from scaler.cluster.local.gpus import Gpu
 from scaler.cluster.local.memory import Footprint, footprint
 from scaler.errors import UserError
+from scaler.policy.command_line import value_of
 from scaler.policy.compile import PolicySet, load_policies
 from scaler.policy.default import default_set
 from scaler.policy.proof import ProofSource
@@ -70,7 +71,7 @@ class LocalPlan:
             policy: Served(
                 directory=directory,
                 device=self.device(policy),
-                dtype=_argument(self.set.policies[policy], "--dtype") or "auto",
+                dtype=value_of(self.set.policies[policy].spec.engine.args, "--dtype") or "auto",
             )
             for policy, directory in self.directories.items()
             if self.set.policies[policy].spec.engine.proof.source is ProofSource.RECORD
@@ -272,19 +273,8 @@ def length(options: LocalOptions, policies: PolicySet, policy: PolicyName) -> in
 
 
 def _whole_argument(policy: ScalingPolicy, flag: str) -> int | None:
-    value = _argument(policy, flag)
+    value = value_of(policy.spec.engine.args, flag)
     return int(value) if value is not None and value.isdigit() else None
-
-
-def _argument(policy: ScalingPolicy, flag: str) -> str | None:
-    """Return what an engine is given for a flag; None where it isn't given."""
-    arguments = policy.spec.engine.args
-    for position, argument in enumerate(arguments):
-        if argument == flag and position + 1 < len(arguments):
-            return arguments[position + 1]
-        if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
-    return None
 
 
 def _place(
@@ -385,9 +375,9 @@ def _command(options: LocalOptions, plan: LocalPlan, fleet: FleetName, policy: P
     command += ["--host", "{host}", "--port", "{port}", "--control-port", "{controlPort}"]
     command += ["--guard", "closed", "--die-with-parent"]
     command += ["--device", plan.device(policy)]
-    if _argument(written, "--max-num-seqs") is None:
+    if value_of(arguments, "--max-num-seqs") is None:
         command += ["--max-num-seqs", str(sequences(options, plan.set, policy, fleet))]
-    if _argument(written, "--max-model-len") is None:
+    if value_of(arguments, "--max-model-len") is None:
         command += ["--max-model-len", str(length(options, plan.set, policy))]
     return command + arguments
 

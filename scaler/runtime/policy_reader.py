@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from scaler.errors import PolicyError
 from scaler.policy.compile import PolicySet
+from scaler.policy.files import told_and_more
 from scaler.policy.reading import PolicyFiles, Signature
 from scaler.runtime.policy_exchange import MOST_FAULTS, Answer, Piece, frame, pieces_of
 
@@ -62,8 +63,9 @@ class Watch:
         try:
             reading = self._files.read()
         except PolicyError as error:
-            told = error.faults[:MOST_FAULTS]
-            return Answer(read=True, faults=told, more_faults=len(error.faults) - len(told)), ()
+            faults, more = told_and_more(error.faults)
+            told = faults[:MOST_FAULTS]
+            return Answer(read=True, faults=told, more_faults=len(faults) - len(told) + more), ()
         new, old = reading.set, self._sets.get(in_force)
         new.calendar.at(time.time(), 0.0)  # works out every schedule's next moment, so that no tick has to
         self._sets = {known.hash: known for known in (old, new) if known is not None}

@@ -11,7 +11,7 @@ import structlog
 from aiohttp import web
 
 from scaler.errors import UserError
-from scaler.signals.pushers import ANYONE, Pusher, apart, parse_tokens
+from scaler.signals.pushers import ANYONE, Pusher, apart, own_names, parse_tokens
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +30,9 @@ class PushTokens:
             force changes nothing.
         monotonic: tells when to look at it again.
 
+    Attributes:
+        names: what instances of named pushers are called; nobody else may push as these.
+
     Raises:
         UserError: the file can't be read at the start, or isn't one of tokens.
     """
@@ -46,23 +49,18 @@ class PushTokens:
         self._looked_at = monotonic()
         self._stamp: _Stamp | None = None
         self._problem = ""
-        self._pushers: Mapping[str, Pusher] = apart(self._plain)
+        self._put({})
         if file is not None:
             self._read(file)
 
     def shown_by(self, request: web.Request) -> Pusher | None:
         """Return who sends a request; None if it shows no token of ours."""
         self._look()
-        shown, found = request.headers.get("Authorization", "").encode(), None
-        for token, pusher in self._pushers.items():  # all of them: how long it takes tells nothing
-            if hmac.compare_digest(shown, f"Bearer {token}".encode()):
+        shown, found = request.headers.get("Authorization", "").encode(errors="replace"), None
+        for header, pusher in self._shown.items():  # all of them: how long it takes tells nothing
+            if hmac.compare_digest(shown, header):
                 found = pusher
         return found
-
-    @property
-    def names(self) -> frozenset[str]:
-        """What instances of named pushers are called; nobody else may push as these."""
-        return frozenset(pusher.own for pusher in self._pushers.values() if pusher.own and pusher.kinds)
 
     def _look(self) -> None:
         now = self._monotonic()
@@ -98,4 +96,10 @@ class PushTokens:
             listed = parse_tokens(content.decode(), str(file))
         except UnicodeDecodeError as error:
             raise UserError(f"{file} is no UTF-8", hint="is it the file of tokens?") from error
-        self._pushers = apart({**self._plain, **listed})
+        self._put(listed)
+
+    def _put(self, listed: Mapping[str, Pusher]) -> None:
+        """Put the file's tokens in force beside the plain ones."""
+        pushers = apart({**self._plain, **listed})
+        self._shown = {f"Bearer {token}".encode(): pusher for token, pusher in pushers.items()}
+        self.names = own_names(pushers.values())

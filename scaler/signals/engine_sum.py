@@ -200,10 +200,15 @@ class EngineSum:
 
     def _late_share(self, now: float, freshness: float) -> float | None:
         """Return the share over all engines that answered lately; None of too few first tokens."""
-        counts = [
+        return late_share(
             engine.first_tokens.within()
             for engine in self._engines.values()
             if engine.page is not None and now - engine.at <= freshness
-        ]
-        late, every = sum(count[0] for count in counts), sum(count[1] for count in counts)
-        return late / every if every >= FEWEST_FIRST_TOKENS else None
+        )
+
+
+def late_share(counts: Iterable[tuple[float, float]]) -> float | None:
+    """Return the share of late first tokens over several (late, all); None of too few."""
+    told = list(counts)
+    late, every = sum(count[0] for count in told), sum(count[1] for count in told)
+    return late / every if every >= FEWEST_FIRST_TOKENS else None

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from scaler.signals.engine_sum import FEWEST_FIRST_TOKENS, LATE_WINDOW_SECONDS
+from scaler.signals import engine_sum
 
 _POINT_SECONDS: Final = 0.25
 """Totals are kept this finely; samples may come a hundred times a second."""
@@ -34,7 +34,7 @@ class Lateness:
         if len(self._points) > 1 and at - self._points[-2][0] < _POINT_SECONDS:
             self._points.pop()
         self._points.append((at, self._late, self._every))
-        while len(self._points) > 1 and self._points[1][0] <= at - LATE_WINDOW_SECONDS:
+        while len(self._points) > 1 and self._points[1][0] <= at - engine_sum.LATE_WINDOW_SECONDS:
             self._points.popleft()
 
     def within(self) -> tuple[float, float]:
@@ -47,6 +47,5 @@ class Lateness:
 
 def late_share(of: Iterable[Lateness]) -> float | None:
     """Return the share over several instances, from 0 to 1; None of too few first tokens."""
-    counts = [each.within() for each in of]
-    late, every = sum(count[0] for count in counts), sum(count[1] for count in counts)
-    return min(1.0, late / every) if every >= FEWEST_FIRST_TOKENS else None
+    share = engine_sum.late_share(each.within() for each in of)
+    return None if share is None else min(1.0, share)

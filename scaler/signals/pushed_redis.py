@@ -27,8 +27,6 @@ from scaler.signals.redis_client import (
 
 log = structlog.get_logger(__name__)
 
-CHANNEL: Final = "emberpool:signals"
-"""The channel, unless the controller is told another."""
 QUIET_SECONDS: Final = 2.0
 """After this long without a sample the server is asked whether it is still there; as long again it may take to answer."""
 _CONNECT_SECONDS: Final = 5.0

@@ -74,7 +74,7 @@ class Pusher:
             raise NotAllowed(
                 f"sample of {instance}: the instances of {self.name} are called {self.own} or {self.own}-…"
             )
-        if any(_is_called(instance, other) for other in self.others if other != self.own):
+        if any(_is_called(instance, other) for other in self.others):
             raise NotAllowed(f"sample of {instance}: that name is another pusher's own")
 
 
@@ -95,9 +95,14 @@ def _is_called(instance: str, name: str) -> bool:
     return instance == name or instance.startswith(f"{name}-")
 
 
+def own_names(pushers: Iterable[Pusher]) -> frozenset[str]:
+    """Return what instances of named pushers are called; nobody else may push as these."""
+    return frozenset(pusher.own for pusher in pushers if pusher.own and pusher.kinds)
+
+
 def apart(pushers: Mapping[str, Pusher]) -> Mapping[str, Pusher]:
     """Return pushers, per token, of which each knows what the others' instances are called."""
-    names = frozenset(pusher.own for pusher in pushers.values() if pusher.own and pusher.kinds)
+    names = own_names(pushers.values())
     return {token: replace(pusher, others=names - {pusher.own}) for token, pusher in pushers.items()}
 
 

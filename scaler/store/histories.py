@@ -1,26 +1,20 @@
 """What fleets have learned and must outlive a restart: how fast demand rose, and how long seats took to start.
 
-One JSON file, written whole and put in place by a rename, so that a crash leaves the old one or the new one. A file that
-can't be read is set aside and told; the fleets begin anew, which costs a day of learning and nothing else.
+With a file that can't be understood the fleets begin anew, which costs a day of learning and nothing else.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from scaler.core.encoding import decode, encode
 from scaler.core.rises import Rises
+from scaler.store import state_file
 from warmpool.seats import FleetName
 
-log = structlog.get_logger(__name__)
-
 _FORMAT: Final = 1
-_LARGEST_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +48,7 @@ def save(path: Path, histories: Mapping[FleetName, History], now: float, wall: f
         "clock": now,
         "fleets": {name: encode(history) for name, history in histories.items()},
     }
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(data, separators=(",", ":"), allow_nan=False), encoding="utf-8")
-    part.replace(path)
+    state_file.write(path, data)
 
 
 def load(path: Path, now: float, wall: float) -> Mapping[FleetName, History]:
@@ -70,17 +62,8 @@ def load(path: Path, now: float, wall: float) -> Mapping[FleetName, History]:
     Raises:
         OSError: the file is there and can't be read.
     """
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise ValueError(f"more than {_LARGEST_BYTES} bytes")
-        return _parsed(json.loads(path.read_bytes()), now, wall)
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        aside = path.with_suffix(".unreadable")
-        path.replace(aside)
-        log.warning("the fleets' history can't be read and begins anew", file=str(aside), error=str(error))
-        return {}
+    parse = partial(_parsed, now=now, wall=wall)
+    return state_file.read(path, parse, "the fleets' history can't be read and begins anew") or {}
 
 
 def _parsed(data: Any, now: float, wall: float) -> Mapping[FleetName, History]:  # noqa: ANN401 - what a file holds

@@ -1,28 +1,21 @@
 """What residents have agreed on, per policy: expectations that must outlive them, or a lone survivor could never be proven.
 
-One JSON file, written whole and put in place by a rename. Residents of one policy that run with another engine version, dtype
-or split are compared with an expectation of their own, so a policy has several; the oldest go.
+Residents of one policy that run with another engine version, dtype or split are compared with an expectation of their own, so
+a policy has several; the oldest go.
 """
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
-from warmpool.errors import BadOrder
+from scaler.store import state_file
 from warmpool.expectations import Recording
 from warmpool.seats import PolicyName
 from warmpool.wire import recording_from_json, recording_to_json
 
-log = structlog.get_logger(__name__)
-
 MOST: Final = 8
 """Expectations of one policy that are kept: the engine versions of a rollout and of the one before it, on two kinds of GPU."""
 _FORMAT: Final = 1
-_LARGEST_BYTES: Final = 16 * 1024 * 1024
 
 Recordings = Mapping[PolicyName, Sequence[Recording]]
 """Per policy, what its residents have agreed on, the oldest first."""
@@ -38,9 +31,7 @@ def save(path: Path, recordings: Recordings) -> None:
         "format": _FORMAT,
         "policies": {name: [recording_to_json(each) for each in kept] for name, kept in recordings.items()},
     }
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(data, separators=(",", ":"), allow_nan=False), encoding="utf-8")
-    part.replace(path)
+    state_file.write(path, data)
 
 
 def load(path: Path) -> Recordings:
@@ -49,19 +40,7 @@ def load(path: Path) -> Recordings:
     Raises:
         OSError: the file is there and can't be read.
     """
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise ValueError(f"more than {_LARGEST_BYTES} bytes")
-        return _parsed(json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadOrder) as error:
-        aside = path.with_suffix(".unreadable")
-        path.replace(aside)
-        log.warning(
-            "what residents agreed on can't be read, and they agree anew", file=str(aside), error=str(error)
-        )
-        return {}
+    return state_file.read(path, _parsed, "what residents agreed on can't be read, and they agree anew") or {}
 
 
 def added(recordings: Recordings, policy: PolicyName, recording: Recording) -> Recordings:

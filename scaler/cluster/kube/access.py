@@ -2,6 +2,9 @@
 
 Tokens of service accounts are replaced on disk about once an hour, plug-ins' tokens expire: credentials are read again
 each minute, and at once when the server refuses them.
+
+kubernetes_asyncio reads kubeconfigs, and is imported when there is one to read: it takes 70 MB, which a pod with a service
+account goes without.
 """
 
 import asyncio
@@ -10,14 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import load_kube_config
-from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 from scaler.errors import UserError
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 log = structlog.get_logger(__name__)
 
@@ -182,20 +186,22 @@ class KubeconfigCredentials:
         self._paths = paths
         self._context = context
         self._clock = clock
-        self._configuration = Configuration()
-        self._loader: KubeConfigLoader | None = None
+        self._loaded: tuple[KubeConfigLoader, Configuration] | None = None
         self._read_at = clock()
         self._reading = asyncio.Lock()
 
-    async def load(self) -> tuple[KubeConfigLoader, Configuration]:
+    async def load(self) -> "tuple[KubeConfigLoader, Configuration]":
         """Read the kubeconfig from the start, and run its plug-in if it has one.
 
         Raises:
             UserError: it can't be used.
         """
+        from kubernetes_asyncio.client import Configuration  # noqa: PLC0415 - see above
+        from kubernetes_asyncio.config import load_kube_config  # noqa: PLC0415
+
         configuration = Configuration()
         try:
-            self._loader = await load_kube_config(
+            loader = await load_kube_config(
                 config_file=self._paths,
                 context=self._context,
                 client_configuration=configuration,
@@ -206,30 +212,33 @@ class KubeconfigCredentials:
                 f"{self._paths}: not a kubeconfig that can be used: {error}",
                 hint="`kubectl config get-contexts` lists what it holds",
             ) from error
-        self._configuration = configuration
+        self._loaded = loader, configuration
         self._read_at = self._clock()
-        return self._loader, configuration
+        return self._loaded
 
     async def authorization(self) -> str:
         """See `Credentials.authorization`; a plug-in that fails leaves the last token in use."""
-        if self._clock() - self._read_at >= RENEWAL_SECONDS and self._loader is not None:
+        if self._loaded is None:
+            return ""
+        if self._clock() - self._read_at >= RENEWAL_SECONDS:
             async with self._reading:
                 if self._clock() - self._read_at >= RENEWAL_SECONDS:
                     self._read_at = self._clock()
-                    await self._refresh(self._loader)
-        return str(self._configuration.api_key.get("BearerToken", ""))
+                    await self._refresh(*self._loaded)
+        _, configuration = self._loaded
+        return str(configuration.api_key.get("BearerToken", ""))
 
-    async def _refresh(self, loader: KubeConfigLoader) -> None:
+    async def _refresh(self, loader: "KubeConfigLoader", configuration: "Configuration") -> None:
         try:
-            await loader.load_and_set(self._configuration)
+            await loader.load_and_set(configuration)
         except Exception as error:  # noqa: BLE001 - as above
             log.warning("credentials can't be read again", kubeconfig=self._paths, error=str(error))
 
     async def renew(self) -> None:
         """Read everything again; several that ask at once get one answer."""
-        shown = self._configuration
+        shown = self._loaded
         async with self._reading:
-            if self._configuration is shown:
+            if self._loaded is shown:
                 await self.load()
 
 
@@ -263,7 +272,7 @@ def _exists(paths: str) -> bool:
     return any(Path(path).expanduser().exists() for path in paths.split(":") if path)
 
 
-def _kubeconfig_tls(configuration: Configuration) -> ssl.SSLContext:
+def _kubeconfig_tls(configuration: "Configuration") -> ssl.SSLContext:
     certificate = configuration.cert_file and (configuration.cert_file, configuration.key_file)
     try:
         return _tls_context(

@@ -6,9 +6,8 @@ the leaving serving label change together or not at all.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from scaler.cluster.kube.views import ADMITTED_CONDITION, DELETION_COST_ANNOTATION, Taint
+from scaler.cluster.kube.views import ADMITTED_CONDITION, DELETION_COST_ANNOTATION, Json, Taint
 from warmpool.claim import apply_claim, apply_settlement, leaves
 from warmpool.seats import (
     CLAIM_ANNOTATION,
@@ -21,8 +20,6 @@ from warmpool.seats import (
     SeatValue,
 )
 from warmpool.wire import claim_to_json
-
-Json = Mapping[str, Any]
 
 DONT_EVICT: Mapping[str, str] = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -114,17 +111,13 @@ def taints_with(taints: Sequence[Json], wanted: Taint) -> list[Json]:
         **({"value": wanted.value} if wanted.value else {}),
         "effect": wanted.effect,
     }
-    kept = [each for each in taints if not _same_taint(each, wanted.key, wanted.effect)]
+    kept = [each for each in taints if (each.get("key"), each.get("effect")) != (wanted.key, wanted.effect)]
     return [*kept, ours]
 
 
 def taints_without(taints: Sequence[Json], key: str) -> list[Json]:
     """Return a node's taints without those of one key."""
     return [each for each in taints if each.get("key") != key]
-
-
-def _same_taint(taint: Json, key: str, effect: str) -> bool:
-    return taint.get("key") == key and taint.get("effect") == effect
 
 
 def taints_patch(version: str, before: Sequence[Json], after: Sequence[Json]) -> list[Json]:

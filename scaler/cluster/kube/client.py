@@ -17,6 +17,7 @@ from yarl import URL
 
 from scaler.cluster.kube.access import Access
 from scaler.cluster.kube.errors import AlreadyExists, Expired, Forbidden, Rejected, Throttled
+from scaler.cluster.kube.views import Json
 from scaler.errors import ClusterError, Conflict, NotFound, Unreachable, UserError
 
 MERGE: Final = "application/merge-patch+json"
@@ -35,8 +36,6 @@ _DEAD_PEER: Final = (
     ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 30_000),
 )
 """The kernel finds within half a minute that the other end has vanished; not every system has every option."""
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +94,6 @@ class KubeClient:
     ) -> None:
         if self._session is not None:
             await self._session.close()
-
-    @property
-    def access(self) -> Access:
-        """How the server is reached."""
-        return self._access
 
     async def call(self, request: Request, *, seconds: float) -> Any:  # noqa: ANN401 - JSON is what it is
         """Make a call and return the answer's JSON.

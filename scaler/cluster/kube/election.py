@@ -192,7 +192,7 @@ class Elector:
 
     async def _acquire(self) -> Held:
         while True:
-            wait, began = self._timing.retry, self._clock()
+            wait = self._timing.retry
             try:
                 await self._look()
                 if (

@@ -13,11 +13,12 @@ from uuid import uuid4
 
 import structlog
 
-from scaler.cluster.kube.client import MERGE, Json, Request
+from scaler.cluster.kube.client import MERGE, Request
 from scaler.cluster.kube.lanes import Lane
 from scaler.cluster.kube.resources import EVENT, Kind
 from scaler.cluster.kube.seats import HOUSEKEEPING_SECONDS
 from scaler.cluster.kube.times import micro_text
+from scaler.cluster.kube.views import Json
 from scaler.cluster.kube.writing import Writing, patch
 from scaler.errors import ClusterError
 from warmpool.seats import PolicyName, Seat

@@ -17,9 +17,10 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import structlog
 
-from scaler.cluster.kube.client import Json, KubeClient, Request, error_of
+from scaler.cluster.kube.client import KubeClient, Request, error_of
 from scaler.cluster.kube.errors import Expired, Throttled
 from scaler.cluster.kube.resources import Collection
+from scaler.cluster.kube.views import Json
 from scaler.errors import ClusterError, Unreachable
 
 log = structlog.get_logger(__name__)

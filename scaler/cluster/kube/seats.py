@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Final
 
 from scaler.cluster.kube import bodies
-from scaler.cluster.kube.client import MERGE, STRATEGIC, Json, Request
+from scaler.cluster.kube.client import MERGE, STRATEGIC, Request
 from scaler.cluster.kube.errors import Rejected
 from scaler.cluster.kube.lanes import Lane, Lanes, lanes
 from scaler.cluster.kube.resources import POD
 from scaler.cluster.kube.times import seconds_text
-from scaler.cluster.kube.views import pod_from_json
+from scaler.cluster.kube.views import Json, pod_from_json
 from scaler.cluster.kube.writing import Writing, patch
 from scaler.errors import Conflict, NotFound, Unreachable
 from warmpool.claim import holds, refusal

@@ -5,7 +5,6 @@ caller looks first.
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -55,12 +54,12 @@ class Writing:
             raise Unreachable(f"{request.method} {request.path}: not sent within {seconds:g} s") from error
 
 
-def patch(path: str, body: object, content_type: str, query: Mapping[str, str] | None = None) -> Request:
+def patch(path: str, body: object, content_type: str) -> Request:
     """Make a patch; its type is always said, never guessed from the body's."""
     return Request(
         method="PATCH",
         path=path,
         body=body,
         content_type=content_type,
-        query={"fieldManager": MANAGER, **(query or {})},
+        query={"fieldManager": MANAGER},
     )

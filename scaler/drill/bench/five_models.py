@@ -17,8 +17,8 @@ import typer
 from ruamel.yaml import YAML
 
 from scaler.drill.bench.checkpoint import CACHE, made
-from scaler.drill.bench.interruptible import run
 from scaler.drill.bench.machine import machine
+from scaler.drill.interruptible import run
 from scaler.drill.scenario import Shape
 
 SCENARIO = Path("policies/drills/five-models-gpu.yaml")

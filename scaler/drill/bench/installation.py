@@ -22,6 +22,7 @@ import aiohttp
 import psutil
 
 import warmpool.launcher
+from scaler.drill.bench.layout import document
 from scaler.drill.bench.waiting import NotSo, until
 from scaler.drill.cpu import ProcessTree
 from warmpool.lifeline import child_environment
@@ -111,8 +112,8 @@ class Installation:
         fleets = [
             {"name": name, "seats": [{"name": name, "agent": url}]} for name, url in self._agents.items()
         ]
-        listed = {"apiVersion": "emberpool.dev/v1alpha1", "kind": "AgentList", "metadata": {"name": "bench"}}
-        (self._folder / "agents.yaml").write_text(json.dumps({**listed, "spec": {"fleets": fleets}}), "utf-8")
+        listed = document("AgentList", "bench", {"fleets": fleets})
+        (self._folder / "agents.yaml").write_text(json.dumps(listed), "utf-8")
         for seat in seats:
             config = {
                 "seat": seat.name,

@@ -1,7 +1,7 @@
 """What became of everybody when something was killed: one row per victim and state, and whether it is as it should be. PURE."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from scaler.drill.records import Outcome
@@ -106,8 +106,7 @@ class Row:
     def judged(self) -> "Row":
         """Return the row with what is not as it should be, in words."""
         found = [self.trouble] if self.trouble else [*self._resident(), *self._requests(), *self._memory()]
-        self.failures[:] = found
-        return self
+        return replace(self, failures=found)
 
     def _resident(self) -> list[str]:
         if self.given_up:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scaler.drill.bench.installation import Json, SeatPlan
+from scaler.drill.bench.layout import document
 from scaler.drill.bench.machine import gpu_uuids
 from scaler.drill.bench.sound import EngineShape
 from scaler.drill.bench.streams import Question
@@ -47,7 +48,7 @@ class Setting:
         gpus = 1 if self.shape.device == "cuda" else 0
         parked = {"parked": {"hostMemoryMiB": self.parked_mebibytes}} if self.parked_mebibytes else {}
         documents = [
-            _document("Fleet", name, {"maxSeats": 1, "seat": {"gpus": gpus}, "spare": spare})
+            document("Fleet", name, {"maxSeats": 1, "seat": {"gpus": gpus}, "spare": spare})
             for name, spare in (
                 (SEAT, {"mode": "Fixed", "min": 1, **parked}),
                 (BESIDE, {"mode": "Fixed", "min": 0}),
@@ -64,8 +65,8 @@ class Setting:
                 "serving": {"min": least, "max": 1},
                 "burst": {"windowSeconds": 1, "stableWindowSeconds": 1, "demoteAfterSeconds": 0},
             }
-            documents.append(_document("ScalingPolicy", name, spec))
-        return "\n---\n".join(json.dumps(document) for document in documents) + "\n"
+            documents.append(document("ScalingPolicy", name, spec))
+        return "\n---\n".join(json.dumps(each) for each in documents) + "\n"
 
     def seats(self) -> list[SeatPlan]:
         """Return the two seats."""
@@ -95,7 +96,3 @@ class Setting:
             "proof": self.proof,
             "warmup": warmup,
         }
-
-
-def _document(kind: str, name: str, spec: Json) -> Json:
-    return {"apiVersion": "emberpool.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}

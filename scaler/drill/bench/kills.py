@@ -26,16 +26,16 @@ import typer
 
 from scaler.drill.bench.checkpoint import CACHE, made
 from scaler.drill.bench.installation import Installation, Json
-from scaler.drill.bench.interruptible import first, run
 from scaler.drill.bench.kill_rows import STATES, Memory, Row, Victim, memory_failures, table
 from scaler.drill.bench.kill_setting import HIT, MODELS, RIVAL, SEAT, Setting
 from scaler.drill.bench.kill_streams import Streams, begun
 from scaler.drill.bench.machine import device_mebibytes, machine
 from scaler.drill.bench.orders import OrderFailed, Orders
-from scaler.drill.bench.sound import EngineShape, NotSound, kv_bytes_of_a_token, prompts, proof, sound_answers
+from scaler.drill.bench.sound import EngineShape, NotSound, length_in, prompts, proof, sound_answers
 from scaler.drill.bench.streams import Answer
 from scaler.drill.bench.waiting import NotSo, until
 from scaler.drill.checkpoints import CheckpointFailed
+from scaler.drill.interruptible import first, run
 from scaler.drill.scenario import Shape
 from warmpool.states import ResidentState as State
 
@@ -71,7 +71,6 @@ class _Kill:
 
     async def row(self) -> Row:
         """Carry it out; what can't be done is the row's trouble."""
-        told = Row(victim=self._victim, state=self._state)
         try:
             await self._calm()
             before = await self._memory()
@@ -84,7 +83,7 @@ class _Kill:
                 await asking
             await self._calm()
             after = await self._memory_again(before)
-            told = Row(
+            return Row(
                 victim=self._victim,
                 state=self._state,
                 back_seconds=back_seconds,
@@ -94,12 +93,11 @@ class _Kill:
                 neighbours=await self._streams.since(killed_at),
                 before=before,
                 after=after,
-            )
+            ).judged()
         except NotSo as error:
             for _, _, asking in self._everybody:
                 asking.cancel()
-            told = Row(victim=self._victim, state=self._state, trouble=str(error))
-        return told.judged()
+            return Row(victim=self._victim, state=self._state, trouble=str(error)).judged()
 
     @property
     def _everybody(self) -> list[tuple[str, Answer, asyncio.Task[Answer]]]:
@@ -327,9 +325,7 @@ def main(  # noqa: PLR0913 (one parameter per command-line option)
 
 
 def _engine(checkpoint: Path, device: str, gigabytes: float) -> EngineShape:
-    length = _CPU_LENGTH
-    if device != "cpu":
-        length = int(gigabytes * 1e9 / kv_bytes_of_a_token(checkpoint, device) / _SEQUENCES) // 64 * 64
+    length = _CPU_LENGTH if device == "cpu" else length_in(gigabytes, _SEQUENCES, checkpoint, device)
     return EngineShape(checkpoint=checkpoint, device=device, sequences=_SEQUENCES, length=length)
 
 

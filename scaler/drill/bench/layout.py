@@ -13,7 +13,6 @@ from typing import Any
 from warmpool.states import Depth
 
 _MIB = 1 << 20
-_API = "emberpool.dev/v1alpha1"
 _TARGET_IN_FLIGHT = 8
 
 
@@ -48,7 +47,7 @@ class Layout:
         """Render fleets and policies as a policy file."""
         fleets = [self._fleet(seat) for seat in range(self.seats)]
         policies = [_policy(model, f"pool-{model.split('-')[1]}") for model in self.models]
-        return "\n---\n".join(json.dumps(document, indent=1) for document in [*fleets, *policies]) + "\n"
+        return "\n---\n".join(json.dumps(each, indent=1) for each in [*fleets, *policies]) + "\n"
 
     def options(self, checkpoint: Path, policies: Path, state: Path) -> list[str]:
         """Render the options of `emberpool local`: each model serves the same checkpoint.
@@ -72,29 +71,26 @@ class Layout:
         spare: dict[str, Any] = {"mode": "Fixed", "min": 1}
         if self.parked_bytes:
             spare["parked"] = {"hostMemoryMiB": -(-self.parked_bytes // _MIB)}
-        return {
-            "apiVersion": _API,
-            "kind": "Fleet",
-            "metadata": {"name": f"pool-{seat}"},
-            "spec": {
-                "maxSeats": 1,
-                "seat": {
-                    "gpus": 1 if self.device == "cuda" else 0,
-                    "kvWhenPaused": "Keep" if kept else "Release",
-                },
-                "spare": spare,
+        spec = {
+            "maxSeats": 1,
+            "seat": {
+                "gpus": 1 if self.device == "cuda" else 0,
+                "kvWhenPaused": "Keep" if kept else "Release",
             },
+            "spare": spare,
         }
+        return document("Fleet", f"pool-{seat}", spec)
 
 
 def _policy(name: str, fleet: str) -> Mapping[str, Any]:
-    return {
-        "apiVersion": _API,
-        "kind": "ScalingPolicy",
-        "metadata": {"name": name},
-        "spec": {
-            "fleets": [{"name": fleet, "targetInFlight": _TARGET_IN_FLIGHT}],
-            "serving": {"min": 0, "max": 1, "queueDrainSeconds": 1},
-            "burst": {"windowSeconds": 1, "stableWindowSeconds": 1, "demoteAfterSeconds": 0},
-        },
+    spec = {
+        "fleets": [{"name": fleet, "targetInFlight": _TARGET_IN_FLIGHT}],
+        "serving": {"min": 0, "max": 1, "queueDrainSeconds": 1},
+        "burst": {"windowSeconds": 1, "stableWindowSeconds": 1, "demoteAfterSeconds": 0},
     }
+    return document("ScalingPolicy", name, spec)
+
+
+def document(kind: str, name: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return one of the product's documents."""
+    return {"apiVersion": "emberpool.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}

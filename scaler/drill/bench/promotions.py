@@ -27,7 +27,6 @@ import aiohttp
 import typer
 
 from scaler.drill.bench.checkpoint import CACHE, made
-from scaler.drill.bench.interruptible import first, run
 from scaler.drill.bench.layout import Layout
 from scaler.drill.bench.machine import machine
 from scaler.drill.bench.orders import Orders
@@ -40,12 +39,21 @@ from scaler.drill.bench.parts import (
     summarized,
     table,
 )
-from scaler.drill.bench.sound import EngineShape, NotSound, kv_bytes_of_a_token, prompts, sound_answers
+from scaler.drill.bench.sound import (
+    BLOCK,
+    EngineShape,
+    NotSound,
+    kv_bytes_of_a_token,
+    length_in,
+    prompts,
+    sound_answers,
+)
 from scaler.drill.bench.turns import TOKENS, Plan, Turns
 from scaler.drill.bench.waiting import NotSo
 from scaler.drill.checkpoints import CheckpointFailed
 from scaler.drill.child import Child, ChildFailed, Endpoints, running
 from scaler.drill.collect import Event, Evidence, promotions, read_events
+from scaler.drill.interruptible import first, run
 from scaler.drill.scenario import Shape
 from warmpool.states import Depth
 
@@ -59,7 +67,6 @@ TARGET_SPREAD = 2.0
 """p99 over p50."""
 _PROMPTS = 4
 _SEQUENCES = 32
-_BLOCK = 64
 _READY_SECONDS = 300.0
 _USUAL: Mapping[Depth, tuple[int, int, float]] = {
     Depth.PAUSED: (4, 1, 12.0),
@@ -165,9 +172,8 @@ def _layout(
     depth: Depth, device: str, checkpoint: Path, sizes: tuple[int, int, float], prompt_tokens: int
 ) -> Layout:
     seats, residents, gigabytes = sizes
-    token = kv_bytes_of_a_token(checkpoint, device)
-    least = -(-2 * (prompt_tokens + TOKENS) // _BLOCK) * _BLOCK
-    length = max(least, int(gigabytes * 1e9 / token / _SEQUENCES) // _BLOCK * _BLOCK)
+    least = -(-2 * (prompt_tokens + TOKENS) // BLOCK) * BLOCK
+    length = max(least, length_in(gigabytes, _SEQUENCES, checkpoint, device))
     weights = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
     return Layout(
         depth=depth,

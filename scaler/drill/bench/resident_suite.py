@@ -8,7 +8,6 @@ too little is left isn't begun, and is said to be missing.
 
 import asyncio
 import json
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -20,8 +19,9 @@ from typing import Annotated
 import typer
 
 from scaler.drill.bench.checkpoint import CACHE, made
-from scaler.drill.bench.interruptible import run
+from scaler.drill.bench.ending import end
 from scaler.drill.bench.machine import machine
+from scaler.drill.interruptible import run
 from scaler.drill.scenario import Shape
 
 _TAIL_CHARACTERS = 2_600
@@ -159,14 +159,7 @@ async def _within(command: Sequence[str], log: Path, seconds: float) -> tuple[in
         except TimeoutError:
             return _MISSING, f"ended after {seconds:.0f} s"
         finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
-                try:
-                    async with asyncio.timeout(_END_SECONDS):
-                        await process.wait()
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
+            await end(process, _END_SECONDS)
 
 
 def main(  # noqa: PLR0913 (one parameter per command-line option)
@@ -184,7 +177,8 @@ def main(  # noqa: PLR0913 (one parameter per command-line option)
     """Run the pieces one after another; exit code 1 unless all of them passed."""
     begun = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    typer.echo(json.dumps(machine()))
+    described = machine()
+    typer.echo(json.dumps(described))
     run(made(shape, checkpoints))
     typer.echo(f"the checkpoint is there after {time.monotonic() - begun:.0f} s")
     suite = Suite(
@@ -197,7 +191,7 @@ def main(  # noqa: PLR0913 (one parameter per command-line option)
     for each in piece or Piece:
         done.append(run(suite.run(each)))
         _tell(done[-1], out)
-    kept = {"machine": machine(), "pieces": [asdict(each) for each in done]}
+    kept = {"machine": described, "pieces": [asdict(each) for each in done]}
     (out / "suite.json").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     typer.echo(f"{sum(each.exit_code == 0 for each in done)} of {len(done)} pieces passed")
     raise typer.Exit(0 if all(each.exit_code == 0 for each in done) else 1)

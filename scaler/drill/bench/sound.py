@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import random
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from typing import Any
 
 import aiohttp
 
+from scaler.drill.bench.ending import end
 from scaler.drill.bench.streams import Question, ask
 from scaler.drill.records import Outcome
 
@@ -29,6 +29,8 @@ _NAME = "sound"
 _BEGIN = 256
 """Begin-of-sequence token of the checkpoints that are made here, whose further tokens are bytes."""
 _PRINTABLE = range(32, 127)
+BLOCK = 64
+"""Lengths of sequences are multiples of it, in tokens."""
 
 
 class NotSound(Exception):
@@ -64,6 +66,11 @@ def kv_bytes_of_a_token(checkpoint: Path, device: str) -> int:
     config = json.loads((checkpoint / "config.json").read_text("utf-8"))
     numbers = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
     return int(numbers) * (4 if device == "cpu" else 2)
+
+
+def length_in(gigabytes: float, sequences: int, checkpoint: Path, device: str) -> int:
+    """Return how many tokens each of so many sequences may have in so much KV memory, given in 10^9 bytes."""
+    return int(gigabytes * 1e9 / kv_bytes_of_a_token(checkpoint, device) / sequences) // BLOCK * BLOCK
 
 
 def prompts(count: int, tokens: int, seed: int) -> list[list[int]]:
@@ -155,16 +162,4 @@ async def _engine(shape: EngineShape, log: Path) -> AsyncIterator[str]:
         except TimeoutError as error:
             raise NotSound(f"no sound engine within {_START_SECONDS:.0f} s; see {log}") from error
         finally:
-            await _end(process)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        async with asyncio.timeout(_STOP_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+            await end(process, _STOP_SECONDS)

@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from scaler.gateway.bench.client import request
+from scaler.gateway.bench.processes import stay
 
 IDLE: Final = 10_000
 """Connections that say nothing."""
@@ -47,8 +47,7 @@ async def abuse(port: int) -> None:
             ),
         ]
         await asyncio.sleep(5.0)
-        print(port, flush=True)  # noqa: T201 - read by the parent
-        await asyncio.to_thread(sys.stdin.read)
+        await stay(port)
         for task in working:
             task.cancel()
 

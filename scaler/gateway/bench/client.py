@@ -12,7 +12,6 @@ from scaler.gateway.bench.engine import answer
 _END: Final = b"0\r\n\r\n"
 _CONTENT: Final = b'"content":"t'
 _PROMPT: Final = "Say something of interest. " * 40
-_READ: Final = 64 * 1024
 
 
 @dataclass(slots=True)

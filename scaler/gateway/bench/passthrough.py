@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +20,7 @@ import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from scaler.gateway.bench.processes import place, started, stay
 from scaler.gateway.observe import SilentObserver
 from scaler.gateway.proxy import Gateway
 from scaler.gateway.routes import Endpoint, PolicyRoutes
@@ -52,7 +52,7 @@ async def _engine() -> None:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    await _stay(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    await stay(f"http://127.0.0.1:{runner.addresses[0][1]}")
 
 
 async def _gateway(engine: str) -> None:
@@ -62,31 +62,13 @@ async def _gateway(engine: str) -> None:
     endpoint = Endpoint(seat=SeatName("bench-0"), uid="bench-0", policy=policy, url=engine, slots=1024)
     async with gateway.serve("127.0.0.1", 0) as url:
         gateway.routes.replace({policy: PolicyRoutes(models=(_MODEL,), endpoints=(endpoint,))})
-        await _stay(url)
-
-
-async def _stay(url: str) -> None:
-    """Tell the parent where we serve, and stay until it closes our input."""
-    print(url, flush=True)  # noqa: T201 - the parent reads it
-    await asyncio.to_thread(sys.stdin.read)
+        await stay(url)
 
 
 @asynccontextmanager
 async def _process(*arguments: str) -> AsyncIterator[str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scaler.gateway.bench.passthrough", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(30):
-            url = (await process.stdout.readline()).decode().strip()
-        yield url
-    finally:
-        process.stdin.close()
-        await process.wait()
+    async with started("scaler.gateway.bench.passthrough", *arguments) as process:
+        yield await place(process)
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, *, stream: bool) -> tuple[float, float]:

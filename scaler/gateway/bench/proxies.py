@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import socket
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import psutil
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from scaler.gateway.bench import processes
 from scaler.gateway.bench.engine import Engine
 from scaler.gateway.garbage import keep_garbage_quiet
 from scaler.gateway.observe import SilentObserver
@@ -24,9 +24,7 @@ from scaler.gateway.routes import Endpoint, PolicyRoutes
 from scaler.gateway.settings import GatewaySettings
 from warmpool.seats import PolicyName, SeatName
 
-_START_SECONDS: Final = 30.0
 _SLOTS: Final = 512
-_CHUNK: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,27 +54,10 @@ class Running:
 @asynccontextmanager
 async def started(cores: Sequence[int], *arguments: str) -> AsyncIterator[Running]:
     """Start one of this bench's own processes on some cores."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scaler.gateway.bench", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    async with processes.started("scaler.gateway.bench", *arguments) as process:
         os.sched_setaffinity(process.pid, cores)
-        async with asyncio.timeout(_START_SECONDS):
-            line = await process.stdout.readline()
-        yield Running(port=int(line), process=psutil.Process(process.pid))
-    finally:
-        process.stdin.close()
-        await process.wait()
-
-
-async def _stay(port: int) -> None:
-    """Tell the parent where we listen, and stay until it closes our input."""
-    print(port, flush=True)  # noqa: T201 - read by the parent
-    await asyncio.to_thread(sys.stdin.read)
+        port = int(await processes.place(process))
+        yield Running(port=port, process=psutil.Process(process.pid))
 
 
 # ------------------------------------------------------------------ processes of our own
@@ -86,7 +67,7 @@ async def serve_engine() -> None:
     """Be the engine."""
     server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", 0, backlog=1024)
     async with server:
-        await _stay(server.sockets[0].getsockname()[1])
+        await processes.stay(server.sockets[0].getsockname()[1])
 
 
 async def serve_gateway(engine: int) -> None:
@@ -100,7 +81,7 @@ async def serve_gateway(engine: int) -> None:
         gateway.routes.replace({policy: routes})
         async with asyncio.TaskGroup() as tasks:
             quiet = tasks.create_task(keep_garbage_quiet(lambda: gateway.idle))
-            await _stay(int(served.rpartition(":")[2]))
+            await processes.stay(int(served.rpartition(":")[2]))
             quiet.cancel()
 
 
@@ -126,7 +107,7 @@ async def serve_bare(engine: int) -> None:
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
-            await _stay(runner.addresses[0][1])
+            await processes.stay(runner.addresses[0][1])
         finally:
             await runner.cleanup()
 
@@ -170,7 +151,7 @@ async def nginx_started(
     process = await asyncio.create_subprocess_exec(binary, *arguments)
     try:
         os.sched_setaffinity(process.pid, cores)
-        async with asyncio.timeout(_START_SECONDS):
+        async with asyncio.timeout(processes.START_SECONDS):
             await _until_listening(port)
         yield Running(port=port, process=psutil.Process(process.pid))
     finally:

@@ -60,9 +60,8 @@ _FILE = descriptor_pb2.FileDescriptorProto.FromString(
     b'alscaler.GetMetricSpecRe'
     b'sponse"\x000\x01b\x06proto3'
 )
-POOL = descriptor_pool.Default()
-POOL.Add(_FILE)
-DESCRIPTOR = POOL.FindFileByName(_FILE.name)
+descriptor_pool.Default().Add(_FILE)
+DESCRIPTOR = descriptor_pool.Default().FindFileByName(_FILE.name)
 ScaledObjectRef = message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["ScaledObjectRef"])
 IsActiveResponse = message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["IsActiveResponse"])
 GetMetricSpecResponse = message_factory.GetMessageClass(DESCRIPTOR.message_types_by_name["GetMetricSpecResponse"])

@@ -4,9 +4,6 @@ from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
-from google.protobuf import descriptor_pool as _descriptor_pool
-
-POOL: _descriptor_pool.DescriptorPool
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ScaledObjectRef(_message.Message):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from scaler.policy.command_line import has, value_of
 from scaler.policy.fleet import Fleet
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import Finding, Place, Severity, Term
@@ -54,19 +55,6 @@ class _Started:
     environment: Mapping[str, str]
     whole: bool
 
-    def has(self, flag: str) -> bool:
-        """Whether an argument is there."""
-        return any(word == flag or word.startswith(f"{flag}=") for word in self.words)
-
-    def value(self, flag: str) -> str | None:
-        """Return what an argument is set to; None where it isn't there, or has no value."""
-        for index, word in enumerate(self.words):
-            if word.startswith(f"{flag}="):
-                return word.partition("=")[2]
-            if word == flag:
-                return next(iter(self.words[index + 1 : index + 2]), None)
-        return None
-
 
 def argument_findings(subject: Subject) -> Iterator[Finding]:
     """Yield what is to be said of the arguments of every policy's engine, for each fleet where it is."""
@@ -93,12 +81,12 @@ def _on_fleet(subject: Subject, policy: ScalingPolicy, fleet: Fleet, kind: Engin
     if shares:
         yield from _greedy(policy, fleet, started, seat)
     for flag, why in _UNFIT[policy.spec.engine.type].items():
-        if started.has(flag) and (shares or parks or flag in _ALWAYS_UNFIT):
+        if has(started.words, flag) and (shares or parks or flag in _ALWAYS_UNFIT):
             yield _unfit(policy, f"{flag}: {why}", f"leave {flag} away")
-    if parks and started.value("--mm-encoder-tp-mode") == "data":
+    if parks and value_of(started.words, "--mm-encoder-tp-mode") == "data":
         message = "--mm-encoder-tp-mode data: beside it a sleep has answered 200 and left memory, so it is never parked"
         yield _unfit(policy, message, "leave it away, or hostMemoryMiB of the fleet")
-    host = started.value("--host")
+    host = value_of(started.words, "--host")
     if host in _OPEN_HOSTS:
         message = f"--host {host}: its control routes are on the listener of /v1, and whoever reaches it can stop it"
         yield _unfit(policy, message, "--host 127.0.0.1, behind the guard's port")
@@ -161,7 +149,7 @@ def _lacking(policy: ScalingPolicy, fleet: Fleet, started: _Started, need: Need)
     settings, alone = settings_for(need), settings_for(Need(kind=need.kind, shared=False))
     anyway = {each.name for each in alone.arguments}
     missing: list[Setting] = [
-        each for each in settings.arguments if each.name not in anyway and not started.has(each.name)
+        each for each in settings.arguments if each.name not in anyway and not has(started.words, each.name)
     ]
     missing += [each for each in settings.environment if started.environment.get(each.name) != each.value]
     if not missing:
@@ -194,7 +182,7 @@ def _greedy(
     policy: ScalingPolicy, fleet: Fleet, started: _Started, seat: SeatMemory | None
 ) -> Iterator[Finding]:
     """An engine that refuses to start unless more of the device is free than its neighbours leave."""
-    wanted = _share(started.value(_UTILIZATION))
+    wanted = _share(value_of(started.words, _UTILIZATION))
     if wanted is None or policy.spec.engine.type is not EngineType.VLLM:
         return
     others = (

@@ -116,8 +116,6 @@ STOP_SECONDS: Final = 5.0
 """What an engine gets to end after that; then it is killed (`warmpool.agent.life.STOP_GRACE_SECONDS`)."""
 RETRY_AFTER_SECONDS: Final = 1
 """When a refused client is asked to come back (`scaler.gateway.settings.GatewaySettings.retry_after_seconds`)."""
-RESERVE_PERCENT: Final = 2
-"""Share of a seat's GPU memory that stays free: for the driver, fragments, and what a peak takes more than it did."""
 WARN_SHARE: Final = 0.75
 """Below this share of what a resident serves at once alone, sharing seats loses most of its gain. A simulation over the
 real arrivals of six models gave, in GPU-seconds held, 75,000 for paused spares of each model's own, 41,000 shared without a

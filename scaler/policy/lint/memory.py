@@ -17,13 +17,13 @@ from typing import Final
 
 from scaler.policy.document import Path
 from scaler.policy.fleet import Fleet, KvWhenPaused
-from scaler.policy.lint.assumptions import LOSE_SHARE, RESERVE_PERCENT, WARN_SHARE
+from scaler.policy.lint.assumptions import LOSE_SHARE, WARN_SHARE
 from scaler.policy.lint.codes import Code
 from scaler.policy.lint.findings import MIB, Figure, Finding, Place, Severity, Term
 from scaler.policy.lint.subject import Subject
 from scaler.policy.scaling_policy import Engine, EngineType, ScalingPolicy
 from warmpool import tiers
-from warmpool.tiers import Tier
+from warmpool.tiers import RESERVE_PERCENT, Tier
 
 _PERCENT: Final = 100
 

@@ -1,6 +1,5 @@
 """What is looked at: a set, the assumptions, the time; and the questions that several checks ask of them."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,6 +7,7 @@ from functools import cached_property
 
 from scaler.policy.compile import PolicySet
 from scaler.policy.fleet import Fleet, KvWhenPaused
+from scaler.policy.floors import floors
 from scaler.policy.lint.assumptions import Assumptions
 from scaler.policy.lint.manifests import PodTemplate
 from scaler.policy.residents import SeatResident
@@ -51,17 +51,8 @@ class Subject:
                     yield policy, index, share
 
     @cached_property
-    def _floors(self) -> Mapping[str, int]:
-        """Residents that always serve, per fleet: each policy's floor on its fleets in order, as far as there are seats."""
-        placed = Counter[str]()
-        for policy in self.policies.policies.values():
-            left = policy.spec.serving.min
-            for fleet in self.fleets_of(policy):
-                name = fleet.metadata.name
-                here = max(0, min(left, fleet.spec.max_seats - placed[name]))
-                placed[name] += here
-                left -= here
-        return placed
+    def _floors(self) -> Mapping[FleetName, int]:
+        return floors(self.policies)
 
     @cached_property
     def _on(self) -> Mapping[str, tuple[ScalingPolicy, ...]]:
@@ -72,7 +63,7 @@ class Subject:
 
     def floor_on(self, fleet: Fleet) -> int:
         """Return the residents that always serve on a fleet."""
-        return self._floors.get(fleet.metadata.name, 0)
+        return self._floors[FleetName(fleet.metadata.name)]
 
     def residents_on(self, fleet: Fleet) -> tuple[SeatResident, ...] | None:
         """Return the residents that a fleet's pod template lists; None where no template of it is known."""

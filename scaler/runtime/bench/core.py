@@ -177,7 +177,6 @@ class Bench:
         self.time = _Time()
         self.controller = _controller(self.table, self.cluster, self.time)
         self._source = random.Random(3)
-        self.lines = 0
         self._tick(Wake(causes={"start": 1}, everything=True), 0.0)
 
     def _tick(self, wake: Wake, after: float) -> Spent:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from scaler.core.model import Load
-from scaler.gateway.queue import PolicyStats
+from scaler.gateway.queue import Counts, PolicyStats
 from scaler.gateway.samples import MOST_POLICIES, Sample, StateBuilder
 from scaler.signals.board import PUSHED, Board
 from scaler.signals.expected import Expectation
@@ -24,7 +24,12 @@ from warmpool.seats import PolicyName
 
 _NOW = 1_796_000_000.0
 _TIMES = 50
-_STATS = PolicyStats(queued=3, in_flight=12, oldest_wait_seconds=0.123, arrived=123_456, completed=123_441)
+_STATS = PolicyStats(
+    queued=3,
+    in_flight=12,
+    oldest_wait_seconds=0.123,
+    totals=Counts(arrived=123_456, completed=123_441),
+)
 
 
 def _names(count: int) -> list[PolicyName]:

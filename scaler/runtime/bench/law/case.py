@@ -68,3 +68,11 @@ class Case:
     def slots(self, model: Model, others: Sequence[float] = ()) -> int:
         """Return the requests that a model can have in flight on a seat where others' gigabytes are resident too."""
         return self.gpu.in_flight([model.gigabytes, *others], model.trace.tokens(0.99))
+
+    def shared_slots(self, group: Sequence[Model], more: Sequence[float] = ()) -> dict[PolicyName, int]:
+        """Return each model's slots on a seat where the whole group is resident, and so many gigabytes more; one at least."""
+        found = {}
+        for model in group:
+            others = [other.gigabytes for other in group if other is not model]
+            found[model.name] = max(1, self.slots(model, [*others, *more]))
+        return found

@@ -8,6 +8,7 @@ A figure that changes without that is a fault, or an improvement that nobody has
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -109,9 +110,7 @@ class _Watch:
     def start(self, now: float) -> float:
         """Return how long a replica takes to start: one that can't start is tried until it can."""
         fault, seconds = self.golden.fault, self.golden.start
-        if fault is None or fault.starts or not fault.holds(now):
-            return seconds
-        return fault.end - now + seconds
+        return seconds if fault is None or not fault.fails_starts(now) else fault.end - now + seconds
 
     def begin(self) -> None:
         """Look on from now: whoever wants to be told of waiting requests has said so."""
@@ -232,8 +231,7 @@ def _replicas(golden: Golden, begin: int) -> tuple[_Watch, Replicas]:
 
 def _start(golden: Golden, now: float) -> float:
     fault = golden.fault
-    fails = fault is not None and not fault.starts and fault.holds(now)
-    return float("inf") if fails else golden.start
+    return golden.start if fault is None or not fault.fails_starts(now) else math.inf
 
 
 class _Signals:
@@ -262,12 +260,6 @@ def _rounded(number: float, digits: int = 3) -> float:
     return round(number, digits)
 
 
-def record(golden: Golden) -> dict[str, object]:
-    """Return the figures of all rules under a trace, as its file has them."""
-    figures = {name: asdict(rule(golden)[0]) for name, rule in RULES.items()}
-    return {"about": golden.about, **figures}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print or write the figures."""
     parser = argparse.ArgumentParser(
@@ -283,14 +275,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for golden in GOLDEN:
         if golden.name not in (options.only or names):
             continue
-        figures = record(golden)
+        figures = {name: rule(golden)[0] for name, rule in RULES.items()}
         if options.write is not None:
-            options.write.mkdir(parents=True, exist_ok=True)
-            path = options.write / f"{golden.name}.json"
-            path.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
-        rows += [(golden.name, name, *_cells(figures[name])) for name in RULES]
+            _write(options.write, golden, figures)
+        rows += [(golden.name, name, *_cells(each)) for name, each in figures.items()]
     sys.stdout.write("\n".join(table(rows)) + "\n")
     return 0
+
+
+def _write(folder: Path, golden: Golden, figures: Mapping[str, Figures]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"about": golden.about, **{name: asdict(each) for name, each in figures.items()}}
+    (folder / f"{golden.name}.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
 
 _HEADS: Final = (
@@ -299,22 +295,21 @@ _HEADS: Final = (
 )  # fmt: skip
 
 
-def _cells(figures: object) -> tuple[str, ...]:
-    assert isinstance(figures, dict)
-    decision = figures["decision_seconds"]
+def _cells(figures: Figures) -> tuple[str, ...]:
+    decision = figures.decision_seconds
     return (
-        f"{figures['requests']}",
-        f"{100.0 * figures['late_share']:.2f}",
-        f"{figures['longest_wait']:.2f}",
+        f"{figures.requests}",
+        f"{100.0 * figures.late_share:.2f}",
+        f"{figures.longest_wait:.2f}",
         "" if decision is None else f"{decision:.2f}",
-        f"{figures['under_seconds']:.2f}",
-        f"{figures['over_seconds']:.2f}",
-        f"{figures['seat_seconds']:.0f}",
-        f"{figures['wasted_seat_seconds']:.0f}",
-        f"{figures['promotions']}",
-        f"{figures['demotions']}",
-        f"{figures['lowest_total']}..{figures['highest_total']}",
-        f"{figures['most_serving']}",
+        f"{figures.under_seconds:.2f}",
+        f"{figures.over_seconds:.2f}",
+        f"{figures.seat_seconds:.0f}",
+        f"{figures.wasted_seat_seconds:.0f}",
+        f"{figures.promotions}",
+        f"{figures.demotions}",
+        f"{figures.lowest_total}..{figures.highest_total}",
+        f"{figures.most_serving}",
     )
 
 

@@ -37,9 +37,10 @@ def _events(case: Case) -> list[tuple[float, int, int, int]]:
     """Return when a model's requests begin and end: time, change, number of the model, slots of its seats."""
     found, number = [], 0
     for group in case.groups:
+        slots = case.shared_slots(group)
         for model in group:
-            slots = max(1, case.slots(model, [other.gigabytes for other in group if other is not model]))
             for at, seconds in case.requests(model):
-                found += [(at, 1, number, slots), (at + seconds, -1, number, slots)]
+                end = at + seconds
+                found += [(at, 1, number, slots[model.name]), (end, -1, number, slots[model.name])]
             number += 1
     return found

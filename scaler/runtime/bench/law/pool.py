@@ -160,8 +160,8 @@ class Pool:
                     self._promote(self._seats[seat.name], policy)
                 case Recall(seat=seat, policy=policy):
                     self._recall(self._seats[seat.name], policy)
-                case Switch(seat=seat, policy=policy):
-                    self._switch(self._seats[seat.name], action, policy)
+                case Switch(seat=seat):
+                    self._switch(self._seats[seat.name], action)
                 case Demote(seat=seat, policy=policy):
                     self._demote(self._seats[seat.name], policy)
                 case Resize(fleet=fleet, total=total):
@@ -180,8 +180,8 @@ class Pool:
         self._move(seat, policy, _S.PROMOTING)
         self._later(self._latencies.promote, self._rotate, seat, claim)
 
-    def _switch(self, seat: _Seat, switch: Switch, policy: PolicyName) -> None:
-        claim = self._claim(seat, Operation.SWITCH, policy, leaving=switch.leaving)
+    def _switch(self, seat: _Seat, switch: Switch) -> None:
+        claim = self._claim(seat, Operation.SWITCH, switch.policy, leaving=switch.leaving)
         self.demotions += 1
         self._drain(seat, switch.leaving, at_once=switch.at_once)
         if seat.server is None:

@@ -100,7 +100,7 @@ def _about(case: Case) -> str:
     busy = sum(case.service.seconds(a) for model in case.models for a in model.trace.arrivals) / case.seconds
     group = case.groups[0]
     least = offered(case)
-    together = [case.slots(m, [o.gigabytes for o in group if o is not m]) for m in group]
+    together = list(case.shared_slots(group).values())
     return (
         f"{len(case.models)} models, {requests:,} requests in {case.seconds:,.0f} s, {busy:,.1f} in flight on average; slots alone "
         f"{_range([case.slots(model) for model in case.models])}, on a shared seat of {len(group)} {_range(together)}; start-up "

@@ -3,10 +3,10 @@
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from scaler.core.model import MISSING, Load, Quality, Reading
+from scaler.core.model import Load, Quality, Reading
 from scaler.runtime.bench.law.arrivals import CHAT, CODING, Trace, read, synthetic
 
 FLOOR: Final = 1
@@ -45,6 +45,10 @@ class Fault:
     def holds(self, now: float) -> bool:
         """Whether it is on."""
         return self.begin <= now < self.end
+
+    def fails_starts(self, now: float) -> bool:
+        """Whether what begins to start now doesn't get ready before the end."""
+        return not self.starts and self.holds(now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +121,8 @@ def _half_stale(load: Load, before: Load) -> Load:
 def engines_only(load: Load) -> Load:
     """Return what the engines alone say of a load: running and waiting together, and no queue."""
     demand = load.queued.value + load.in_flight.value
-    return replace(
-        Load(engines=Reading(value=demand, age=0.0, quality=Quality.FRESH)),
-        arrivals=MISSING,
-        completions=load.completions,
-    )
+    engines = Reading(value=demand, age=0.0, quality=Quality.FRESH)
+    return Load(engines=engines, completions=load.completions)
 
 
 GOLDEN: Final[Sequence[Golden]] = (

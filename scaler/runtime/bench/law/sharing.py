@@ -79,7 +79,7 @@ def paused(case: Case, group: Sequence[Model], knobs: Knobs) -> Plan:
 
 def shared(case: Case, group: Sequence[Model], knobs: Knobs) -> Plan:
     """One fleet for all."""
-    slots = _slots(case, group)
+    slots = case.shared_slots(group)
     return Plan(
         policies=[policy_of(m, [(SHARED, slots[m.name])], knobs, case) for m in group],
         fleets={SHARED: _fleet(SHARED, knobs, slots, case)},
@@ -89,12 +89,12 @@ def shared(case: Case, group: Sequence[Model], knobs: Knobs) -> Plan:
 
 def bridge(case: Case, group: Sequence[Model], knobs: Knobs) -> Plan:
     """A fleet for each, and shared spares behind them."""
-    return _bridge(case, group, knobs, _slots(case, group))
+    return _bridge(case, group, knobs, case.shared_slots(group))
 
 
 def lending(case: Case, group: Sequence[Model], knobs: Knobs) -> Plan:
     """As bridge, with batch work resident on the shared seats: one model more in their memory."""
-    slots = _slots(case, group, [group[0].gigabytes])
+    slots = case.shared_slots(group, [group[0].gigabytes])
     batch = replace(group[0], name=BATCH)
     room = max(1, case.slots(batch, [model.gigabytes for model in group]))
     plan = _bridge(case, group, knobs, slots | {BATCH: room})
@@ -124,12 +124,3 @@ def _fleet(
 ) -> tuple[FleetSpec, Shape]:
     spec = FleetSpec(name=name, max_seats=knobs.most, spare_target=knobs.spares)
     return spec, Shape(slots=slots, start=lambda _now: case.start)
-
-
-def _slots(case: Case, group: Sequence[Model], more: Sequence[float] = ()) -> dict[PolicyName, int]:
-    """Return each model's slots on a seat where the whole group is resident, and so many gigabytes more."""
-    found = {}
-    for model in group:
-        others = [other.gigabytes for other in group if other is not model]
-        found[model.name] = max(1, case.slots(model, [*others, *more]))
-    return found

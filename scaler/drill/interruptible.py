@@ -1,4 +1,4 @@
-"""Running a bench so that SIGTERM ends it in order, as Ctrl-C does: it has started processes that hold a GPU."""
+"""Running a drill or a bench so that SIGTERM ends it in order, as Ctrl-C does: it has started processes that may hold a GPU."""
 
 import asyncio
 import signal
