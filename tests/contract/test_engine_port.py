@@ -268,6 +268,7 @@ async def test_the_load_counts_running_requests(pausing: Subject) -> None:
     await until(lambda: is_idle(pausing))
 
 
+@pytest.mark.wall_clock
 async def test_no_call_outlives_its_deadline(subject: Subject) -> None:
     began = time.monotonic()
     with pytest.raises(EngineTimeout):
@@ -564,6 +565,7 @@ CALLS: dict[str, Call] = {
 }
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize("route", CALLS)
 @pytest.mark.parametrize(("fault", "expected"), [("hang", EngineTimeout), ("refuse", EngineRejected)])
 async def test_a_fault_becomes_the_error_that_says_what_to_do(

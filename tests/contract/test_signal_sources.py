@@ -216,6 +216,7 @@ async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 # ------------------------------------------------------------------ the contract
 
 
+@pytest.mark.wall_clock
 async def test_readings_are_of_the_signal_and_were_true_a_moment_ago(case: Case) -> None:
     begun = time.monotonic()
     async with running(case.make()) as heard:
@@ -244,6 +245,7 @@ async def test_a_failure_is_told_once_a_round_and_ends_nothing(case: Case) -> No
     assert all(0 < len(why) <= 300 and "\n" not in why for why in heard.failures)
 
 
+@pytest.mark.wall_clock
 async def test_what_hangs_fails_within_its_timeout_and_is_read_again(case: Case) -> None:
     async with running(case.make()) as heard:
         await heard.reading()
@@ -255,6 +257,7 @@ async def test_what_hangs_fails_within_its_timeout_and_is_read_again(case: Case)
         await heard.reading()
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize("state", ["well", "fail", "hang"])
 async def test_cancelling_ends_it_at_once(case: Case, state: str) -> None:
     async with running(case.make()) as heard:

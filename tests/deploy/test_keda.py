@@ -1,6 +1,5 @@
 """The objects in deploy/keda: of the right form, and right for the policies that they belong to."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from scaler.policy.reading import PolicyFiles
 
 ROOT = Path(__file__).parents[2]
 KEDA = ROOT / "deploy" / "keda"
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OWN = ROOT / "policies" / "keda.yaml"
 LAYERS = KEDA / "two-layers" / "policies.yaml"
 BELONGS = {
@@ -74,7 +72,7 @@ def test_each_has_nothing_wrong_for_its_policies_and_no_misspelt_key(name: str, 
     assert unknown(data["spec"], "spec") == []
     scaled, known = read_scaled_object(data), policies(path)
     fleet = fleet_of(known, scaled)
-    intent = None if fleet is None else intent_of(known, fleet, NOW)
+    intent = None if fleet is None else intent_of(known, fleet)
     found = [each for each in check(scaled, None, intent) if each.code is not Code.NO_PUSH]
     assert not [each for each in found if each.severity is not Severity.NOTE]
     assert scaled.own
@@ -106,7 +104,7 @@ def test_the_shared_fleet_of_two_layers_has_one_writer_and_no_scaled_object() ->
     data["spec"]["scaleTargetRef"]["name"] = "spares"
     scaled = read_scaled_object(data)
     assert fleet_of(known, scaled) == "spares"
-    codes = {each.code for each in check(scaled, None, intent_of(known, "spares", NOW))}
+    codes = {each.code for each in check(scaled, None, intent_of(known, "spares"))}
     assert Code.SECOND_WRITER in codes
 
 

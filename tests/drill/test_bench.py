@@ -1,22 +1,18 @@
 """The benches of residents with real processes, as small as they get: that they measure, and what is held on any machine."""
 
 import json
-import os
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.drill.leftovers import left_over, marked
+
 ROOT = Path(__file__).resolve().parents[2]
-MARK = f"EMBERPOOL_TEST_{uuid.uuid4().hex}"
-"""In the environment of everything that these tests start, so that it can be told from other people's processes."""
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
 
@@ -30,19 +26,8 @@ def bench(module: str, out: Path, *arguments: str) -> subprocess.CompletedProces
         text=True,
         check=False,
         timeout=250,
-        env={**os.environ, MARK: "1"},
+        env=marked(),
     )
-
-
-def left_over() -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[in
         }
         done = {name: one.result() for name, one in running.items()}
     yield {name: (one.returncode, one.stdout + one.stderr, folder / name) for name, one in done.items()}
-    deadline = time.monotonic() + 5
-    while left_over() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left_over() == []
+    assert left_over(5) == []
 
 
 def kept(folder: Path, name: str) -> Any:

@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -12,23 +11,19 @@ import subprocess
 import sys
 import time
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+
+from tests.drill.leftovers import left_over, marked
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBERPOOL = (sys.executable, "-m", "scaler")
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(400)]
-
-
-MARK = f"EMBERPOOL_TEST_{uuid.uuid4().hex}"
-"""In the environment of everything that these tests start, so that it can be told from other people's processes."""
 
 
 def emberpool(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -39,28 +34,14 @@ def emberpool(*arguments: str, timeout: float = 300) -> subprocess.CompletedProc
         text=True,
         check=False,
         timeout=timeout,
-        env={**os.environ, MARK: "1"},
+        env=marked(),
     )
-
-
-def left_over() -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return found
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 5
-    while left_over() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left_over() == []
+    assert left_over(5) == []
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +186,7 @@ def test_ctrl_c_ends_everything(checkpoint: Path, tmp_path: Path, after: str) ->
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, MARK: "1", "TMPDIR": str(temporary)},
+        env=marked(TMPDIR=str(temporary)),
     )
     assert process.stderr is not None
     word = {"starting": "waiting for", "serving": "ready: "}[after]
@@ -221,7 +202,7 @@ def test_ctrl_c_ends_everything(checkpoint: Path, tmp_path: Path, after: str) ->
 def test_what_a_killed_one_left_goes_with_the_next_start(checkpoint: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    environment = {**os.environ, MARK: "1", "TMPDIR": str(temporary)}
+    environment = marked(TMPDIR=str(temporary))
     command = [*EMBERPOOL, "local", "--checkpoint", f"chat={checkpoint}", "--gateway-port", "0"]
     with subprocess.Popen(
         [*command, "--controller-port", "0"], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment
@@ -229,9 +210,7 @@ def test_what_a_killed_one_left_goes_with_the_next_start(checkpoint: Path, tmp_p
         assert process.stderr is not None
         next(line for line in process.stderr if "waiting for" in line)
         process.kill()
-    gone = time.monotonic() + 20
-    while left_over() and time.monotonic() < gone:  # its agents and engines end by themselves
-        time.sleep(0.1)
+    left_over(20)  # its agents and engines end by themselves
     (left,) = temporary.glob("emberpool-*")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         again = [*command, "--controller-port", str(taken.getsockname()[1])]

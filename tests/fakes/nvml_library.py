@@ -75,9 +75,9 @@ class FakeLibrary:
 
     # -------------------------------------------------------------- scripts
 
-    def fail(self, function: str, code: int, *, uuid: str = "", times: int = 1_000_000) -> None:
+    def fail(self, function: str, code: int, *, uuid: str = "", times: int = 10_000) -> None:
         """Have a function raise an error; `uuid` empty: for every device, and for functions that take none."""
-        self.faults[function, uuid] = [code] * min(times, 10_000)
+        self.faults[function, uuid] = [code] * times
 
     @contextmanager
     def hanging(self, function: str, *, uuid: str = "") -> Iterator[Callable[[], None]]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from warmpool.nodehealth.processes import INITIAL_PID_NAMESPACE
@@ -20,7 +20,6 @@ class ProcTree:
 
     root: Path
     initial: bool = True
-    made: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         (self.root / "self" / "ns").mkdir(parents=True)
@@ -58,7 +57,6 @@ class ProcTree:
         (process / "ns" / "pid").symlink_to(namespace)
         if gpu and not (process / "fd" / "5").is_symlink():
             (process / "fd" / "5").symlink_to("/dev/nvidia0")
-        self.made.add(pid)
 
     def remove(self, pid: int) -> None:
         for name in ("stat", "status", "cgroup"):

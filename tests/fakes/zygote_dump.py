@@ -39,7 +39,7 @@ def dump() -> None:
         "limits": {
             name: resource.getrlimit(getattr(resource, name))
             for name in dir(resource)
-            if name[:4] == "RLIM" and name.startswith("RLIMIT")
+            if name.startswith("RLIMIT_")
         },
         "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "handlers": {str(number): str(signal.getsignal(number)) for number in sorted(signal.valid_signals())},

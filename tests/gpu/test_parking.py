@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 
 from tests.gpu.rig import WAIT_SECONDS, Batch, build_runner, some_prompts
 from warmpool.reference.bench.device import used_bytes
-from warmpool.reference.checkpoints import make_checkpoint
 from warmpool.reference.errors import NotEnoughMemory, WeightsDamaged, WrongEngineState
 from warmpool.reference.expect import answers
 from warmpool.reference.options import ModelOptions
@@ -34,8 +33,8 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 @pytest.fixture(scope="module", params=["tiny", "llama-1b"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint") / request.param, request.param, seed=1)
+def checkpoint(request: pytest.FixtureRequest, made: Callable[[str], Path]) -> Path:
+    return made(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -176,33 +175,31 @@ def test_a_device_without_room_leaves_it_parked(batch: Batch, runner: TorchRunne
     assert batch.tokens(prompts, counts) == before
 
 
-def test_weights_of_torchs_allocator_cannot_be_parked_and_say_so(tmp_path: Path) -> None:
-    directory = make_checkpoint(tmp_path / "tiny", "tiny", seed=1)
-    made = build_runner(directory, kv_memory="allocated")
-    assert "no fixed address" in made.cannot_park
+def test_weights_of_torchs_allocator_cannot_be_parked_and_say_so(made: Callable[[str], Path]) -> None:
+    runner = build_runner(made("tiny"), kv_memory="allocated")
+    assert "no fixed address" in runner.cannot_park
     with pytest.raises(WrongEngineState):
-        made.park()
-    made.give_back_kv()
+        runner.park()
+    runner.give_back_kv()
 
 
 # ---------------------------------------------------------------- a process
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def process(made: Callable[[str], Path]) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """An engine's process with the smaller of the real shapes, and its control listener."""
-    directory = make_checkpoint(tmp_path / "llama-1b", "llama-1b", seed=1)
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "warmpool.reference", "serve", "--model", "m", "--checkpoint"]
-    command += [str(directory), "--device", "cuda", "--port", "0", "--control-port", "0"]
+    command += [str(made("llama-1b")), "--device", "cuda", "--port", "0", "--control-port", "0"]
     command += ["--ready-fd", str(writing), "--die-with-parent"]
     with os.fdopen(reading) as pipe:
-        made = subprocess.Popen(command, pass_fds=[writing])
+        engine = subprocess.Popen(command, pass_fds=[writing])
         os.close(writing)
         ready = json.loads(pipe.readline())
-    yield made, f"http://127.0.0.1:{ready['controlPort']}"
-    made.kill()
-    made.wait(WAIT_SECONDS)
+    yield engine, f"http://127.0.0.1:{ready['controlPort']}"
+    engine.kill()
+    engine.wait(WAIT_SECONDS)
 
 
 def order(control: str, path: str) -> Any:
@@ -215,7 +212,7 @@ def order(control: str, path: str) -> Any:
 def test_a_killed_process_leaves_no_memory_behind(
     process: tuple[subprocess.Popen[bytes], str], *, parked: bool
 ) -> None:
-    made, control = process
+    engine, control = process
     serving = used_bytes()
     order(control, "/pause?mode=wait&clear_cache=true")
     order(control, "/sleep?level=1&mode=wait")
@@ -224,8 +221,8 @@ def test_a_killed_process_leaves_no_memory_behind(
     if not parked:
         order(control, "/wake_up")
         assert used_bytes() - asleep > 2_000 * MIB
-    made.send_signal(signal.SIGKILL)
-    made.wait(WAIT_SECONDS)
+    engine.send_signal(signal.SIGKILL)
+    engine.wait(WAIT_SECONDS)
     deadline = time.monotonic() + WAIT_SECONDS
     while used_bytes() > asleep - 200 * MIB:  # its context goes with it
         assert time.monotonic() < deadline

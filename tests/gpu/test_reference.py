@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.gpu.rig import WAIT_SECONDS, Batch, build_runner, some_prompts
-from warmpool.reference.checkpoints import SHAPES, make_checkpoint, write_checkpoint
+from warmpool.reference.checkpoints import SHAPES, write_checkpoint
 from warmpool.reference.config import RopeScaling
 from warmpool.reference.decoding import EagerDecoder
 from warmpool.reference.expect import answers
@@ -30,8 +30,8 @@ GOLDEN = Path(__file__).parents[1] / "unit" / "warmpool" / "reference" / "golden
 
 
 @pytest.fixture(scope="module", params=["tiny", "llama-1b"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint") / request.param, request.param, seed=1)
+def checkpoint(request: pytest.FixtureRequest, made: Callable[[str], Path]) -> Path:
+    return made(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -222,9 +222,9 @@ def test_frozen_sequences_go_on_after_a_pause(batch: Batch) -> None:
     ],
 )
 def test_other_ways_to_compute_say_so_and_answer_alike(
-    settings: dict[str, Any], facts: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], facts: dict[str, Any], made: Callable[[str], Path]
 ) -> None:
-    directory = make_checkpoint(tmp_path / "tiny", "tiny", seed=1)
+    directory = made("tiny")
     prompts, _ = some_prompts(8)
     expected = answers(ModelOptions(checkpoint=directory, device="cuda", max_model_len=2), prompts, 6)
     other = build_runner(directory, **settings)

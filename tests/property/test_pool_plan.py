@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -103,6 +103,14 @@ any_settled = st.none() | st.dictionaries(st.text(max_size=1).map(SeatName), tim
 any_left_alone = st.frozensets(st.tuples(st.text(max_size=1).map(SeatName), policies), max_size=3)
 UNLIMITED = Limits(max_promotions=1000, max_demotions=1000, max_moves=1000, proof_interval_seconds=100.0)
 PROMOTABLE = {ResidentState.PAUSED, ResidentState.PARKED}
+
+
+def numbered(lives: Iterable[tuple[Resident, ...]]) -> list[Seat]:
+    """Make seats of one fleet with these residents, named by their place."""
+    return [
+        Seat(name=SeatName(str(n)), uid="u", version="1", fleet=FLEETS[0], residents=residents)
+        for n, residents in enumerate(lives)
+    ]
 
 
 def told(action: Action) -> tuple[str, ...]:
@@ -260,19 +268,13 @@ def test_the_order_in_which_seats_are_listed_is_of_no_account(
 def test_spares_are_handed_out_as_far_as_they_go(
     lives: list[frozenset[PolicyName]], counts: dict[PolicyName, int], states: list[ResidentState]
 ) -> None:
-    seats = [
-        Seat(
-            name=SeatName(str(n)),
-            uid="u",
-            version="1",
-            fleet=FLEETS[0],
-            residents=tuple(
-                Resident(policy=p, state=states.pop() if states else ResidentState.PAUSED, since=0.0)
-                for p in sorted(live)
-            ),
+    seats = numbered(
+        tuple(
+            Resident(policy=p, state=states.pop() if states else ResidentState.PAUSED, since=0.0)
+            for p in sorted(live)
         )
-        for n, live in enumerate(lives)
-    ]
+        for live in lives
+    )
     answer = plan(Wants(serving={FLEETS[0]: counts}, order=POLICIES), seats, UNLIMITED, NOW)
     promoted = [action for action in answer.actions if isinstance(action, Promote)]
     assert len(promoted) == _most(lives, counts)
@@ -297,25 +299,19 @@ warmths = st.dictionaries(policies, st.integers(0, 4))
 
 def resting(lives: list[dict[PolicyName, ResidentState]]) -> list[Seat]:
     """Make spare seats; whoever is Starting waits for room."""
-    return [
-        Seat(
-            name=SeatName(str(n)),
-            uid="u",
-            version="1",
-            fleet=FLEETS[0],
-            residents=tuple(
-                Resident(
-                    policy=policy,
-                    state=state,
-                    since=0.0,
-                    proven_at=NOW,
-                    waiting="no room" if state is ResidentState.STARTING else "",
-                )
-                for policy, state in live.items()
-            ),
+    return numbered(
+        tuple(
+            Resident(
+                policy=policy,
+                state=state,
+                since=0.0,
+                proven_at=NOW,
+                waiting="no room" if state is ResidentState.STARTING else "",
+            )
+            for policy, state in live.items()
         )
-        for n, live in enumerate(lives)
-    ]
+        for live in lives
+    )
 
 
 def lacks(seats: Sequence[Seat], warm: Mapping[PolicyName, int]) -> Counter[PolicyName]:

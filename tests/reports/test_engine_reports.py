@@ -222,6 +222,7 @@ async def test_a_sleep_that_was_asked_for_kv_memory_and_took_the_weights_is_foun
         assert not behind(subject).asleep
 
 
+@pytest.mark.wall_clock
 async def test_an_engine_that_has_vanished_is_lost_at_once() -> None:
     """A controller stayed bound for good to an instance that was gone."""
     async with on_fake(VLLM) as subject:

@@ -17,7 +17,7 @@ from scaler.signals.engine_sum import EngineSum
 from scaler.signals.engine_targets import EngineTarget, in_rotation
 from scaler.signals.port import Part
 from tests.fakes.memory_cluster import MemoryCluster
-from tests.sim.world import Request, Traffic, World, _fresh, world
+from tests.sim.world import Request, Traffic, World, fresh, world
 from tests.unit.scaler.core.world import fleet, policy
 from warmpool.seats import FleetName, PolicyName, SeatName
 
@@ -59,9 +59,9 @@ class Pages(Traffic):
         taken = self._sum.taken(now, FRESHNESS)
         if taken is None:
             return Load()
-        told = {"engines": _fresh(taken.parts[Part.REQUESTS])}
+        told = {"engines": fresh(taken.parts[Part.REQUESTS])}
         if Part.LATE_SHARE in taken.parts:
-            told["late_share"] = _fresh(taken.parts[Part.LATE_SHARE])
+            told["late_share"] = fresh(taken.parts[Part.LATE_SHARE])
         return Load(**told)
 
     def _page(self, target: EngineTarget, policy: PolicyName) -> bytes:

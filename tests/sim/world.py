@@ -123,18 +123,18 @@ class Traffic:
         if policy in self.silent:
             return Load()
         if policy in self.garbled:
-            return Load(queued=_fresh(math.nan), in_flight=_fresh(math.inf), engines=_fresh(-1.0))
+            return Load(queued=fresh(math.nan), in_flight=fresh(math.inf), engines=fresh(-1.0))
         queue = self._queues[policy]
         queued = float(len(queue))
         held = float(sum(n for (_, p), n in self._cluster.engines.in_flight.items() if p == policy))
         oldest = now - queue[0][0].arrived if queue else 0.0
         recent = [at for at in self._finished[policy][-500:] if at > now - 3.0]
         return Load(
-            queued=_fresh(queued),
-            in_flight=_fresh(held),
-            oldest_wait=_fresh(oldest),
-            peak=_fresh(queued + held),
-            completions=_fresh(len(recent) / 3.0),
+            queued=fresh(queued),
+            in_flight=fresh(held),
+            oldest_wait=fresh(oldest),
+            peak=fresh(queued + held),
+            completions=fresh(len(recent) / 3.0),
         )
 
     def observed_at(self, policy: PolicyName) -> float | None:
@@ -144,7 +144,7 @@ class Traffic:
         pass
 
 
-def _fresh(value: float) -> Reading:
+def fresh(value: float) -> Reading:
     return Reading(value=value, age=0.0, quality=Quality.FRESH)
 
 

@@ -63,14 +63,12 @@ class Faults:
         gone_as_status: say that a version is too old by the HTTP status, not within the stream.
         silent: watches stay open and say nothing.
         tear: watches write half a line of the next event and break off.
-        no_bookmarks: watches send none.
         spacing: seconds before each event of a watch.
     """
 
     gone_as_status: bool = False
     silent: bool = False
     tear: bool = False
-    no_bookmarks: bool = False
     spacing: float = 0.0
     _rules: list[_Rule] = field(default_factory=list)
     _drops: asyncio.Event = field(default_factory=asyncio.Event)
@@ -91,7 +89,7 @@ class Faults:
         """Let everything go well from now on."""
         self._rules.clear()
         self.spacing = 0.0
-        self.gone_as_status = self.silent = self.tear = self.no_bookmarks = False
+        self.gone_as_status = self.silent = self.tear = False
 
     def drop_watches(self) -> None:
         """End all watches that are open, as the server does at their timeout."""

@@ -284,6 +284,7 @@ async def test_without_a_right_token_it_is_asked_once(server: GrafanaServer, tok
     assert token == "" or token not in "".join(say.lines)
 
 
+@pytest.mark.wall_clock
 async def test_a_grafana_that_hangs_is_given_up_and_changes_nothing(
     options: Callable[..., DrillOptions], short: Callable[..., Path], server: GrafanaServer
 ) -> None:
@@ -305,6 +306,7 @@ async def test_a_grafana_that_hangs_is_given_up_and_changes_nothing(
     assert lag.p50 < 100  # no request waited for a call
 
 
+@pytest.mark.wall_clock
 async def test_the_end_of_a_drill_waits_for_grafana_for_a_bounded_time(server: GrafanaServer) -> None:
     async def hang(_: web.Request) -> None:
         await asyncio.Event().wait()

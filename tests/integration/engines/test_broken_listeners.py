@@ -101,6 +101,7 @@ def name_of(value: object) -> str:
     return getattr(value, "__name__", str(value))
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(("fault", "expected"), MEANINGS, ids=name_of)
 @pytest.mark.parametrize(("kind", "route", "call"), CALLS, ids=name_of)
 async def test_a_broken_answer_ends_by_the_deadline_with_an_error_that_says_what_to_do(
@@ -126,6 +127,7 @@ async def test_a_page_for_people_is_no_answer(kind: str, route: str, call: Call)
             await call(subject.engine, Deadline.after(5))
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("call", [startup, complete, resume], ids=name_of)
 async def test_a_listener_that_nobody_reads_is_late_and_not_waited_for(kind: str, call: Call) -> None:

@@ -155,16 +155,6 @@ async def _first(port: int) -> bytes:
                 await asyncio.sleep(0.02)
 
 
-def carried(raw: bytes) -> bytes:
-    """Return what a chunked answer carries."""
-    _, _, rest = raw.partition(b"\r\n\r\n")
-    found = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        found, rest = found + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-    return found
-
-
 def expected() -> bytes:
     return answer(SEED, TOKENS)
 

@@ -189,6 +189,7 @@ async def test_a_body_that_is_too_large_is_413_however_it_comes() -> None:
         assert r.gateway.state()["heldBytes"] == 0
 
 
+@pytest.mark.wall_clock
 async def test_large_bodies_of_others_hold_nobody_up() -> None:
     """Parsed at a stretch this one would take a hundred milliseconds and more."""
     body = b'{"x": [' + b'"y", {},' * 500_000 + b'0], "model": "nope"}'

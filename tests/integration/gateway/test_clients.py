@@ -120,7 +120,7 @@ async def test_the_openai_package_tries_again_what_is_refused() -> None:
         asks = [
             group.create_task(ask.chat.completions.create(model="m", messages=MESSAGES)) for _ in range(3)
         ]
-        await until(lambda: r.gateway.stats(CHAT).refused >= 1)
+        await until(lambda: r.gateway.stats(CHAT).totals.refused >= 1)
         engine.gate.set()
         answers = await asyncio.gather(*asks)
         assert [answer.choices[0].message.content for answer in answers] == ["ttt"] * 3

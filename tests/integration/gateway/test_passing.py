@@ -71,7 +71,7 @@ async def test_what_names_no_model_goes_to_the_default_policy(
         async with r.session.request(method, r.url + path, data=body) as response:
             seen = await response.json()
         assert (seen["method"], seen["path"], seen["body"]) == (method, path, (body or b"").decode("latin-1"))
-        assert r.gateway.stats(CHAT).completed == 1
+        assert r.gateway.stats(CHAT).totals.completed == 1
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_an_answer_in_one_piece_that_breaks_off_is_tried_elsewhere() -> No
     async with rig() as r, behind(r, breaks, echo):
         statuses = [(await r.ask({"stream": False}))[0] for _ in range(3)]
         assert statuses == [200] * 3
-        assert r.gateway.stats(CHAT).failed == 0
+        assert r.gateway.stats(CHAT).totals.failed == 0
 
 
 async def test_bytes_of_other_kinds_pass_as_they_come() -> None:
@@ -241,7 +241,7 @@ async def test_an_error_event_of_all_engines_becomes_a_status() -> None:
     async with rig() as r, behind(r, fails), r.post() as response:
         error = (await response.json())["error"]
         assert (response.status, error["message"], error["code"]) == (507, "out of memory", "EngineFailed")
-        assert r.gateway.stats(CHAT).failed == 1
+        assert r.gateway.stats(CHAT).totals.failed == 1
 
 
 async def test_a_client_s_mistake_in_an_event_passes_and_is_not_tried_again() -> None:
@@ -309,8 +309,8 @@ async def test_an_end_s_kind_is_counted_and_said() -> None:
         r.route(url)
         await r.ask()
         assert await r.observed.until_outcomes(1) == [Outcome.COMPLETED]
-        stats = r.gateway.stats(CHAT)
-        assert (stats.answered, stats.late) == (1, 1)
-        assert 0.03 <= stats.first_seconds < 1.0
-        assert stats.gaps >= 3
-        assert 0.02 < stats.gap_seconds < 1.0
+        totals = r.gateway.stats(CHAT).totals
+        assert (totals.answered, totals.late) == (1, 1)
+        assert 0.03 <= totals.first_seconds < 1.0
+        assert totals.gaps >= 3
+        assert 0.02 < totals.gap_seconds < 1.0

@@ -41,7 +41,7 @@ async def test_a_stream_passes_event_by_event_as_the_engine_makes_it() -> None:
             "t"
         ] * 5
         assert events[-2:] == ["data: [DONE]", ""]
-        assert r.gateway.stats(CHAT).completed == 1
+        assert r.gateway.stats(CHAT).totals.completed == 1
 
 
 async def test_an_answer_in_one_piece_passes_with_its_length() -> None:
@@ -182,7 +182,7 @@ async def test_a_stream_cut_in_the_middle_of_an_event_ends_with_whole_events_onl
         events = [json.loads(event[6:]) for event in text.split("\n\n") if event]
         assert status == 200
         assert [next(iter(event)) for event in events] == ["choices", "choices", "choices", "error"]
-        assert r.gateway.stats(CHAT).failed == 1
+        assert r.gateway.stats(CHAT).totals.failed == 1
 
 
 async def test_another_answer_that_is_cut_ends_with_its_connection() -> None:
@@ -321,7 +321,7 @@ async def test_a_full_queue_answers_503_with_retry_after() -> None:
         assert response.status == 503
         assert response.headers["Retry-After"] == "1"
         assert error["code"] == "QueueTooMany"
-        assert r.gateway.stats(CHAT).refused == 1
+        assert r.gateway.stats(CHAT).totals.refused == 1
         _, url = await r.engine()
         r.route(url)
         assert (await waiting)[0] == 200
@@ -356,7 +356,7 @@ async def test_the_slots_of_an_endpoint_are_never_exceeded_and_no_request_is_los
         assert all(text.endswith("data: [DONE]\n\n") for _, text in answers)
         assert [engine.highest_in_flight for engine, _ in engines] == [4, 4, 4]
         assert sum(len(engine.seen) for engine, _ in engines) == 200
-        assert r.gateway.stats(CHAT).completed == 200
+        assert r.gateway.stats(CHAT).totals.completed == 200
 
 
 async def test_first_tokens_and_gaps_are_measured() -> None:

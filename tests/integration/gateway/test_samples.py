@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from scaler.gateway.routes import PolicyLimits
 from scaler.gateway.settings import GatewaySettings
 from scaler.signals.pushed import PushedSamples
@@ -48,6 +50,7 @@ class Desk:
         await until(lambda: self.chat() == wanted)
 
 
+@pytest.mark.wall_clock
 async def test_samples_bring_the_right_counts_within_20_ms_of_a_change() -> None:
     desk = Desk()
     delays = []
@@ -90,6 +93,7 @@ async def test_a_sample_bears_the_time_of_its_change() -> None:
         await ask
 
 
+@pytest.mark.wall_clock
 async def test_samples_come_without_a_change_and_oftener_while_something_waits() -> None:
     desk = Desk()
     async with rig_with(desk) as r, asyncio.TaskGroup() as group:
@@ -145,6 +149,7 @@ async def test_a_dead_or_slow_controller_delays_nothing() -> None:
             assert r.registry.get_sample_value("emberpool_gateway_samples_total", failed)
 
 
+@pytest.mark.wall_clock
 async def test_a_controller_that_comes_back_gets_the_present_state() -> None:
     desk = Desk(status=503)
     async with rig_with(desk) as r, asyncio.TaskGroup() as group:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
+import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -111,6 +112,7 @@ async def ready(session: aiohttp.ClientSession, url: str) -> bool:
         return response.status == 200
 
 
+@pytest.mark.wall_clock
 async def test_two_gateways_share_and_add_up_and_a_killed_one_leaves_nothing_and_changes_nothing_else() -> (
     None
 ):

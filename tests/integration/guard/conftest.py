@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,17 @@ class Raw:
         self.writer.transport.abort()
 
 
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Raw]:
+    """Connect as a client that sends what it likes."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
 @dataclass
 class Guarded:
     """An engine behind a guard."""
@@ -103,6 +114,12 @@ class Guarded:
     async def in_flight(self) -> int:
         return (await self.guard.state(deadline=soon())).in_flight
 
+    async def holds(self, count: int) -> None:
+        """Wait until so many requests are in flight."""
+        async with asyncio.timeout(10):
+            while await self.in_flight() < count:
+                await asyncio.sleep(0.001)
+
     async def idle(self) -> None:
         """Wait until nothing is in flight, and see that the engine is at nothing either."""
         async with asyncio.timeout(10):
@@ -111,14 +128,8 @@ class Guarded:
         # The middleware's count ends with the engine's call; a port's engine hears of the end a moment later.
         await until(lambda: self.engine.running == 0)
 
-    @asynccontextmanager
-    async def raw(self) -> AsyncIterator[Raw]:
-        host, port = self.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            yield Raw(reader, writer)
-        finally:
-            writer.transport.abort()
+    def raw(self) -> AbstractAsyncContextManager[Raw]:
+        return connected(self.url)
 
     def post(self, query: str = "", **others: Any) -> Any:
         return self.session.post(f"{self.url}{COMPLETIONS}?{query}", **others)

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -375,9 +376,8 @@ async def test_a_stream_that_ends_without_a_blank_line_passes_to_its_end(guarded
         assert await response.read() == EVENT + b"data: last\n"
 
 
-async def settled(count: object) -> int:
+async def settled(count: Callable[[], int]) -> int:
     """Wait until a count has been the same for a while, and return it."""
-    assert callable(count)
     last, same = -1, 0
     async with asyncio.timeout(20):
         while same < 50:

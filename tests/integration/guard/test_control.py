@@ -4,7 +4,7 @@ import asyncio
 import base64
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.asgi_engine import DONE, EVENT, AsgiEngine, serving
 from tests.fakes.engine_server import free_port
-from tests.integration.guard.conftest import TOKEN, Raw, until
+from tests.integration.guard.conftest import TOKEN, Raw, connected, until
 from warmpool.guard_middleware import Guard, Settings
 
 
@@ -35,13 +35,8 @@ class Controlled:
             body = await response.read()
             return response.status, await response.json() if response.content_type.endswith("json") else body
 
-    @asynccontextmanager
-    async def raw(self) -> AsyncIterator[Raw]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(self.control.rpartition(":")[2]))
-        try:
-            yield Raw(reader, writer)
-        finally:
-            writer.transport.abort()
+    def raw(self) -> AbstractAsyncContextManager[Raw]:
+        return connected(self.control)
 
 
 @pytest.fixture

@@ -55,8 +55,7 @@ async def test_recalling_in_the_middle_of_a_drain_loses_nobody(guarded: Guarded)
         inside = [
             tasks.create_task(answer(guarded, "do=stream&wait=1&events=1", EVENT + DONE)) for _ in range(8)
         ]
-        while await guarded.in_flight() < 8:
-            await asyncio.sleep(0.001)
+        await guarded.holds(8)
         await guarded.close()
         await guarded.open()
         assert await answer(guarded, "do=whole", b'{"got": 0}') == "whole"

@@ -49,7 +49,7 @@ async def test_a_client_that_hangs_up_while_it_sends_ends_its_request(guarded: G
     async with guarded.raw() as raw:
         head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: guard\r\nTransfer-Encoding: chunked\r\n\r\n"
         await raw.send((head + sent).encode())
-        await counted(guarded)
+        await guarded.holds(1)
         raw.reset()
         await guarded.idle()
     assert guarded.engine.hung_up == len(guarded.engine.calls)
@@ -200,13 +200,6 @@ async def test_a_body_whose_engine_dies_is_no_whole_answer(guarded: Guarded, que
 async def test_an_engine_s_own_error_passes(guarded: Guarded) -> None:
     async with guarded.post("do=die-early") as response:
         assert (response.status, await response.text()) == (500, "Internal Server Error")
-
-
-async def counted(guarded: Guarded) -> None:
-    """Wait until a request is in flight."""
-    async with asyncio.timeout(10):
-        while not await guarded.in_flight():
-            await asyncio.sleep(0.001)
 
 
 async def text_of(guarded: Guarded, query: str) -> tuple[int, str, dict[str, str]]:

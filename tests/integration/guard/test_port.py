@@ -214,8 +214,7 @@ async def test_more_at_once_than_it_may_carry_are_refused_at_once() -> None:
                 return int(response.status)
 
         inside = [tasks.create_task(status()) for _ in range(2)]
-        while await port.in_flight() < 2:
-            await asyncio.sleep(0.001)
+        await port.holds(2)
         assert await status() == 503
         port.engine.go.release()
         port.engine.go.release()

@@ -201,6 +201,7 @@ async def test_thousands_of_connects_pass(desk: Desk) -> None:
             await asyncio.gather(*(knock() for _ in range(200)))
 
 
+@pytest.mark.wall_clock
 async def test_three_thousand_calls_at_once_on_one_connection_are_all_answered(desk: Desk) -> None:
     """By its defaults the server would cancel hundreds of them."""
     names = ("GetMetricSpec", "GetMetrics", "IsActive")

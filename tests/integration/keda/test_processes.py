@@ -9,7 +9,7 @@ import pytest
 
 from scaler.keda.client import CallFailed, KedaClient, Metric, NotReached, ScaledObject, connected
 from tests.integration.keda.conftest import Desk
-from tests.integration.processes.rig import Processes, free_ports
+from tests.integration.processes.rig import Processes, free_ports, silent_agents
 
 POLICIES = """\
 apiVersion: emberpool.dev/v1alpha1
@@ -21,15 +21,6 @@ apiVersion: emberpool.dev/v1alpha1
 kind: ScalingPolicy
 metadata: {name: chat, namespace: serving}
 spec: {fleets: [{name: spares, targetInFlight: 4}], serving: {min: 0, max: 2}}
-"""
-AGENTS = """\
-apiVersion: emberpool.dev/v1alpha1
-kind: AgentList
-metadata: {name: test}
-spec:
-  fleets:
-    - name: spares
-      seats: [{name: seat-0, agent: "http://127.0.0.1:9"}, {name: seat-1, agent: "http://127.0.0.1:10"}]
 """
 
 
@@ -73,7 +64,7 @@ async def test_the_command_shows_each_call_and_what_follows(desk: Desk) -> None:
 
 async def test_a_controller_answers_keda_and_ends_its_streams_with_ok(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text(POLICIES, "utf-8")
-    (tmp_path / "agents.yaml").write_text(AGENTS, "utf-8")
+    (tmp_path / "agents.yaml").write_text(silent_agents(2), "utf-8")
     port, keda = free_ports(2)
     asker = ScaledObject("spares", "serving", {"fleet": "serving/spares", "team": "x"})
     async with Processes(tmp_path) as processes:

@@ -20,7 +20,7 @@ import pytest
 from scaler.cluster.kube.access import AccessOptions, find_access
 from scaler.cluster.kube.client import KubeClient, Request
 from scaler.cluster.kube.errors import Forbidden
-from scaler.cluster.kube.resources import NODE, POD, Kind
+from scaler.cluster.kube.resources import DEPLOYMENT, NODE, POD, Kind
 from scaler.cluster.kube.views import pod_from_json
 from scaler.errors import NotFound
 from tests.fakes.kube_api import Call, KubeApi, Pace, User, kubeconfig, serving
@@ -61,29 +61,42 @@ class Cluster:
     namespace: str
 
     async def get(self, kind: Kind, name: str) -> Any:
-        namespace = self.namespace if kind.namespaced else ""
-        return await self.admin.call(Request(path=kind.path(namespace, name)), seconds=SECONDS)
+        return await self.admin.call(Request(path=kind.path(self.namespace, name)), seconds=SECONDS)
 
     async def create(self, kind: Kind, body: Mapping[str, Any]) -> Any:
-        namespace = self.namespace if kind.namespaced else ""
-        request = Request(method="POST", path=kind.collection(namespace), body=body)
+        request = Request(method="POST", path=kind.collection(self.namespace), body=body)
         return await self.admin.call(request, seconds=SECONDS)
 
     async def delete(self, kind: Kind, name: str) -> None:
-        namespace = self.namespace if kind.namespaced else ""
-        request = Request(method="DELETE", path=kind.path(namespace, name), body={"gracePeriodSeconds": 0})
+        request = Request(
+            method="DELETE", path=kind.path(self.namespace, name), body={"gracePeriodSeconds": 0}
+        )
         with contextlib.suppress(NotFound):
             await self.admin.call(request, seconds=SECONDS)
 
     async def patch(self, kind: Kind, name: str, body: Any, subresource: str = "") -> Any:
-        namespace = self.namespace if kind.namespaced else ""
         request = Request(
             method="PATCH",
-            path=kind.path(namespace, name, subresource),
+            path=kind.path(self.namespace, name, subresource),
             body=body,
             content_type="application/merge-patch+json",
         )
         return await self.admin.call(request, seconds=SECONDS)
+
+    async def workload(self) -> str:
+        """Make a Deployment of no pods, which a real cluster's controller leaves alone; return its name."""
+        template = {
+            "metadata": {"labels": {"app": "x"}},
+            "spec": {"containers": [{"name": "engine", "image": "x.invalid/x"}]},
+        }
+        spec = {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "x"}},
+            "template": template,
+            "paused": True,
+        }
+        await self.create(DEPLOYMENT, {"metadata": {"name": "spares"}, "spec": spec})
+        return "spares"
 
     async def pod(self, name: str = "seat-0", **labels: str) -> Any:
         """Make a pod; a new namespace of a real cluster takes a moment to have its service account."""

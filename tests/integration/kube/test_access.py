@@ -33,14 +33,8 @@ def _own_server(api: KubeApi) -> None:
     """These tests are about our side; a real server adds nothing."""
 
 
-@asynccontextmanager
-async def reached(access: Access) -> AsyncIterator[KubeClient]:
-    async with KubeClient(access) as client:
-        yield client
-
-
 async def lists(access: Access) -> Any:
-    async with reached(access) as client:
+    async with KubeClient(access) as client:
         return await client.call(PODS, seconds=5)
 
 
@@ -105,7 +99,7 @@ async def test_a_plug_ins_token_is_asked_for_anew_when_the_server_refuses_it(
     api.users = {"first": User(name="first")}
     async with serving(api) as url:
         path = written(tmp_path / "config", plug_in(token, url))
-        async with reached(await find_access(AccessOptions(kubeconfig=path), {})) as client:
+        async with KubeClient(await find_access(AccessOptions(kubeconfig=path), {})) as client:
             await client.call(PODS, seconds=10)
             token.write_text("second")
             api.users = {"second": User(name="second")}
@@ -117,7 +111,7 @@ async def test_a_plug_in_that_fails_when_it_is_needed_is_a_refusal(api: KubeApi,
     token.write_text("first")
     async with serving(api) as url:
         path = written(tmp_path / "config", plug_in(token, url))
-        async with reached(await find_access(AccessOptions(kubeconfig=path), {})) as client:
+        async with KubeClient(await find_access(AccessOptions(kubeconfig=path), {})) as client:
             token.unlink()
             with pytest.raises(Forbidden, match="no others"):
                 await client.call(PODS, seconds=10)
@@ -161,6 +155,31 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return paths
 
 
+IN_A_POD = """
+import sys
+from pathlib import Path
+sys.modules["kubernetes_asyncio"] = None
+from scaler.cluster.kube.access import AccessOptions, in_cluster
+from scaler.cluster.kube.client import KubeClient
+environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+print(KubeClient(in_cluster(AccessOptions(), environ, Path(sys.argv[1]))))
+"""
+
+
+def test_a_pod_with_a_service_account_goes_without_the_library_for_kubeconfigs(
+    tmp_path: Path, certificate: tuple[str, str]
+) -> None:
+    service_account(tmp_path, certificate[0])
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_POD, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @asynccontextmanager
 async def encrypted(api: KubeApi, certificate: tuple[str, str]) -> AsyncIterator[str]:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -178,7 +197,7 @@ async def test_a_service_accounts_token_is_read_again_when_it_is_refused(
         port = {"KUBERNETES_SERVICE_PORT": url.rpartition(":")[2]}
         access = in_cluster(AccessOptions(), {**environ, **port}, tmp_path)
         assert access.namespace == "team-a"
-        async with reached(access) as client:
+        async with KubeClient(access) as client:
             await client.call(PODS, seconds=5)
             (tmp_path / "token").write_text("second\n")
             api.users = {"second": User(name="second")}
@@ -226,7 +245,7 @@ async def test_a_server_that_does_not_answer_is_unreachable_after_the_deadline(
     api.faults.delay(30, lambda _: True)
     async with serving(api) as url:
         path = written(tmp_path / "config", kubeconfig(url))
-        async with reached(await find_access(AccessOptions(kubeconfig=path), {})) as client:
+        async with KubeClient(await find_access(AccessOptions(kubeconfig=path), {})) as client:
             with pytest.raises(Unreachable, match="no answer within"):
                 await client.call(PODS, seconds=0.1)
 

@@ -101,13 +101,7 @@ async def test_a_list_is_read_page_by_page(cluster: Cluster) -> None:
 
 async def test_nodes_sizes_and_policies_are_reflected_too(cluster: Cluster, node: str) -> None:
     await cluster.create(CONFIG_MAP, {"metadata": {"name": "policies"}, "data": {"chat.yaml": "a: 1"}})
-    template = {
-        "metadata": {"labels": {"app": "x"}},
-        "spec": {"containers": [{"name": "engine", "image": "x.invalid/x"}]},
-    }
-    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "x"}}, "template": template}
-    await cluster.create(DEPLOYMENT, {"metadata": {"name": "spares"}, "spec": spec})
-    here = cluster.namespace
+    workload, here = await cluster.workload(), cluster.namespace
     nodes = Reflector(cluster.client, Collection(kind=NODE), node_from_json, QUICK)
     configs = Reflector(cluster.client, Collection(kind=CONFIG_MAP, namespace=here), config_from_json, QUICK)
     sizes = Reflector(cluster.client, Collection(kind=DEPLOYMENT, namespace=here), workload_from_json, QUICK)
@@ -116,7 +110,11 @@ async def test_nodes_sizes_and_policies_are_reflected_too(cluster: Cluster, node
         async with asyncio.timeout(WAIT):
             for each in (nodes, configs, sizes):
                 await each.wait_synced()
-        found, config, size = nodes.get(node), configs.get(f"{here}/policies"), sizes.get(f"{here}/spares")
+        found, config, size = (
+            nodes.get(node),
+            configs.get(f"{here}/policies"),
+            sizes.get(f"{here}/{workload}"),
+        )
         for task in following:
             task.cancel()
     assert found is not None
@@ -330,22 +328,30 @@ async def test_a_page_whose_list_has_expired_begins_a_new_list(api: KubeApi, clu
         assert pods.restarts["expired"] == 1
 
 
-async def test_a_proxys_page_is_no_event(api: KubeApi, cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("answer", "times"),
+    [
+        pytest.param(Answer(status=502, html=True), 3, id="a proxy's page"),
+        pytest.param(Answer(status=200, html=True), 2, id="a page with status 200"),
+    ],
+)
+async def test_an_answer_of_another_kind_is_no_watch(
+    api: KubeApi, cluster: Cluster, answer: Answer, times: int
+) -> None:
     async with running(pods_of(cluster)) as pods:
-        api.faults.answer(Answer(status=502, html=True), watches, times=3)
+        api.faults.answer(answer, watches, times=times)
         api.faults.drop_watches()
-        await restarted(pods, "unreachable", 3)
+        await restarted(pods, "unreachable", times)
         await cluster.pod("seat-0")
         await until(pods, lambda: names(pods) == {"seat-0"})
 
 
-async def test_an_answer_of_another_kind_with_status_200_is_no_watch(api: KubeApi, cluster: Cluster) -> None:
+async def test_json_of_another_kind_with_status_200_is_no_empty_list(api: KubeApi, cluster: Cluster) -> None:
+    await cluster.pod("seat-0")
+    api.faults.answer(Answer(status=200), lists, times=2)
     async with running(pods_of(cluster)) as pods:
-        api.faults.answer(Answer(status=200, html=True), watches, times=2)
-        api.faults.drop_watches()
-        await restarted(pods, "unreachable", 2)
-        await cluster.pod("seat-0")
-        await until(pods, lambda: names(pods) == {"seat-0"})
+        assert names(pods) == {"seat-0"}
+        assert pods.restarts["unreachable"] == 2
 
 
 async def test_half_an_event_is_no_event(api: KubeApi, cluster: Cluster) -> None:

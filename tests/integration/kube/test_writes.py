@@ -179,7 +179,7 @@ async def test_only_the_seat_that_was_meant_is_deleted(cluster: Cluster) -> None
 
 
 async def test_a_dry_run_is_checked_and_changes_nothing(cluster: Cluster) -> None:
-    seat, before = await cluster.seat(), None
+    seat = await cluster.seat()
     before = await cluster.get(POD, "seat-0")
     dry = writer(cluster, dry_run=True)
     assert (await dry.claim(seat, claim_of())).claim is not None
@@ -254,19 +254,8 @@ async def test_housekeeping_that_has_to_wait_delays_no_promotion(api: KubeApi, c
 # ---------------------------------------------------------------- sizes
 
 
-async def workload(cluster: Cluster, replicas: int = 0) -> Target:
-    template = {
-        "metadata": {"labels": {"app": "x"}},
-        "spec": {"containers": [{"name": "engine", "image": "x.invalid/x"}]},
-    }
-    spec = {
-        "replicas": replicas,
-        "selector": {"matchLabels": {"app": "x"}},
-        "template": template,
-        "paused": True,
-    }
-    await cluster.create(DEPLOYMENT, {"metadata": {"name": "spares"}, "spec": spec})
-    return Target(kind=DEPLOYMENT, namespace=cluster.namespace, name="spares")
+async def workload(cluster: Cluster) -> Target:
+    return Target(kind=DEPLOYMENT, namespace=cluster.namespace, name=await cluster.workload())
 
 
 def sizer(cluster: Cluster, *, dry_run: bool = False) -> Sizer:
@@ -297,16 +286,13 @@ async def test_a_size_that_changes_between_reading_and_writing_is_read_again(
     api: KubeApi, cluster: Cluster
 ) -> None:
     target, sizes = await workload(cluster), sizer(cluster)
-    overtaken = count()
+    overtaken, key = count(), (cluster.namespace, target.name)
 
     def overtake(call: Call) -> bool:
         if call.subresource == "scale" and call.verb == "update" and next(overtaken) == 0:
-            found = next(
-                item for item in api.store.all(DEPLOYMENTS) if item.body["metadata"]["name"] == "spares"
-            )
-            api.store.put(
-                DEPLOYMENTS, (cluster.namespace, "spares"), {**found.body, "status": {"replicas": 1}}
-            )
+            found = api.store.get(DEPLOYMENTS, key)
+            assert found is not None
+            api.store.put(DEPLOYMENTS, key, {**found.body, "status": {"replicas": 1}})
         return False
 
     api.faults.cut(Cut.BEFORE, overtake)

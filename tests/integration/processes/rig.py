@@ -47,6 +47,15 @@ spec:
 Json = dict[str, Any]
 
 
+def silent_agents(seats: int) -> str:
+    """Return a list of agents at whose addresses nobody answers."""
+    listed = ", ".join(f'{{name: seat-{i}, agent: "http://127.0.0.1:{9 + i}"}}' for i in range(seats))
+    return (
+        "apiVersion: emberpool.dev/v1alpha1\nkind: AgentList\nmetadata: {name: test}\n"
+        f"spec: {{fleets: [{{name: spares, seats: [{listed}]}}]}}\n"
+    )
+
+
 def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]

@@ -5,23 +5,14 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.integration.processes.rig import POLICIES, TOKEN, Processes, free_ports
+from tests.integration.processes.rig import POLICIES, TOKEN, Processes, free_ports, silent_agents
 
-AGENTS = """\
-apiVersion: emberpool.dev/v1alpha1
-kind: AgentList
-metadata: {name: test}
-spec:
-  fleets:
-    - name: spares
-      seats: [{name: seat-0, agent: "http://127.0.0.1:9"}]
-"""
 REPORT = {"seat": "seat-0", "fleet": "spares", "uid": "u", "pid": 1, "seq": 1, "at": 1.0, "residents": []}
 
 
 async def test_a_controller_that_another_one_has_overtaken_ends(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text(POLICIES, "utf-8")
-    (tmp_path / "agents.yaml").write_text(AGENTS, "utf-8")
+    (tmp_path / "agents.yaml").write_text(silent_agents(1), "utf-8")
     (port,) = free_ports(1)
     url, token = f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {TOKEN}"}
     async with Processes(tmp_path) as processes, aiohttp.ClientSession(headers=token) as session:

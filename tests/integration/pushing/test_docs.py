@@ -12,9 +12,9 @@ import pytest
 
 from scaler.cli.signal_options import SIGNAL_TOKEN as VARIABLE
 from scaler.runtime.signal_api import PATIENCE_SECONDS
+from scaler.runtime.signal_options import SignalOptions
 from scaler.signals import sample as format_
 from scaler.signals.pushed import PushedLimits
-from scaler.signals.pushed_redis import CHANNEL
 from scaler.signals.pushers import Role, parse_tokens
 from scaler.signals.sample import Kind
 from scaler.signals.throttle import ThrottleLimits
@@ -85,7 +85,7 @@ def test_limits_are_those_that_hold() -> None:
     )
     assert f"{queue} policies (of a `Gateway` {gateway})" in TEXT
     assert f"from {format_.INTERVAL_SECONDS:g} (the default) to {format_.LONGEST_INTERVAL_SECONDS:g}" in TEXT
-    assert f"`{CHANNEL}`" in TEXT
+    assert f"`{SignalOptions().channel}`" in TEXT
     intervals = (limits.fresh_intervals, limits.expiry_intervals, limits.gateway_expiry_intervals)
     assert intervals == (1.5, 2.5, 2.0)
     assert (

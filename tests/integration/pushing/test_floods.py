@@ -57,6 +57,7 @@ def frozen_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.wall_clock
 @pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize("connections", [4, 200])
 async def test_a_flood_keeps_nobody_else_out_and_the_loop_from_nothing(

@@ -305,6 +305,7 @@ async def pestered(on: Server, nuisance: Nuisance) -> AsyncIterator[None]:
                 task.cancel()
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("nuisance", "outcome"),
     [

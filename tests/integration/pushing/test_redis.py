@@ -14,9 +14,11 @@ from scaler.core.model import Load, Quality
 from scaler.errors import UserError
 from scaler.runtime.signal_factories import listeners, redis_of
 from scaler.runtime.signal_options import SignalOptions
-from scaler.signals.pushed_redis import CHANNEL, QUIET_SECONDS
+from scaler.signals.pushed_redis import QUIET_SECONDS
 from tests.integration.pushing.rig import CODE, Server, sample, served
 from tests.integration.signals.rig import RedisProcess, redis
+
+CHANNEL = SignalOptions().channel
 
 
 @asynccontextmanager
@@ -124,6 +126,7 @@ async def test_a_server_that_is_not_there_at_first_is_looked_for(tmp_path: Path)
         server.kill()
 
 
+@pytest.mark.wall_clock
 async def test_a_server_that_hangs_is_given_up_and_heard_again(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     with redis(tmp_path) as server:

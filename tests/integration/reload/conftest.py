@@ -15,17 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.integration.processes.rig import TOKEN, Processes, free_ports
+from tests.integration.processes.rig import TOKEN, Processes, free_ports, silent_agents
 
-AGENTS = """\
-apiVersion: emberpool.dev/v1alpha1
-kind: AgentList
-metadata: {name: test}
-spec:
-  fleets:
-    - name: spares
-      seats: [{name: seat-0, agent: "http://127.0.0.1:9"}, {name: seat-1, agent: "http://127.0.0.1:10"}]
-"""
 FLEET = """\
 apiVersion: emberpool.dev/v1alpha1
 kind: Fleet
@@ -110,7 +101,7 @@ class Reloading:
 @asynccontextmanager
 async def controller(directory: Path, policies: Path) -> AsyncIterator[Reloading]:
     """Run a controller over the policies, and wait until its reader has read them."""
-    (directory / "agents.yaml").write_text(AGENTS, "utf-8")
+    (directory / "agents.yaml").write_text(silent_agents(2), "utf-8")
     (port,) = free_ports(1)
     timeout = aiohttp.ClientTimeout(total=30)
     async with Processes(directory) as processes, aiohttp.ClientSession(timeout=timeout) as session:

@@ -402,6 +402,7 @@ async def until_threads(count: int) -> None:
             await asyncio.sleep(0.01)  # between two looks
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(("drip", "status"), [(b"", 200), (b" ", 200), (b" ", 302)])
 async def test_a_server_that_hangs_costs_its_timeout_and_no_more(drip: bytes, status: int) -> None:
     hanging = Hanging(drip, status)
@@ -448,6 +449,7 @@ async def test_a_server_that_hangs_delays_no_other() -> None:
         await until_threads(0)
 
 
+@pytest.mark.wall_clock
 async def test_a_source_ends_at_once_while_its_server_hangs() -> None:
     hanging = Hanging()
     async with serving(hanging.handle) as url:

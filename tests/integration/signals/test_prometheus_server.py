@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.aiohttp import make_aiohttp_handler
@@ -66,6 +67,7 @@ async def test_what_is_scraped_is_read_until_the_target_is_gone(tmp_path: Path) 
             await heard.failure("the query gives no series", signal="sum")
 
 
+@pytest.mark.wall_clock
 async def test_a_server_that_was_killed_is_read_again_after_its_restart(tmp_path: Path) -> None:
     async with prometheus(tmp_path) as server, running(source(server.url, "vector(5)")) as heard:
         await heard.parts({Part.QUEUED: 5.0})

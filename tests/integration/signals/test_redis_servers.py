@@ -50,6 +50,7 @@ def clients(process: RedisProcess) -> int:
 # ------------------------------------------------------------------ away and back
 
 
+@pytest.mark.wall_clock
 async def test_a_server_that_was_killed_is_read_again_after_its_restart(tmp_path: Path) -> None:
     with redis(tmp_path) as process:
         process.call("RPUSH", "jobs", "a", "b")
@@ -70,6 +71,7 @@ async def test_a_server_that_was_killed_is_read_again_after_its_restart(tmp_path
     assert [entry["event"] for entry in logs] == ["signal can't be read", "signal is read again"]
 
 
+@pytest.mark.wall_clock
 async def test_a_server_that_hangs_fails_within_the_timeout_and_answers_no_old_question(
     tmp_path: Path,
 ) -> None:
@@ -271,6 +273,7 @@ async def test_tls_trusts_what_the_policy_says(tmp_path: Path) -> None:
             await heard.failure("its certificate isn't trusted: self-signed certificate")
 
 
+@pytest.mark.wall_clock
 async def test_a_tls_server_that_hangs_keeps_nobody_from_ending(tmp_path: Path) -> None:
     with encrypted(tmp_path) as (process, file):
         async with running(source(at(process, tls=Tls(ca_file=str(file))))) as heard:

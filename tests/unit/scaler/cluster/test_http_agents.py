@@ -117,6 +117,12 @@ async def test_an_agent_that_nobody_hears_is_lost(call: Callable[[HttpAgents, Se
             await call(port, replace(seat, agent="http://127.0.0.1:1"))
 
 
+async def test_an_error_of_somebody_in_between_is_a_refusal_too() -> None:
+    async with agents(404, {"error": "no such backend"}) as (port, seat, _):
+        with pytest.raises(AgentError, match="unpark chat on s: status 404"):
+            await port.unpark(seat, CLAIM, CHAT, deadline=2.0)
+
+
 async def test_an_answer_that_is_none_is_said() -> None:
     async with agents(body={"statement": {"uid": 1}}) as (port, seat, _):
         with pytest.raises(AgentError, match="not a statement"):

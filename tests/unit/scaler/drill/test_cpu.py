@@ -22,6 +22,7 @@ def test_a_sample_belongs_to_the_stage_of_its_middle(scenario: Scenario) -> None
     assert rows["hold"].mean_percent is None
 
 
+@pytest.mark.wall_clock
 def test_a_busy_child_shows_as_the_product() -> None:
     busy = "import sys, time\nsys.stdout.write('up'); sys.stdout.flush()\nend = time.monotonic() + 5\nwhile time.monotonic() < end: pass"
     with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as process:

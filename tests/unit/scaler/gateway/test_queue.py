@@ -521,6 +521,17 @@ def test_a_wait_is_foretold_from_the_pace_and_the_place() -> None:
     assert hall.dispatcher.wait_of(client.ticket, hall.now) is None, "it doesn't wait"
 
 
+def test_what_a_controller_foretold_comes_nearer_whatever_else_time_brings() -> None:
+    hall = Hall()
+    hall.table.update({CHAT: PolicyRoutes(models=("m",), coming_seconds=20.0)})
+    hall.enter()
+    hall.now = 15.0
+    hall.dispatcher.advance(hall.now)
+    assert hall.dispatcher.expected_wait(CHAT, hall.now) == pytest.approx(5.0)
+    hall.table.update({CHAT: PolicyRoutes(models=("m",), coming_seconds=10.0)})
+    assert hall.dispatcher.expected_wait(CHAT, hall.now) == pytest.approx(10.0)
+
+
 def test_closing_refuses_what_waits() -> None:
     hall = Hall(endpoint("a"))
     hall.enter()
@@ -554,6 +565,15 @@ def test_an_attempt_that_failed_is_not_repeated_for_a_policy_that_left_the_table
     hall.table.replace({})
     hall.fail(running, Failure.CUT)
     assert running.refusal is Refusal.GONE
+
+
+def test_a_policy_that_left_the_table_stays_forgotten_whoever_still_asks_for_it() -> None:
+    hall = Hall(endpoint("a"))
+    running = hall.enter()
+    hall.table.replace({})
+    hall.fail(running, Failure.CUT)
+    assert hall.enter().refusal is Refusal.GONE
+    assert hall.dispatcher.policies() == ()
 
 
 def test_a_table_with_a_model_of_two_policies_is_refused_and_the_old_one_stays() -> None:

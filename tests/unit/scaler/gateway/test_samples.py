@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.gateway.queue import PolicyStats
+from scaler.gateway.queue import Counts, PolicyStats
 from scaler.gateway.samples import MOST_POLICIES, Outbox, State, StateBuilder
 from scaler.signals.pushed import PushedSamples
 from scaler.signals.sample import MAX_BYTES
@@ -148,7 +148,8 @@ async def test_a_newer_state_replaces_one_that_waits_and_keeps_its_peak() -> Non
     box.put(state(5, 4))
     box.put(state(0, 1, at=NOW + 1))
     found = (await box.take()).state
-    assert (found.policies[CHAT].in_flight, found.policies[CHAT].peak, found.at) == (1, 9, NOW + 1)
+    policy = found.policies[CHAT]
+    assert (policy.stats.in_flight, policy.peak, found.at) == (1, 9, NOW + 1)
 
 
 async def test_what_a_newer_state_does_not_say_goes_with_it() -> None:
@@ -156,17 +157,18 @@ async def test_what_a_newer_state_does_not_say_goes_with_it() -> None:
     box.put(state(5, 4))
     box.put(state(1, 0, policy=PolicyName("code"), at=NOW + 1))
     found = (await box.take()).state
-    assert {name: policy.queued for name, policy in found.policies.items()} == {"chat": 5, "code": 1}
+    assert {name: policy.stats.queued for name, policy in found.policies.items()} == {"chat": 5, "code": 1}
 
 
 async def test_a_state_that_was_not_delivered_goes_again_under_a_newer_one() -> None:
     box = outbox()
     box.put_back(state(5, 4))
-    assert (await box.take()).state.policies[CHAT].queued == 5
+    assert (await box.take()).state.policies[CHAT].stats.queued == 5
     box.put(state(0, 1, at=NOW + 1))
     box.put_back(state(7, 7))
     found = (await box.take()).state
-    assert (found.policies[CHAT].queued, found.policies[CHAT].peak, found.at) == (0, 14, NOW + 1)
+    policy = found.policies[CHAT]
+    assert (policy.stats.queued, policy.peak, found.at) == (0, 14, NOW + 1)
 
 
 async def test_what_piled_up_for_a_dead_controller_goes_in_samples_that_it_takes() -> None:
@@ -175,10 +177,19 @@ async def test_what_piled_up_for_a_dead_controller_goes_in_samples_that_it_takes
         queued=99_999,
         in_flight=99_999,
         oldest_wait_seconds=1234.567890123456,
-        arrived=10**12,
-        completed=10**12,
-        refused=10**9,
-        failed=10**9,
+        totals=Counts(
+            arrived=10**12,
+            completed=10**12,
+            refused=10**9,
+            refused_seconds=10**10,
+            failed=10**9,
+            abandoned=10**9,
+            answered=10**12,
+            late=10**12,
+            first_seconds=10.0**12 + 0.123,
+            gaps=10**15,
+            gap_seconds=10.0**12 + 0.123,
+        ),
     )
     for name in names:
         box.put(StateBuilder().build({name: largest}, NOW))

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from scaler.keda.objects import NotReadable, Pause, quantity, read_hpa, read_pause, read_scaled_object
+from scaler.keda.objects import NotReadable, Pause, read_hpa, read_pause, read_scaled_object
 from tests.unit.scaler.keda.kubernetes import RECORDED, hpa, scaled_object
 
 KEDA = "autoscaling.keda.sh/"
@@ -28,28 +28,6 @@ def test_annotations_say_how_people_have_stopped_keda(annotations: dict[str, str
     assert read_pause(annotations) == expected
     found = read_scaled_object(scaled_object({"metadata.annotations": annotations}))
     assert found.pause == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("1", 1.0),
-        ("500m", 0.5),
-        ("1k", 1000.0),
-        ("1e3", 1000.0),
-        ("2Ki", 2048.0),
-        ("0", 0.0),
-        (1, 1.0),
-        (0.1, 0.1),
-    ],
-)
-def test_quantities_are_read_as_kubernetes_writes_them(text: object, number: float) -> None:
-    assert quantity(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "x", "1x", "1.2.3", None, "--1"])
-def test_what_is_no_quantity_is_none(text: object) -> None:
-    assert quantity(text) is None
 
 
 def test_defaults_are_kedas_and_the_hpas() -> None:

@@ -272,6 +272,7 @@ def test_all_characters_that_keep_a_file_from_being_read_are_told() -> None:
     assert read("a: \u2028\nb: \ufeff\nc: \x07\n") == (["1:4", "2:4", "3:4"], [], False)
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(
     "text", ["a: *x y\n" * 40_000, "- *x y\n" + "- 1\n" * 90_000 + "- *x y\n", "a: [\n---\n" * 100_000]
 )
@@ -301,6 +302,7 @@ def test_too_many_values_are_refused_before_they_cost_minutes() -> None:
     assert faults(text) == ["99999:2: the file holds more than 100,000 values"]
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

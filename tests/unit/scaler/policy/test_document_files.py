@@ -103,6 +103,7 @@ def test_other_encodings_are_named(tmp_path: Path, raw: bytes, expected: tuple[i
     assert refused(file) == [("f.yaml", *expected)]
 
 
+@pytest.mark.wall_clock
 def test_a_file_of_ten_megabytes_is_refused_without_being_read(tmp_path: Path) -> None:
     file = tmp_path / "large.yaml"
     file.write_bytes(b"a: 1\n" * 2_000_000)

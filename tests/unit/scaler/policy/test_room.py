@@ -205,6 +205,7 @@ def test_a_window_is_open_within_its_spans_and_at_no_other_time(
     assert all(one.end <= other.begin for one, other in pairwise(found))
 
 
+@pytest.mark.wall_clock
 def test_many_policies_behind_one_fleet_of_spares_take_no_square() -> None:
     count = 4000
     (document,) = parse_documents("a: 1", "f.yaml")
@@ -242,6 +243,7 @@ def test_many_policies_behind_one_fleet_of_spares_take_no_square() -> None:
     ]
 
 
+@pytest.mark.wall_clock
 def test_windows_that_open_each_minute_are_no_reason_to_wait() -> None:
     minute = ("* * * * *", "*/2 * * * *")
     text = "".join(policy(f"p{number}", (*minute, 3, "Etc/UTC"), least=1) for number in range(4))

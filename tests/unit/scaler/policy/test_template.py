@@ -107,6 +107,7 @@ def test_what_a_seat_may_take_is_written_where_the_fleet_says_it() -> None:
         ("32G", "30518 MiB"),
         ("100Mi", "100 MiB"),
         ("68719476736", "65536 MiB"),
+        ('"6871e7"', "65527 MiB"),
         ("65Gi", ""),
         ("0.1Ti", ""),
         ("much", ""),

@@ -113,7 +113,8 @@ class Scene:
             stock=stock,
         )
         self.metrics.woke(tick.causes)
-        self.metrics.ticked(tick, table, 0.003)
+        self.metrics.looked(tick.at, 0.003)
+        self.metrics.ticked(tick, table)
         return tick
 
     def families(self) -> list[Metric]:
@@ -298,6 +299,7 @@ async def test_a_page_shows_what_was_measured_since_the_one_before(scene: Scene)
         assert found == scene.samples()
 
 
+@pytest.mark.wall_clock
 def test_the_page_of_a_large_controller_is_quick_and_holds_the_loop_up_by_little() -> None:
     large = exposition_bench.Shape(policies=500, seats=10_000)
     registry, metrics, _ = exposition_bench.controller(large)
@@ -361,7 +363,7 @@ def test_unfilled_is_what_is_wanted_beyond_what_seats_can_give(scene: Scene) -> 
     tick = scene.tick()
     wanting = replace(tick.decision.policies[CHAT], wanted={OWN: 3, SPARES: 0}, serving={OWN: 1, SPARES: 2})
     policies = {**tick.decision.policies, CHAT: wanting}
-    scene.metrics.ticked(replace(tick, decision=replace(tick.decision, policies=policies)), TABLE, 0.001)
+    scene.metrics.ticked(replace(tick, decision=replace(tick.decision, policies=policies)), TABLE)
     assert scene.read("unfilled_residents", policy="chat", fleet="chat-own") == 2.0
     assert scene.read("unfilled_residents", policy="chat", fleet="spares") == 0.0
 

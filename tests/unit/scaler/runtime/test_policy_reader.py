@@ -63,6 +63,13 @@ def test_faults_beyond_what_anybody_reads_are_counted(directory: Path) -> None:
     assert (len(answer.faults), answer.more_faults) == (MOST_FAULTS, 270 - MOST_FAULTS)
 
 
+def test_faults_of_a_document_that_are_not_told_are_counted_too(directory: Path) -> None:
+    keys = "".join(f"key{key}: 1\n" for key in range(150))
+    (directory / "broken.yaml").write_text(fleet("broken") + keys, "utf-8")
+    answer, _ = Watch(PolicyFiles([directory])).read("")
+    assert (len(answer.faults), answer.more_faults) == (100, 50)
+
+
 def test_the_first_look_of_a_new_process_reads_too(directory: Path) -> None:
     watch = Watch(PolicyFiles([directory]))
     assert watch.look("")[0].read is False

@@ -43,6 +43,7 @@ def write(file: Path, text: str, at: float) -> None:
         pytest.param("listed", "queue:jobs", id="one of the file"),
         pytest.param("another", None, id="another"),
         pytest.param("", None, id="an empty one"),
+        pytest.param("clé", None, id="one beyond ASCII"),
         pytest.param(None, None, id="none"),
     ],
 )

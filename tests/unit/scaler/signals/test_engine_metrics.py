@@ -222,6 +222,7 @@ async def test_an_engine_enters_and_leaves_the_sum_with_its_place_in_rotation(ri
     await rig.told.requests(3)
 
 
+@pytest.mark.wall_clock
 async def test_a_promoted_engine_is_read_at_once_whatever_the_interval(rig: Rig) -> None:
     rig.read(EngineScrapes(interval=60.0, timeout=1.0, objective=1.0))
     await rig.told.requests(0)

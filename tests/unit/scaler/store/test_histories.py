@@ -42,7 +42,11 @@ def test_where_there_is_no_file_nothing_was_learned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"format": 9}', '{"format": 1, "clock": 0, "savedAt": 0, "fleets": {"a": 1}}'],
+    [
+        *("", "{", "[]", "null", '{"format": 9}'),
+        '{"format": 1, "clock": 0, "savedAt": 0, "fleets": {"a": 1}}',
+        '{"format": 1, "clock": 0, "savedAt": 0, "fleets": []}',
+    ],
 )
 def test_a_file_that_cannot_be_read_is_set_aside(tmp_path: Path, text: str) -> None:
     file = tmp_path / "history.json"

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -109,6 +110,16 @@ def pair(server: Server) -> tuple[Candidate, Candidate]:
     return Candidate(Line(server), "a"), Candidate(Line(server), "b", offset=1e6)
 
 
+@asynccontextmanager
+async def standing(*candidates: Candidate) -> AsyncIterator[None]:
+    """Have candidates stand for election until the block is left."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(each.run()) for each in candidates]
+        yield
+        for each in running:
+            each.cancel()
+
+
 async def leads(candidate: Candidate, within: float) -> Leadership:
     async with asyncio.timeout(within):
         while candidate.leading is None:
@@ -118,14 +129,11 @@ async def leads(candidate: Candidate, within: float) -> Leadership:
 
 async def test_one_leads_and_the_other_waits() -> None:
     a, b = pair(Server())
-    async with asyncio.TaskGroup() as tasks:
-        both = [tasks.create_task(a.run()), tasks.create_task(b.run())]
+    async with standing(a, b):
         await asyncio.sleep(100)
         assert sum(each.leading is not None for each in (a, b)) == 1
         assert not a.terms
         assert not b.terms
-        for task in both:
-            task.cancel()
 
 
 async def test_who_is_stopped_leaves_the_lease_to_the_other_at_once() -> None:
@@ -143,31 +151,25 @@ async def test_who_is_stopped_leaves_the_lease_to_the_other_at_once() -> None:
 
 async def test_a_leader_that_is_cut_off_stops_before_the_other_begins() -> None:
     a, b = pair(Server())
-    async with asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(a.run())
+    async with standing(a):
         old = await leads(a, 1)
-        second = tasks.create_task(b.run())
-        await asyncio.sleep(10)
-        a.line.cut, cut_at = True, now()
-        await leads(b, HANDOVER + TIMING.request)
-        (_, _, ended) = a.terms[0]
-        assert ended <= cut_at + TIMING.renew
-        assert ended + TIMING.request < now()
-        assert not old.covers(0)
-        first.cancel()
-        second.cancel()
+        async with standing(b):
+            await asyncio.sleep(10)
+            a.line.cut, cut_at = True, now()
+            await leads(b, HANDOVER + TIMING.request)
+            (_, _, ended) = a.terms[0]
+            assert ended <= cut_at + TIMING.renew
+            assert ended + TIMING.request < now()
+            assert not old.covers(0)
 
 
 async def test_a_leader_whose_answers_are_lost_stops_before_the_other_begins() -> None:
     a, b = pair(Server())
-    async with asyncio.TaskGroup() as tasks:
-        both = [tasks.create_task(a.run()), tasks.create_task(b.run())]
+    async with standing(a, b):
         first, second = (a, b) if (await _either(a, b)) is a else (b, a)
         first.line.lost = True
         await leads(second, 2 * HANDOVER)
         assert first.terms[0][2] < now()
-        for task in both:
-            task.cancel()
 
 
 async def _either(a: Candidate, b: Candidate) -> Candidate:
@@ -179,8 +181,7 @@ async def _either(a: Candidate, b: Candidate) -> Candidate:
 
 async def test_a_short_interruption_ends_no_term() -> None:
     a, _ = pair(Server())
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(a.run())
+    async with standing(a):
         term = (await leads(a, 1)).term
         for _ in range(5):
             a.line.cut = True
@@ -189,13 +190,11 @@ async def test_a_short_interruption_ends_no_term() -> None:
             await asyncio.sleep(5)
         assert a.leading is not None
         assert a.leading.term == term
-        task.cancel()
 
 
 async def test_a_term_that_came_back_has_a_new_number_and_the_old_one_covers_nothing() -> None:
     a, _ = pair(Server())
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(a.run())
+    async with standing(a):
         old = await leads(a, 1)
         a.line.cut = True
         await asyncio.sleep(30)
@@ -204,47 +203,40 @@ async def test_a_term_that_came_back_has_a_new_number_and_the_old_one_covers_not
         assert again.term.epoch > old.term.epoch
         assert again.covers(TIMING.request)
         assert not old.covers(0)
-        task.cancel()
 
 
 async def test_somebody_elses_lease_ends_the_term() -> None:
     server = Server()
     a, _ = pair(server)
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(a.run())
+    async with standing(a):
         await leads(a, 1)
         server.write(Record(holder="thief", epoch=9, duration=6, version=server.read().version))
         await asyncio.sleep(2 * TIMING.retry)
         assert a.leading is None
         assert (await leads(a, HANDOVER)).term.epoch == 10
-        task.cancel()
 
 
 async def test_a_lease_that_was_only_annotated_ends_nothing() -> None:
     server = Server()
     a, _ = pair(server)
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(a.run())
+    async with standing(a):
         await leads(a, 1)
         for _ in range(5):
             server.write(server.read())
             await asyncio.sleep(TIMING.retry)
         assert not a.terms
-        task.cancel()
 
 
 async def test_a_lease_that_was_deleted_begins_above_the_terms_that_agents_know() -> None:
     server = Server()
     a, _ = pair(server)
     a.floor = 41
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(a.run())
+    async with standing(a):
         assert (await leads(a, 1)).term.epoch == 42
         server.record = None
         await asyncio.sleep(2 * TIMING.retry)
         assert a.terms
         assert (await leads(a, HANDOVER)).term.epoch == 42
-        task.cancel()
 
 
 async def test_a_bid_whose_answer_was_lost_is_no_reason_to_wait_for_ones_own_lease() -> None:
@@ -252,14 +244,12 @@ async def test_a_bid_whose_answer_was_lost_is_no_reason_to_wait_for_ones_own_lea
     a, _ = pair(server)
     server.write(Record(holder="", epoch=1, duration=1))
     a.line.lost_writes = True
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(a.run())
+    async with standing(a):
         async with asyncio.timeout(10):
             while server.read().holder != "a":
                 await asyncio.sleep(0.01)
         a.line.lost_writes = False
         await leads(a, TIMING.attempt + 2 * TIMING.retry)
-        task.cancel()
 
 
 async def test_a_leader_that_crashes_is_no_leader_any_more() -> None:
@@ -273,10 +263,8 @@ async def test_a_leader_that_crashes_is_no_leader_any_more() -> None:
     with pytest.raises(ExceptionGroup):
         await a.run(crash)
     assert server.read().holder == ""
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(b.run())
+    async with standing(b):
         await leads(b, 1)
-        task.cancel()
 
 
 async def test_a_leader_that_is_done_ends_the_election() -> None:
@@ -294,8 +282,7 @@ async def test_a_leader_that_is_done_ends_the_election() -> None:
 async def test_whatever_the_network_does_no_two_terms_overlap_and_one_comes_back(seed: int) -> None:
     chance, server = random.Random(seed), Server()
     a, b = pair(server)
-    async with asyncio.TaskGroup() as tasks:
-        both = [tasks.create_task(a.run()), tasks.create_task(b.run())]
+    async with standing(a, b):
         for _ in range(40):
             line = chance.choice([a.line, b.line])
             line.cut, line.lost = chance.random() < 0.4, chance.random() < 0.3
@@ -306,8 +293,6 @@ async def test_whatever_the_network_does_no_two_terms_overlap_and_one_comes_back
             candidate.line.seconds = 0.01
         await asyncio.sleep(2 * HANDOVER)
         assert sum(each.leading is not None for each in (a, b)) == 1
-        for task in both:
-            task.cancel()
     terms = sorted(a.terms + b.terms, key=lambda term: term[1])
     assert len(terms) > 1
     for (epoch, _, ended), (following, began, _) in pairwise(terms):
