@@ -7,7 +7,7 @@ and after that write, so that every store applies the same ones. PURE: no I/O, n
 from dataclasses import dataclass, replace
 
 from warmpool.seats import Claim, Operation, PolicyName, Resident, Seat
-from warmpool.states import ResidentState
+from warmpool.states import MOVING, ResidentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +103,20 @@ def refusal(seat: Seat, claim: Claim, now: float) -> str | None:
     return _crowded(seat, claim)
 
 
-def overtakes(operation: Operation, held: Operation) -> bool:
-    """Whether an operation may take a claim over that is in force for another one on the same resident.
+def overtakes(errand: Errand, operation: Operation, policy: PolicyName | None) -> bool:
+    """Whether an errand may take a seat over from an operation on one of its residents that is under way.
 
-    A burst may come during a drain: the resident that leaves is the warmest of all. One whose weights are on their way has
-    its seat already, and its agent goes on with the promotion when they have arrived.
+    A burst may come during a drain: the resident that leaves is the warmest of all, and where others need the seat at once a
+    switch goes on with the drain, in less time. A resident whose weights are on their way has its seat already, and its agent
+    goes on with the promotion when they have arrived.
+
+    Args:
+        errand: what the seat is wanted for.
+        operation: what is under way.
+        policy: on whose resident.
     """
-    return (operation, held) in _OVERTAKING
+    own = errand.leaving if errand.operation is Operation.SWITCH else errand.policy
+    return own is not None and own == policy and (errand.operation, operation) in _OVERTAKING
 
 
 def may_claim(seat: Seat, claim: Claim, now: float) -> bool:
@@ -196,13 +203,12 @@ def resolve_orphan(seat: Seat, now: float, epoch: int) -> Resolution | None:
 
 _OVERTAKING = (
     (Operation.RECALL, Operation.DEMOTE),
+    (Operation.SWITCH, Operation.DEMOTE),
     (Operation.PROMOTE, Operation.UNPARK),
     (Operation.PROMOTE, Operation.PARK),
 )
 _PROMOTING = frozenset({Operation.PROMOTE, Operation.SWITCH, Operation.RECALL})
-_ENDING = frozenset(
-    {ResidentState.PROMOTING, ResidentState.PROVING, ResidentState.PARKING, ResidentState.UNPARKING}
-)
+_ENDING = MOVING | {ResidentState.PROMOTING, ResidentState.PROVING}
 """States that an agent leaves without another order."""
 
 
@@ -241,7 +247,8 @@ def _held_by_another(seat: Seat, claim: Claim, now: float) -> str | None:
         return None
     if held.epoch > claim.epoch:
         return f"seat {seat.name} is claimed by the later term {held.epoch}; term {claim.epoch} is over"
-    if held.policy == claim.policy and overtakes(claim.operation, held.operation):
+    errand = Errand(operation=claim.operation, policy=claim.policy, leaving=claim.leaving)
+    if overtakes(errand, held.operation, held.policy):
         return None
     return f"seat {seat.name} is claimed for {held.operation} of {held.policy} ({held.id})"
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from warmpool.claim import in_force
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
-from warmpool.states import ResidentState
+from warmpool.states import MOVING, ResidentState
 from warmpool.warmth import Move, Place, Warmth, moving
 
 # ------------------------------------------------------------------ what is asked
@@ -37,6 +37,8 @@ class Wants:
         ended_at_once: policies whose requests on a lent seat are ended when the seat is wanted.
         warm: per fleet and policy, the residents that shall stand paused, and not parked, on seats that another may yet have;
             a policy that is missing stays as it is.
+        starting: per fleet and policy, the seats that are kept free for a resident to start on, of policies of which none is
+            up. They are beside those of `serving`: both together are no more than there are.
     """
 
     serving: Mapping[FleetName, Mapping[PolicyName, int]]
@@ -46,6 +48,9 @@ class Wants:
     frozen: frozenset[FleetName] = frozenset()
     ended_at_once: frozenset[PolicyName] = frozenset()
     warm: Mapping[FleetName, Mapping[PolicyName, int]] = field(default_factory=lambda: MappingProxyType({}))
+    starting: Mapping[FleetName, Mapping[PolicyName, int]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +237,9 @@ def plan(
 ) -> Plan:
     """Name the seats that bring what there is closer to what is wanted.
 
-    Seats with a claim in force are left alone, with two exceptions: a resident under demotion may be recalled, and one that
-    is being parked or unparked may be promoted.
+    Seats with a claim in force are left alone, with three exceptions: a resident under demotion may be recalled, one that
+    drains on a lent seat may be ended at once for another where its policy says so, and one that is being parked or unparked
+    may be promoted.
 
     Args:
         wants: what was decided.
@@ -324,9 +330,19 @@ _BUSY = (ResidentState.WARMING, ResidentState.PROVING, ResidentState.PROMOTING)
 """Computing without being in rotation or on the way out of it. A tuple: `in` then compares by identity first, where a
 set would hash an enum member in Python code, which 10,000 seats would feel."""
 
-_BETWEEN = (ResidentState.PARKING, ResidentState.UNPARKING)
-"""On the way to a state from which it can be promoted."""
-_SLEEPING = (_PAUSED, _PARKED, *_BETWEEN)
+_RELOCATED_SECONDS = 10.0
+"""Whoever was put into rotation so lately isn't asked to make room by going elsewhere: what that was for takes a moment."""
+_NOTHING: Mapping[PolicyName, int] = MappingProxyType({})
+_SLEEPING = (_PAUSED, _PARKED, *MOVING)
+
+_STEPS = (
+    ResidentState.FAILED,
+    ResidentState.STARTING,
+    ResidentState.LOADING,
+    ResidentState.WARMING,
+    ResidentState.PROVING,
+)
+"""The steps of a start, in order."""
 
 _ON_ITS_WAY = (
     ResidentState.PROMOTING,
@@ -384,6 +400,7 @@ class _Stock:
 
     __slots__ = (
         "beside",
+        "clearing",
         "coming",
         "demotions",
         "doomed",
@@ -420,6 +437,7 @@ class _Stock:
         self.dying: list[tuple[Seat, PolicyName]] = []  # labelled, and not serving
         self.spare: list[Seat] = []
         self.beside: list[Seat] = []  # not spare, and its paused residents are soon to be had
+        self.clearing: list[Seat] = []  # its resident is under demotion, and nobody else has the seat
         self.occupied: list[tuple[Seat, Claim]] = []  # claimed for a proof or a change of depth
         self.underway: list[tuple[Seat, Claim]] = []  # those of them who change it and could be promoted
         self.stalest: tuple[float, Seat, PolicyName] | None = None  # the spare resident with the oldest proof
@@ -463,6 +481,8 @@ class _Stock:
             case Operation.DEMOTE:
                 self.demotions += 1
                 self._offer_recall(seat, resident)
+                if seat.usable and not seat.serving:
+                    self.clearing.append(seat)
             case Operation.PROMOTE | Operation.SWITCH | Operation.RECALL:
                 self.promotions += 1
                 if seat.usable and resident is not None and _alive(resident):
@@ -500,7 +520,7 @@ class _Stock:
                 self.sleepers = True
             if not others or not any(map(moving, others)):
                 self._offer_proof(seat, paused, moment)
-        elif any(resident.state in _BETWEEN for resident in others):
+        elif any(resident.state in MOVING for resident in others):
             self.beside.append(seat)
         else:
             self.useless.append(seat)
@@ -685,34 +705,60 @@ class _Ranking:
 
 
 def _handed_out(
-    stock: _Stock, missing: Mapping[PolicyName, int], moment: _Moment
+    stock: _Stock,
+    missing: Mapping[PolicyName, int],
+    moment: _Moment,
+    starts: Mapping[PolicyName, Sequence[Seat]],
 ) -> Iterator[tuple[PolicyName, Seat]]:
     """Yield which spare seat goes to which policy; `missing` is in order of priority.
 
-    A parked resident takes seconds where a paused one takes milliseconds, so who gets how many is settled first, and then
-    they are looked for among the paused before the parked. A matching that covers some of these residents can always be
+    A policy of `starts` is one of those that wait for a seat like any other; its seats are those on which it could start, the
+    best first.
+
+    A start is lost with its seat, and a parked resident takes seconds where a paused one takes milliseconds. So who gets how
+    many is settled first, and then starts get the seats where they are furthest on, and the others are looked for among the
+    paused before the parked. A matching that covers some of these residents can always be
     extended to cover all of them, since one that does exists (C. Berge 1957).
     """
     spare = sorted(stock.spare, key=attrgetter("name"))
     underway = sorted(stock.underway, key=_name)
-    rankings = _rankings(spare, stock, missing, moment)
+    rankings = _rankings(spare, stock, [policy for policy in missing if policy not in starts], moment)
     for position, (seat, claim) in enumerate(underway, start=len(spare)):
         resident = seat.resident(claim.policy)
         if resident is not None and (ranking := rankings.get(claim.policy)) is not None:
             ranking.enter(position, seat, resident, _Here(1, 0, stirring=True, move=claim.operation))
     seats = [*spare, *(seat for seat, _ in underway)]
-    every = {policy: ranking.best_first() for policy, ranking in rankings.items()}
-    awake = {policy: every[policy][: ranking.awake] for policy, ranking in rankings.items()}
+    places = _places(seats, starts) if starts else {}
+    every = places | {policy: ranking.best_first() for policy, ranking in rankings.items()}
+    awake = places | {policy: every[policy][: ranking.awake] for policy, ranking in rankings.items()}
     matching = _Matching(awake)
     given = matching.fill(missing)
-    if given != missing and any(len(awake[policy]) < len(every[policy]) for policy in every):
+    if places or (given != missing and any(len(awake[policy]) < len(every[policy]) for policy in every)):
         counts = _Matching(every).fill(missing)
-        matching = _Matching(awake)
-        matching.fill(counts)
-        matching.widen(every)
-        matching.fill(counts)
+        matching = _Matching(places)
+        for candidates in (places, awake, every):
+            matching.widen(candidates)
+            matching.fill(counts)
     for policy, position in matching.pairs():
         yield policy, seats[position]
+
+
+def _places(seats: list[Seat], starts: Mapping[PolicyName, Sequence[Seat]]) -> dict[PolicyName, list[int]]:
+    """Return the positions of the seats to start on; those that aren't among `seats` yet are put at its end."""
+    positions = {id(seat): position for position, seat in enumerate(seats)}
+    found: dict[PolicyName, list[int]] = {}
+    for policy, best in starts.items():
+        for seat in best:
+            if id(seat) not in positions:
+                positions[id(seat)] = len(seats)
+                seats.append(seat)
+        found[policy] = [positions[id(seat)] for seat in best]
+    return found
+
+
+def _start_order(seat: Seat, resident: Resident) -> tuple[int, float, str]:
+    """Whoever is furthest on in its start comes first."""
+    return -_STEPS.index(resident.state), resident.since, seat.name
 
 
 def _rankings(
@@ -744,6 +790,7 @@ class _Draft:
 
     __slots__ = (
         "demotes",
+        "kept",
         "missing",
         "moment",
         "order",
@@ -754,6 +801,7 @@ class _Draft:
         "recalls",
         "releases",
         "replaces",
+        "starts",
         "stock",
         "surplus",
         "switches",
@@ -774,6 +822,14 @@ class _Draft:
         self.order = sorted(wanted, key=self._by_priority)
         self.moment = moment
         self.taken: set[int] = set()  # id() of seats: in a broken cluster names may be doubled
+        self.kept: set[int] = (
+            set()
+        )  # likewise, of seats on which somebody is to start: nobody else is to have them
+        self.starts = {
+            policy: seats
+            for policy, seats in wants.starting.get(stock.fleet, _NOTHING).items()
+            if seats > 0 and policy in wanted
+        }
         self.missing: dict[PolicyName, int] = {}
         self.surplus: dict[PolicyName, int] = {}
         self.releases: list[Release] = []
@@ -792,7 +848,8 @@ class _Draft:
         self._release_dying()
         self._recall()
         self._promote()
-        self._switch()
+        self._make_way()
+        self._relocate()
         self._demote_strays()
         self._hand_over()
         self._demote_surplus()
@@ -815,6 +872,9 @@ class _Draft:
                 self.missing[policy] = missing
             if firm > wanted:
                 self.surplus[policy] = firm - wanted
+        if self.starts:
+            for policy in self.missing:
+                self.starts.pop(policy, None)  # it has residents that are up
 
     def _take(self, seat: Seat) -> bool:
         """Use a seat, unless this plan has used it already."""
@@ -822,6 +882,10 @@ class _Draft:
             return False
         self.taken.add(id(seat))
         return True
+
+    def _is_used(self, seat: Seat) -> bool:
+        """Whether this plan has a use for a seat already."""
+        return id(seat) in self.taken or id(seat) in self.kept
 
     def _needed(self) -> list[PolicyName]:
         """Policies that still miss residents, by priority."""
@@ -856,15 +920,41 @@ class _Draft:
                     self._found(policy)
 
     def _promote(self) -> None:
+        """Hand out the seats that are free, or will be without anybody's leaving: to promote on, and to start on."""
         missing = {policy: self.missing[policy] for policy in self._needed()}
-        if not missing:
+        starts = {policy: self._startable(policy) for policy in self.starts}
+        if starts:
+            missing |= self.starts
+            missing = {policy: missing[policy] for policy in self.order if policy in missing}
+        elif not missing:
             return
-        why = {policy: self._short(policy) for policy in missing}
-        for policy, seat in _handed_out(self.stock, missing, self.moment):
+        why = {policy: self._short(policy) for policy in missing if policy not in starts}
+        for policy, seat in _handed_out(self.stock, missing, self.moment, starts):
+            if policy in starts:
+                self._keep(policy, seat)
+                continue
             self._take(seat)
             self._found(policy)
             displace = self._displaceable(seat, policy)
             self.promotes.append(Promote(seat=seat, policy=policy, displace=displace, why=why[policy]))
+
+    def _startable(self, policy: PolicyName) -> Sequence[Seat]:
+        """Return the seats on which a policy could start without anybody's leaving for it, the best first."""
+        stock = self.stock
+        free = chain(stock.spare, stock.beside, (seat for seat, _claim in stock.occupied))
+        leaving = chain(stock.clearing, (seat for seat, _stray in stock.strays))
+        found = []
+        for is_leaving, seat in chain(((False, seat) for seat in free), ((True, seat) for seat in leaving)):
+            resident = seat.to_start(policy)
+            if resident is not None and not seat.serving and id(seat) not in self.taken:
+                found.append((is_leaving, _start_order(seat, resident), seat))
+        found.sort(key=lambda each: each[:2])
+        return [seat for _leaving, _order, seat in found]
+
+    def _keep(self, policy: PolicyName, seat: Seat) -> None:
+        """Let nobody else have a seat, so that a policy's resident starts there."""
+        self.kept.add(id(seat))
+        _spend(self.starts, policy)
 
     def _displaceable(
         self, seat: Seat, policy: PolicyName, leaving: PolicyName | None = None
@@ -883,33 +973,120 @@ class _Draft:
                         self.warmth.enter(seat, claim)
         return self.warmth
 
-    def _switch(self) -> None:
+    def _make_way(self) -> None:
+        """Have those leave who have more than they want, by the priority of whoever comes: to serve, or to start."""
         needed = self._needed()
-        if not needed:
-            return
-        sources = self._switchable(needed)
-        for policy in needed:
-            why = self._short(policy)
-            for source in sources[policy]:
-                if policy not in self.missing:
-                    break
-                owned = source.leaving in source.seat.serving
-                if (owned and source.leaving not in self.surplus) or not self._take(source.seat):
-                    continue
-                reason = "has more than it wants" if owned else "is out of rotation"
-                self.switches.append(
-                    Switch(
-                        seat=source.seat,
-                        leaving=source.leaving,
-                        policy=policy,
-                        at_once=source.seat.lent and source.leaving in self.moment.ended_at_once,
-                        displace=self._displaceable(source.seat, policy, source.leaving),
-                        why=f"{why} and finds no spare seat; {source.leaving} {reason}",
-                    )
+        sources = self._switchable(needed) if needed else {}
+        for policy in self.order if self.starts else needed:
+            if policy in self.missing:
+                self._switch(policy, sources[policy])
+            elif policy in self.starts:
+                self._clear_for(policy)
+
+    def _switch(self, policy: PolicyName, sources: Iterable["_Source"]) -> None:
+        why = self._short(policy)
+        for source in sources:
+            if policy not in self.missing:
+                return
+            owned = source.leaving in source.seat.serving
+            if (owned and source.leaving not in self.surplus) or not self._take(source.seat):
+                continue
+            reason = "has more than it wants" if owned else "is out of rotation"
+            self.switches.append(
+                Switch(
+                    seat=source.seat,
+                    leaving=source.leaving,
+                    policy=policy,
+                    at_once=source.seat.lent and source.leaving in self.moment.ended_at_once,
+                    displace=self._displaceable(source.seat, policy, source.leaving),
+                    why=f"{why} and finds no spare seat; {source.leaving} {reason}",
                 )
-                self._found(policy)
-                if owned:
-                    _spend(self.surplus, source.leaving)
+            )
+            self._found(policy)
+            if owned:
+                _spend(self.surplus, source.leaving)
+
+    def _ended_sooner(self) -> Iterator[tuple[Seat, PolicyName]]:
+        """Yield the lent seats that drain for longer than they would if somebody wanted them, and who leaves them."""
+        for seat in self.stock.clearing:
+            claim = seat.claim
+            if seat.lent and claim is not None and claim.policy in self.moment.ended_at_once:
+                resident = seat.resident(claim.policy)
+                if resident is not None and (resident.state is _SERVING or resident.state is _DRAINING):
+                    yield seat, claim.policy
+
+    def _clear_for(self, policy: PolicyName) -> None:
+        """Demote others on seats where a policy of which nothing is up could start."""
+        found = []
+        for leaving in self.surplus:
+            for seat in self.stock.serving.get(leaving, ()):
+                resident = seat.to_start(policy)
+                if resident is not None and len(seat.serving) == 1:
+                    step, since, name = _start_order(seat, resident)
+                    order = (step, not seat.lent, _in_flight(seat, leaving), since, name)
+                    found.append((order, seat, leaving))
+        found.sort(key=lambda each: each[0])
+        for _order, seat, leaving in found:
+            if policy not in self.starts:
+                return
+            if leaving in self.surplus and self._take(seat):
+                why = f"none of {policy} is up, and it starts here; {leaving} has more than the {self.wanted[leaving]} wanted"
+                self.demotes.append(Demote(seat=seat, policy=leaving, why=why))
+                _spend(self.surplus, leaving)
+                _spend(self.starts, policy)
+
+    def _relocate(self) -> None:
+        """Promote somebody elsewhere whose seat is the only one for another: it leaves that seat once it serves twice.
+
+        The counts are right then, and the seats aren't.
+        """
+        if not (self.missing or self.starts) or all(map(self._is_used, self.stock.spare)):
+            return
+        able = [policy for policy in self.order if self._may_relocate(policy)]
+        for policy in self.order:
+            if policy in self.missing or policy in self.starts:
+                for leaving in able:
+                    if self._blocks(leaving, policy) and self._promote_elsewhere(leaving, policy):
+                        able.remove(leaving)
+                        break
+
+    def _may_relocate(self, policy: PolicyName) -> bool:
+        """Whether a policy has just what it wants, all of it in rotation and for a while already."""
+        seats = self.stock.serving.get(policy, ())
+        if len(seats) != self.wanted[policy] or policy in self.stock.coming or policy in self.stock.pinned:
+            return False
+        settled = self.moment.now - _RELOCATED_SECONDS
+        return all(r is not None and r.since <= settled for r in (seat.resident(policy) for seat in seats))
+
+    def _blocks(self, leaving: PolicyName, policy: PolicyName) -> bool:
+        """Whether a policy serves alone on a seat where another could serve, or start, if it weren't there."""
+        for seat in self.stock.serving.get(leaving, ()):
+            if len(seat.serving) > 1 or self._is_used(seat) or _computing(seat) > 1:
+                continue
+            if seat.promotable(policy) if policy in self.missing else seat.to_start(policy) is not None:
+                return True
+        return False
+
+    def _promote_elsewhere(self, leaving: PolicyName, policy: PolicyName) -> bool:
+        """Promote `leaving` on the spare seat that is of use to the fewest; False if there is none for it."""
+        free = [
+            (
+                resident.state is _PARKED,
+                sum(seat.promotable(each.policy) for each in seat.residents),
+                seat.name,
+                seat,
+            )
+            for seat in self.stock.spare
+            if not self._is_used(seat) and seat.promotable(leaving) and (resident := seat.resident(leaving))
+        ]
+        if not free:
+            return False
+        seat = min(free, key=lambda each: each[:3])[-1]
+        self._take(seat)
+        displace = self._displaceable(seat, leaving)
+        why = f"{leaving} makes room for {policy}, which can do with its seat and not with this one"
+        self.promotes.append(Promote(seat=seat, policy=leaving, displace=displace, why=why))
+        return True
 
     def _switchable(self, needed: Iterable[PolicyName]) -> dict[PolicyName, list["_Source"]]:
         """Return, per policy, the seats that it could have once their resident is drained.
@@ -921,8 +1098,8 @@ class _Draft:
         strays = (
             (seat, stray.policy) for seat, stray in self.stock.strays if not seat.serving and seat.usable
         )
-        for seat, leaving in chain(surplus, strays):
-            if len(seat.serving) > 1 or id(seat) in self.taken or _computing(seat) > 1:
+        for seat, leaving in chain(surplus, strays, self._ended_sooner()):
+            if len(seat.serving) > 1 or self._is_used(seat) or _computing(seat) > 1:
                 continue
             source = _Source(seat, leaving)
             for resident in seat.residents:
@@ -976,7 +1153,7 @@ class _Draft:
         """Replace one seat at a time: a cause that all share must not take the whole fleet down."""
         if self.stock.doomed:
             return
-        warm_elsewhere = any(id(seat) not in self.taken for seat in self.stock.spare)
+        warm_elsewhere = not all(map(self._is_used, self.stock.spare))
         for seat in sorted(self.stock.useless, key=attrgetter("name")):
             if seat.reachable and (reason := self._useless_because(seat, warm_elsewhere=warm_elsewhere)):
                 self._take(seat)
@@ -1008,7 +1185,7 @@ class _Draft:
 
     def _may_move(self, seat: Seat) -> bool:
         settled = self.moment.just_settled(seat)
-        return not settled and id(seat) not in self.taken and not any(map(moving, seat.residents))
+        return not settled and not self._is_used(seat) and not any(map(moving, seat.residents))
 
     def _plan_move(self, move: Move) -> None:
         if move.up:
@@ -1023,7 +1200,7 @@ class _Draft:
             return
         proven, seat, policy = self.stock.stalest
         age = self.moment.now - proven
-        if age > self.moment.limits.proof_interval_seconds and self._take(seat):
+        if id(seat) not in self.kept and age > self.moment.limits.proof_interval_seconds and self._take(seat):
             why = "it was never proven" if math.isinf(age) else f"the last proof is {age:.0f} s old"
             self.proofs.append(Prove(seat=seat, policy=policy, why=why))
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from warmpool.engines.capabilities import Capabilities, Verification
-from warmpool.states import PROMOTABLE, Depth, ResidentState
+from warmpool.states import COMPUTING, MOVING, PROMOTABLE, Depth, ResidentState
 from warmpool.tiers import Budget
 
 PolicyName = NewType("PolicyName", str)
@@ -195,6 +195,7 @@ class Seat:
     agent: str = ""
     memory: Budget | None = None
     _value: SeatValue | None = field(default=None, init=False, repr=False, compare=False)
+    _lives: "Lives | None" = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def value(self) -> SeatValue:
@@ -204,6 +205,15 @@ class Seat:
             value = seat_value(self)
             object.__setattr__(self, "_value", value)
         return value
+
+    @property
+    def lives(self) -> "Lives":
+        """Who is up on it, worked out once."""
+        lives = self._lives
+        if lives is None:
+            lives = lives_of(self)
+            object.__setattr__(self, "_lives", lives)
+        return lives
 
     def resident(self, policy: PolicyName) -> Resident | None:
         """Return the resident of `policy`, or None if the seat has none."""
@@ -217,10 +227,65 @@ class Seat:
         resident = self.resident(policy)
         return resident is not None and resident.state in PROMOTABLE and self.usable
 
+    def to_start(self, policy: PolicyName) -> Resident | None:
+        """Return `policy`'s resident if it isn't up and starts, or would if nothing served here; else None.
+
+        One that waits for room, or for a witness, comes up no sooner for having the seat to itself. One that is proven by
+        our order is up.
+        """
+        resident = self.resident(policy)
+        if resident is None or resident.waiting or not isnt_up(self, resident):
+            return None
+        return resident
+
     @property
     def usable(self) -> bool:
         """Whether the seat may take a promotion at all: healthy, reachable, and here to stay."""
         return self.verdict is Verdict.OK and self.reachable and not self.terminating
+
+
+_TO_COME_UP = (
+    ResidentState.STARTING,
+    ResidentState.LOADING,
+    ResidentState.WARMING,
+    ResidentState.PROVING,
+    ResidentState.FAILED,
+)
+
+
+def isnt_up(seat: Seat, resident: Resident) -> bool:
+    """Whether a resident has yet to come up on a usable seat: it starts, waits for its start, or will be started anew."""
+    if resident.state not in _TO_COME_UP or not seat.usable or resident.policy in seat.serving:
+        return False
+    claim = seat.claim
+    return claim is None or claim.policy != resident.policy or claim.operation is not Operation.PROVE
+
+
+class Lives(NamedTuple):
+    """Who is up on a seat, and who isn't.
+
+    Attributes:
+        up: policies whose resident serves there, or could if it had the seat.
+        starts: policies whose resident isn't up and could start if nobody else had the seat.
+    """
+
+    up: tuple[PolicyName, ...]
+    starts: tuple[PolicyName, ...]
+
+
+_UP = COMPUTING | MOVING | PROMOTABLE
+
+
+def lives_of(seat: Seat) -> Lives:
+    """Say who is up on a seat, whoever has it at present."""
+    up, starts = [], []
+    for resident in seat.residents:
+        if isnt_up(seat, resident):
+            if not resident.waiting:
+                starts.append(resident.policy)
+        elif resident.state in _UP:
+            up.append(resident.policy)
+    return Lives(tuple(up), tuple(starts))
 
 
 DELETION_COST: Mapping[SeatValue, int] = MappingProxyType(

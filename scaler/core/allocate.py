@@ -21,11 +21,15 @@ So a policy that needs seats gets, in this order and without a word about it: it
 lent ones, those that an equal keeps only out of caution, and those of lower classes above their floor. Which of them is
 taken is the planner's business.
 
+Where a fleet's seats don't all have the same residents up, nobody gets a seat that there isn't for it beside those that
+others were given (`scaler.core.fitting`). Of the seats that nobody needs so many stay free then as others lack on which they
+could start: what is only kept for a while longer would keep their residents from coming up.
+
 Where a round's wishes exceed a fleet's seats they are met one seat at a time, each for whoever has the smallest share of
 what it asked for, weighed in capacity. A seat that a policy had counts half (so that noise moves none), risk to the
 objective counts a quarter. Where there are fewer seats than policies they take turns: one that got nothing for a stable
 window goes first, the one that has waited longest before others, whoever was fed longest ago makes room, and a first seat is
-kept for a stable window.
+kept for a turn (`scaler.core.turns`).
 """
 
 import heapq
@@ -34,7 +38,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter, gt
 
-from scaler.core.placement import COUNT_MAX, Place, Pool, along, seats_for
+from scaler.core.placement import COUNT_MAX, Place, Pool, along, count, seats_for
 from warmpool.seats import PolicyName
 
 _HOLDER_SHARE = 0.5
@@ -65,7 +69,7 @@ class Applicant:
         held: seats that it was given last time.
         overdue: it has needed seats for a whole stable window and got none.
         starving_since: since when it has needed seats and got none; infinity if it has some or needs none.
-        sheltered: it went from no seat to some less than a stable window ago: it may keep its first one that long.
+        sheltered: its turn isn't over (`scaler.core.turns`): it may keep its first seat.
         owed: residents that it has while its signals are missing (the fallback), which its turn gives it.
         fed_since: when it last went from no seat to some.
         starts: nothing of it is up, and its places are those on which a resident could start.
@@ -99,9 +103,11 @@ class Applicant:
     seats: int = 0
     capacity: float = 0.0
 
-    def take(self, index: int, seats: int) -> None:
-        """Give `seats` of place `index`."""
+    def take(self, index: int, seats: int) -> int:
+        """Give `seats` of place `index`, or as many of them as there are for it, and return how many that are."""
         place = self.places[index]
+        if place.pool.fit is not None:
+            seats = place.pool.fit.give(self.name, seats, starts=self.starts)
         before = self.given[index]
         self.given[index] = before + seats
         if before + seats > place.idle:
@@ -109,6 +115,7 @@ class Applicant:
         self.seats += seats
         self.capacity += seats * place.target
         place.pool.left -= seats
+        return seats
 
     def tell_apart(self) -> None:
         """Tell the seats that a resident starts on from seats that it serves on, once all are handed out."""
@@ -147,6 +154,10 @@ class _Ask:
             short -= more[-1]
         return more
 
+    def exhaust(self, index: int) -> None:
+        """Ask for no more of place `index`: what is left there is of no use to it."""
+        self.limits = [*self.limits[:index], self.applicant.given[index], *self.limits[index + 1 :]]
+
     def rank(self, heaviest: float) -> tuple[int, float, float, float, str]:
         """Return its place in the queue for the next seat: the smallest goes first.
 
@@ -180,7 +191,9 @@ def allocate(applicants: Sequence[Applicant]) -> None:
         _round([_seats_ask(a, a.owed, _reaches(a)) for a in rivals if a.owed > a.seats])
         if len(rivals) > 1:  # one alone takes what is here before what it calls for in any case
             _round([_capacity_ask(a, a.present, _reaches(a)) for a in rivals if a.present > a.capacity])
-        _round([_capacity_ask(a, a.need, _reaches(a)) for a in rivals if a.need > a.capacity])
+        if needy := [a for a in rivals if a.need > a.capacity]:
+            _round([_capacity_ask(a, a.need, _reaches(a)) for a in needy])
+            _leave_to_start(needy)
         _keep(rivals, ordered)
         _round([_capacity_ask(a, a.answer, _idles(a)) for a in rivals if a.answer > a.capacity])
     for rivals in classes:
@@ -258,6 +271,21 @@ def _keep(rivals: Sequence[Applicant], everyone: Sequence[Applicant]) -> None:
     _give_back(withheld)
 
 
+def _leave_to_start(needy: Sequence[Applicant]) -> None:
+    """Leave seats free, beyond what is needed, on which residents could start of whoever needs more than it is up on."""
+    for a in needy:
+        short = a.need - a.capacity
+        if short <= 0.0 or a.starts:
+            continue
+        for place in a.places:
+            if place.pool.fit is None:
+                continue
+            could = count(place.supply.startable) + count(place.supply.blocked)
+            seats = min(seats_for(short, place.target), could, place.pool.left)
+            place.pool.left -= seats
+            short -= seats * place.target
+
+
 def _by_priority(applicant: Applicant) -> tuple[int, str]:
     return (-applicant.priority, applicant.name)
 
@@ -289,7 +317,7 @@ def _round(asks: Sequence[_Ask]) -> None:
             if seats:
                 pool = ask.applicant.places[index].pool
                 asked[id(pool)] = together = asked.get(id(pool), 0) + seats
-                lacking = lacking or together > pool.left
+                lacking = lacking or together > pool.left or pool.fit is not None
                 wishes.append((ask, index, seats))
     if lacking:
         _share_out(list({id(ask): ask for ask, _index, _seats in wishes}.values()))
@@ -308,7 +336,8 @@ def _share_out(asks: Sequence[_Ask]) -> None:
         if index is None:
             heapq.heappop(queue)
             continue
-        ask.applicant.take(index, _portion(ask, index))
+        if not ask.applicant.take(index, _portion(ask, index)):
+            ask.exhaust(index)
         heapq.heapreplace(queue, (ask.rank(heaviest), number, ask))
 
 

@@ -13,6 +13,7 @@ from scaler.core.orders import fluid, horizon
 from scaler.core.placement import Place, along, bounds, count
 from scaler.core.service import watch
 from scaler.core.starting import Turn, turn_of
+from scaler.core.turns import has_turn
 from scaler.core.values import frozen
 from scaler.core.waking import awaited
 from scaler.core.windows import Maxima, Ring, next_slide
@@ -214,7 +215,7 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         held=_held(assessment),
         overdue=first_turn is not None and now >= first_turn,
         starving_since=math.inf if first_turn is None else first_turn,
-        sheltered=now < memory.fed_since + spec.burst.stable_window,
+        sheltered=has_turn(memory, spec.burst.stable_window, now),
         fed_since=memory.fed_since,
         starts=starts,
     )

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from scaler.core.allocate import Applicant, allocate
 from scaler.core.assess import Assessment, Sight, applicant, assess, wakeups
 from scaler.core.islands import first_of_each_name
-from scaler.core.memory import FleetMemory, Memory, Order, PolicyMemory, Start
+from scaler.core.memory import FleetMemory, Memory, Order, PolicyMemory
 from scaler.core.model import (
     NO_FLOOR,
     NO_SUPPLY,
@@ -34,6 +34,7 @@ from scaler.core.orders import follow, most
 from scaler.core.placement import Place, Pool, beyond, count, place_of, pool_of
 from scaler.core.reasons import reasons_for
 from scaler.core.rises import NO_RISES
+from scaler.core.starting import attempt
 from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
 from scaler.core.values import frozen
 from scaler.core.waking import promise
@@ -41,7 +42,7 @@ from scaler.core.wants import Want, kept, wanted, wants_of
 from scaler.core.warmth import warm
 from warmpool.seats import FleetName
 
-LAW_VERSION = "7"
+LAW_VERSION = "8"
 """Version of the law; goes into every decision, so that a replay knows which rules it has to follow."""
 _NO_LOAD = Load()
 _NONE: Mapping[FleetName, int] = MappingProxyType({})
@@ -211,7 +212,9 @@ def _next_memory(
         service=assessment.service,
         coming=promise(assessment.coming, assessment.places, asker.given, now),
         order=order,
-        start=_start(assessment, sum(asker.starting), now) if hungry else None,
+        start=attempt(assessment.places, assessment.turn, past.start, sum(asker.starting), now)
+        if hungry
+        else None,
         observed_at=now,
         needed=decision.needed,
         wanted=decision.wanted,
@@ -220,15 +223,16 @@ def _next_memory(
         asked=assessment.asked,
         starving_since=starving if hungry else None,
         fed_since=now if fed_now else past.fed_since,
+        arrived_at=None if fed_now else _arrived(assessment, now),
     )
 
 
-def _start(assessment: Assessment, seats: int, now: float) -> Start | None:
-    """Return the attempt to start a resident, which begins with the first seat for it."""
-    past = assessment.memory.start
-    if assessment.turn is None or (past is None and not seats):
-        return None
-    return Start(now if past is None else past.since, seats)
+def _arrived(assessment: Assessment, now: float) -> float | None:
+    """Return since when a policy has been in rotation, of the time since it was last given a first seat."""
+    past = assessment.memory.arrived_at
+    if past is not None:
+        return past
+    return now if any(place.supply.serving > 0 for place in assessment.places) else None
 
 
 def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | None]:

@@ -255,7 +255,15 @@ def _spares_exhausted(facts: Facts) -> str:
     return (
         f"The seats that exist give {_number(facts.get('given'))} of {_plural(facts.get('wanted'), 'resident')}: capacity "
         f"for {_requests(facts.get('capacity'))}, and {_number(facts.get('needed'))} are needed; the rest waits for seats"
+        f"{_where_it_is_up(facts)}"
     )
+
+
+def _where_it_is_up(facts: Facts) -> str:
+    """Say on how many seats it could serve at all, where others can serve on more."""
+    if (up := facts.get("up")) is None or up == facts.get("given"):
+        return ""
+    return f" (its residents are up on {_plural(up, 'seat')}, and others have those that it was not given)"
 
 
 def _preempted(facts: Facts) -> str:
@@ -292,7 +300,7 @@ def _resident_waiting(facts: Facts) -> str:
         f"{'is' if facts.get('wanted') == 1 else 'are'} wanted"
     )
     if facts.get("aside"):
-        return f"{what}; it has had a seat to start on for as long as a start may take, and leaves it to others for as long"
+        return f"{what}; it has had a seat to start on for as long as a start may take, or found no memory there, and leaves seats to others for as long"
     return f"{what}; {_plural(facts.get('seats'), 'seat')} on which one could start serve others, whose turn it is"
 
 

@@ -136,6 +136,7 @@ class PolicyMemory:
         asked: seats asked for over the demote window, per fleet.
         starving_since: since when it has needed seats and got none; None if it has some or needs none.
         fed_since: when it last went from no seat to some.
+        arrived_at: when it was in rotation first after that; None before.
     """
 
     ring: Ring = field(default_factory=Ring)
@@ -155,6 +156,7 @@ class PolicyMemory:
     asked: Mapping[FleetName, Maxima] = field(default_factory=lambda: MappingProxyType({}))
     starving_since: float | None = None
     fed_since: float
+    arrived_at: float | None = None
 
     @classmethod
     def initial(cls, now: float) -> Self:

@@ -286,6 +286,8 @@ class Supply:
         startable: spare or lent seats on which its resident isn't up yet and starts, or could start.
         blocked: seats on which another policy serves or drains and on which its resident could start once that one has
             left: a process starts only while nothing serves on its seat.
+        cramped: spare or lent seats on which its resident isn't up and waits for memory, or for a witness of what it
+            answers: nothing that the law could give it helps there.
         paused_wake: seconds from an order until a paused resident of it serves, as measured; 0 while unknown.
         parked_wake: the same for a parked one.
     """
@@ -297,12 +299,28 @@ class Supply:
     switchable: int = 0
     startable: int = 0
     blocked: int = 0
+    cramped: int = 0
     parked: int = 0
     paused_wake: float = 0.0
     parked_wake: float = 0.0
 
 
 NO_SUPPLY = Supply()
+
+
+@frozen(kw_only=True)
+class Kind:
+    """Seats of a fleet that have the same residents up.
+
+    Attributes:
+        up: policies whose resident serves there, or could if it had the seat.
+        starts: policies whose resident isn't up there and could start if nobody else had the seat.
+        seats: how many there are.
+    """
+
+    up: tuple[PolicyName, ...]
+    starts: tuple[PolicyName, ...]
+    seats: int
 
 
 @frozen(kw_only=True)
@@ -320,6 +338,7 @@ class FleetView:
         replicas: what the workload is asked for at present (`spec.replicas`).
         start_seconds: seconds that its seats have taken to start; 0 while none has been seen to.
         supply: per policy, what the fleet has for it.
+        kinds: the seats that serve, drain, are spare or lent, by who is up on them; empty where all are alike.
     """
 
     serving: int = 0
@@ -332,6 +351,7 @@ class FleetView:
     replicas: int = 0
     start_seconds: float = 0.0
     supply: Mapping[PolicyName, Supply] = field(default_factory=lambda: MappingProxyType({}))
+    kinds: tuple[Kind, ...] = ()
 
     @property
     def seats(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import add
 
+from scaler.core.fitting import Fit
 from scaler.core.model import FleetSpec, FleetView, Floor, PolicySpec, Supply
 from scaler.core.values import frozen
 from warmpool.seats import FleetName
@@ -49,6 +50,7 @@ class Pool:
         displaced: those handed out that another policy has to leave first.
         start_seconds: seconds that its seats take to start; 0 while unknown.
         sleepers: some residents of its spare seats are parked, or not up.
+        fit: who can have which of its seats, where these aren't all alike.
         users: policies that may serve on it.
     """
 
@@ -61,6 +63,7 @@ class Pool:
     displaced: int = 0
     start_seconds: float = 0.0
     sleepers: bool = False
+    fit: Fit | None = None
     users: int = 0
 
     @property
@@ -94,6 +97,7 @@ def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None, goi
         going=going,
         start_seconds=0.0 if view is None else view.start_seconds,
         sleepers=view is not None and any(map(_sleeps, view.supply.values())),
+        fit=Fit(view.kinds) if view is not None and view.kinds else None,
     )
 
 

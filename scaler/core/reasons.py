@@ -223,6 +223,8 @@ def _supply(
     capacity = float(_capacity(places, given))
     if capacity < needed - 1e-9 or seats < assessment.floor:
         facts = {"wanted": sum(wanted), "given": seats, "needed": needed, "capacity": capacity}
+        if [place for place in places if place.pool.fit is not None]:
+            facts["up"] = sum([place.reach for place in places])
         reasons.append(because(ReasonCode.SPARES_EXHAUSTED, **facts))
     lost = sum([max(0, min(assessment.kept(i), place.own) - given[i]) for i, place in enumerate(places)])
     if lost:

@@ -14,6 +14,7 @@ from scaler.core.model import (
     FleetDecision,
     FleetView,
     Floor,
+    Kind,
     Load,
     PolicyDecision,
     Quality,
@@ -39,7 +40,17 @@ _READINGS = {
     "backlog": "backlog",
     "backlog_age": "backlogAgeSeconds",
 }
-_SUPPLY = ("serving", "promoting", "draining", "promotable", "switchable", "startable", "blocked", "parked")
+_SUPPLY = (
+    "serving",
+    "promoting",
+    "draining",
+    "promotable",
+    "switchable",
+    "startable",
+    "blocked",
+    "cramped",
+    "parked",
+)
 _ALWAYS = frozenset(_SUPPLY[:5])
 _SEATS = ("serving", "draining", "spare", "lent", "starting", "held", "doomed", "replicas")
 
@@ -195,7 +206,20 @@ def _view_to_json(view: FleetView) -> dict[str, Any]:
         **{name: getattr(view, name) for name in _SEATS},
         "startSeconds": _plain(view.start_seconds),
         "supply": {policy: _supply_to_json(supply) for policy, supply in view.supply.items()},
+        **({"kinds": [_kind_to_json(kind) for kind in view.kinds]} if view.kinds else {}),
     }
+
+
+def _kind_to_json(kind: Kind) -> dict[str, Any]:
+    return {"up": list(kind.up), "starts": list(kind.starts), "seats": kind.seats}
+
+
+def _kind_from_json(data: Json) -> Kind:
+    return Kind(
+        up=tuple(PolicyName(str(name)) for name in data["up"]),
+        starts=tuple(PolicyName(str(name)) for name in data["starts"]),
+        seats=int(data["seats"]),
+    )
 
 
 def _supply_to_json(supply: Supply) -> dict[str, Any]:
@@ -220,4 +244,5 @@ def _view_from_json(data: Json) -> FleetView:
         **{name: int(data.get(name, 0)) for name in _SEATS},
         start_seconds=0.0 if start is None else float(start),
         supply=supply,
+        kinds=tuple(_kind_from_json(kind) for kind in data.get("kinds", ())),
     )

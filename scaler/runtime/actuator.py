@@ -107,6 +107,14 @@ class _Ticket:
 
     operation: Operation
     policy: PolicyName | None
+    leaving: PolicyName | None = None
+
+    def overtakes(self, running: "_Ticket") -> bool:
+        """Whether it may begin while another works on the seat."""
+        if self.policy is None:
+            return False
+        errand = Errand(operation=self.operation, policy=self.policy, leaving=self.leaving)
+        return overtakes(errand, running.operation, running.policy)
 
 
 @dataclass(slots=True)
@@ -181,7 +189,8 @@ class Actuator:
             case Resize(fleet=fleet, total=total):
                 self._spawn(self._resize(fleet, total))
             case Recall(policy=policy) | Promote(policy=policy) | Switch(policy=policy):
-                ticket = _Ticket(_OPERATIONS[type(action)], policy)
+                leaving = action.leaving if isinstance(action, Switch) else None
+                ticket = _Ticket(_OPERATIONS[type(action)], policy, leaving)
                 self._begin(action.seat, ticket, lambda: self._promote(action, triggers))
             case Park(policy=policy) | Unpark(policy=policy):
                 ticket = _Ticket(_OPERATIONS[type(action)], policy)
@@ -203,9 +212,7 @@ class Actuator:
         if self._tasks is None:
             return
         running = self._busy.get(seat.name)
-        if running is not None and not (
-            running.policy == ticket.policy and overtakes(ticket.operation, running.operation)
-        ):
+        if running is not None and not ticket.overtakes(running):
             return
         self._busy[seat.name] = ticket
         self._spawn(self._guarded(seat, ticket, work()))
@@ -359,14 +366,27 @@ class Actuator:
             drained = await self._ports.agents.drain(claimed, claim, policy, deadline=deadlines.drain)
             paused = await self._ports.agents.pause(claimed, claim, policy, deadline=deadlines.pause)
             outcome, phases = "Demoted", {**drained.phases, **paused.phases}
-        except WrongState:
-            if self._holds(claim):
+        except (WrongState, AgentBusy):
+            if not (how := self._overtaken(claimed.name, claim)):
                 raise
-            outcome = "Recalled"  # a recall took the claim over, which is how this drain was ended
+            outcome = how
         finally:
-            with suppress(Conflict):  # a recall holds the seat by now
+            with suppress(Conflict):  # whoever overtook it holds the seat by now
                 await self._settle(claimed.name, claim, None)
             self._ports.events.demotion(claim, seat.name, outcome, phases)
+
+    def _overtaken(self, name: SeatName, claim: Claim) -> str:
+        """Say how a demotion ended whose claim another took over, which cut its drain short; empty if none did.
+
+        A recall took the resident back; a switch went on with the drain in less time.
+        """
+        seat = next((seat for seat in self._ports.cluster.seats() if seat.name == name), None)
+        if seat is None:
+            return "Demoted"
+        if seat.claim is not None and seat.claim.id == claim.id:
+            return ""
+        back = claim.policy in seat.serving or (seat.claim is not None and seat.claim.policy == claim.policy)
+        return "Recalled" if back else "Demoted"
 
     async def _release(self, seat: Seat, policy: PolicyName) -> None:
         """Take a dead resident out of rotation; there is nothing to drain."""

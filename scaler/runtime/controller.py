@@ -441,8 +441,9 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
     } & enforced
     serving: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     warm: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
+    starting: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     for policy in decision.policies.values():
-        for counts, into in ((policy.serving, serving), (policy.warm, warm)):
+        for counts, into in ((policy.serving, serving), (policy.warm, warm), (policy.starting, starting)):
             for fleet, count in counts.items():
                 if fleet in enforced:
                     into[fleet][policy.policy] = count
@@ -455,6 +456,7 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
         frozen=frozenset(frozen),
         ended_at_once=frozenset(policy.name for policy in seen.on.policies if policy.ended_at_once),
         warm=warm,
+        starting=starting,
     )
 
 

@@ -2,7 +2,8 @@
 
 A preemptible policy owns as many of its serving residents as its floor says, or as the last decision said (while signals
 are missing its fallback may give it more), those on its earliest fleets first and there by the seats' names; the others
-only borrow.
+only borrow. One that is leaving rotation borrows its seat for as long as it drains, if no seat that it owns is left for it:
+whoever wants such a seat may have it back on the terms of a lent one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import replace
 from scaler.cluster.port import Stock
 from scaler.core.model import NO_FLOOR, Floor, PolicyDecision, PolicySpec
 from scaler.core.placement import bounds
-from warmpool.seats import FleetName, PolicyName, Seat, SeatName
+from warmpool.seats import FleetName, Operation, PolicyName, Seat, SeatName
 
 _Marked = tuple[Sequence[Seat], frozenset[SeatName], Sequence[Seat]]
 
@@ -41,7 +42,7 @@ class Lending:
             seat.name
             for policy in policies
             if policy.preemptible
-            for seat in _serving(policy, stock)[_owned(policy, floors, decided) :]
+            for seat in _there(policy, stock)[_owned(policy, floors, decided) :]
         )
         return {fleet: self._fleet(fleet, seats, borrowed) for fleet, seats in stock.items()}
 
@@ -75,12 +76,26 @@ def _owned(
     return floor if last is None else max(floor, sum(last.serving.values()) - sum(last.lent.values()))
 
 
-def _serving(policy: PolicySpec, stock: Stock) -> list[Seat]:
-    found: list[Seat] = []
+def _there(policy: PolicySpec, stock: Stock) -> list[Seat]:
+    """Return the seats on which a policy is in rotation, and after them those on which it drains."""
+    serving: list[Seat] = []
+    leaving: list[Seat] = []
     for fleet in dict.fromkeys(share.fleet for share in policy.fleets):
-        here = (seat for seat in stock.get(fleet, ()) if policy.name in seat.serving)
-        found += sorted(here, key=_name)
-    return found
+        here = stock.get(fleet, ())
+        serving += sorted((seat for seat in here if policy.name in seat.serving), key=_name)
+        leaving += (seat for seat in here if _drains(seat, policy.name))
+    return serving + leaving
+
+
+def _drains(seat: Seat, policy: PolicyName) -> bool:
+    """Whether a seat is free as soon as a policy's resident has finished what it accepted."""
+    claim = seat.claim
+    return (
+        not seat.serving
+        and claim is not None
+        and claim.operation is Operation.DEMOTE
+        and claim.policy == policy
+    )
 
 
 def _name(seat: Seat) -> SeatName:

@@ -1,13 +1,15 @@
 """From caches to one snapshot: what the law may look at, counted from seats and signals. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from scaler.cluster.port import Stock
-from scaler.core.model import FleetSpec, FleetView, Load, PolicySpec, Snapshot, Supply
-from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue
+from scaler.core.model import FleetSpec, FleetView, Kind, Load, PolicySpec, Snapshot, Supply
+from scaler.core.starting import late_after
+from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue, isnt_up
 from warmpool.states import PROMOTABLE, Depth, ResidentState
 
 _IN_ROTATION = frozenset(
@@ -21,14 +23,12 @@ _IN_ROTATION = frozenset(
         ResidentState.PARKED,
     }
 )
-_DEADLINE_STARTS = 3.0
-"""A start that takes so many times what starts have taken is late, and not merely slow."""
-_SHORTEST_DEADLINE_SECONDS = 600.0
-"""Kubernetes' own default for a rollout's progress; images are pulled and disks are cold now and then."""
 _FIRST_DEADLINE_SECONDS = 3600.0
 """While no start has been seen nobody knows how long one takes."""
 _OCCUPIED = frozenset({SeatValue.SERVING, SeatValue.DRAINING})
 """Another resident computes here; this one's could take its place."""
+_BEHIND = (SeatValue.SERVING, SeatValue.DRAINING, SeatValue.PROMOTING)
+"""Another resident has the seat; one that isn't up can start here once that one has left."""
 _PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
 _MOVES = (Operation.PARK, Operation.UNPARK)
 
@@ -39,11 +39,7 @@ def start_deadline(seconds: float) -> float:
     Args:
         seconds: what seats of its fleet have taken to start; 0 while none has been seen to.
     """
-    return (
-        max(_SHORTEST_DEADLINE_SECONDS, _DEADLINE_STARTS * seconds)
-        if seconds > 0.0
-        else _FIRST_DEADLINE_SECONDS
-    )
+    return late_after(seconds) if seconds > 0.0 else _FIRST_DEADLINE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +160,7 @@ def _view(seats: Sequence[Seat], policies: Sequence[PolicyName], moved_before: f
         held=values.count(SeatValue.HELD),
         doomed=values.count(SeatValue.DOOMED),
         supply=_supplies(seats, values, policies),
+        kinds=_kinds(seats, values, named),
     )
 
 
@@ -180,6 +177,33 @@ def _value(seat: Seat, policies: frozenset[PolicyName], moved_before: float) -> 
     if value is SeatValue.STARTING and 0.0 < _moved_at(seat) <= moved_before:
         return SeatValue.HELD
     return value
+
+
+_IN_USE = frozenset(
+    {SeatValue.SERVING, SeatValue.PROMOTING, SeatValue.DRAINING, SeatValue.SPARE, SeatValue.LENT}
+)
+"""Seats that the law hands out."""
+
+
+def _kinds(
+    seats: Sequence[Seat], values: Sequence[SeatValue], policies: frozenset[PolicyName]
+) -> tuple[Kind, ...]:
+    """Return the seats by who is up on them; nothing where all are alike, or one policy has them to itself."""
+    if len(policies) == 1:
+        return ()
+    found = Counter(
+        [seat.lives for seat, value in zip(seats, values, strict=True) if value in _IN_USE and seat.usable]
+    )
+    kinds: Counter[tuple[tuple[PolicyName, ...], tuple[PolicyName, ...]]] = Counter()
+    for (up, starts), number in found.items():
+        kinds[_those(up, policies), _those(starts, policies)] += number
+    if len(kinds) <= 1:
+        return ()
+    return tuple(Kind(up=up, starts=starts, seats=number) for (up, starts), number in sorted(kinds.items()))
+
+
+def _those(names: tuple[PolicyName, ...], policies: frozenset[PolicyName]) -> tuple[PolicyName, ...]:
+    return tuple(sorted(name for name in names if name in policies))
 
 
 def _supplies(
@@ -251,10 +275,19 @@ def _part(seat: Seat, value: SeatValue, resident: Resident) -> str:
     if value is SeatValue.DRAINING and (state is ResidentState.DRAINING or state is ResidentState.SERVING):
         return "draining"
     if state not in PROMOTABLE and not _moves(seat, resident):
-        return ""
+        return _part_of_starts(seat, value, resident)
     if value is SeatValue.SPARE or value is SeatValue.LENT:
         return "promotable"
     return "switchable" if value in _OCCUPIED else ""
+
+
+def _part_of_starts(seat: Seat, value: SeatValue, resident: Resident) -> str:
+    """Return which part of its policy's supply a resident is that isn't up; empty if it is up, or starts on a seat of its own."""
+    if not isnt_up(seat, resident):
+        return ""
+    if value is SeatValue.SPARE or value is SeatValue.LENT:
+        return "cramped" if resident.waiting else "startable"
+    return "blocked" if value in _BEHIND and not resident.waiting else ""
 
 
 def _moves(seat: Seat, resident: Resident) -> bool:

@@ -44,6 +44,7 @@ class Engines:
     sequence: itertools.count = field(default_factory=lambda: itertools.count(1))
     epochs: dict[SeatName, int] = field(default_factory=dict)
     operating: set[SeatName] = field(default_factory=set)
+    drains: dict[tuple[SeatName, PolicyName], str] = field(default_factory=dict)
 
     def state(self, name: SeatName, policy: PolicyName) -> ResidentState:
         resident = self.objects.get(name).resident(policy)
@@ -305,12 +306,15 @@ class MemoryAgents:
             engines.move(*key, S.DRAINING)
         elif engines.state(*key) is not S.DRAINING:
             raise WrongState(f"{policy} is {engines.state(*key)}")
+        engines.drains[key] = claim.id
         until = asyncio.get_running_loop().time() + deadline
         while engines.in_flight.get(key, 0) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(engines.timing.poll)
             try:
                 if engines.state(*key) is not S.DRAINING:
                     raise WrongState("recalled")
+                if engines.drains[key] != claim.id:
+                    raise WrongState("taken over")
             except NotFound as error:
                 raise EngineLost(str(error)) from error
         return Done(aborted=engines.in_flight.pop(key, 0))

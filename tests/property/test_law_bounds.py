@@ -20,6 +20,7 @@ from scaler.core.model import (
     FleetSpec,
     FleetView,
     Floor,
+    Kind,
     Load,
     Mode,
     Pace,
@@ -37,7 +38,7 @@ from scaler.core.replay import decision_to_json
 READINGS = [name for name in Load.__slots__ if name != "absent"]
 NAMES = ("a", "b", "c")
 FLEETS = ("own", "spares")
-SEATS = ("serving", "promoting", "draining", "promotable", "switchable", "startable", "blocked")
+SEATS = ("serving", "promoting", "draining", "promotable", "switchable", "startable", "blocked", "cramped")
 
 sane = st.floats(0, 200)
 spoilt = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, -1e300, 1e300, 1e18])
@@ -87,7 +88,13 @@ def views(number: st.SearchStrategy[int] = seats) -> st.SearchStrategy[FleetView
         replicas=number,
         start_seconds=waits,
         supply=st.dictionaries(st.sampled_from(NAMES), supplies(number)),
+        kinds=st.just(()) | st.lists(kinds(number), max_size=4).map(tuple),
     )
+
+
+def kinds(number: st.SearchStrategy[int] = seats) -> st.SearchStrategy[Kind]:
+    some = st.lists(st.sampled_from(NAMES), max_size=3).map(tuple)
+    return st.builds(Kind, up=some, starts=some, seats=number)
 
 
 def policies(

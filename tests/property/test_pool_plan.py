@@ -91,6 +91,8 @@ any_wants = st.builds(
     totals=st.dictionaries(fleets, st.integers(0, 9)),
     replicas=st.dictionaries(fleets, st.integers(0, 9)),
     warm=st.dictionaries(fleets, st.dictionaries(policies, st.integers(-1, 5))),
+    starting=st.dictionaries(fleets, st.dictionaries(policies, st.integers(-1, 3))),
+    ended_at_once=st.frozensets(policies),
 )
 any_limits = st.builds(
     Limits,
@@ -151,13 +153,16 @@ def test_claims_in_force_are_left_alone_but_for_what_may_overtake_them(
 ) -> None:
     for action in plan(wants, seats, UNLIMITED, NOW, settled=settled).actions:
         if isinstance(action, SeatAction) and in_force(action.seat.claim, NOW):
-            assert isinstance(action, Recall | Promote)
-            assert action.seat.claim is not None
-            assert action.seat.claim.policy == action.policy
-            overtaken = (
-                {Operation.DEMOTE} if isinstance(action, Recall) else {Operation.PARK, Operation.UNPARK}
-            )
-            assert action.seat.claim.operation in overtaken
+            assert isinstance(action, Recall | Promote | Switch)
+            held = action.seat.claim
+            assert held is not None
+            assert held.policy == (action.leaving if isinstance(action, Switch) else action.policy)
+            overtaken = {Operation.PARK, Operation.UNPARK}
+            assert held.operation in (overtaken if isinstance(action, Promote) else {Operation.DEMOTE})
+            if isinstance(action, Switch):
+                assert action.at_once
+                assert action.seat.lent
+                assert action.leaving in wants.ended_at_once
 
 
 @given(any_wants, any_seats, any_settled)
@@ -243,9 +248,40 @@ def test_nobody_falls_below_what_is_wanted_and_nobody_gets_more(wants: Wants, se
             )
             assert firm - lost >= min(firm, count)
             assert not (gained and lost)
-            if gained:
-                assert firm + gained <= count
-            assert firm + gained + answer.unfilled.get((fleet, policy), 0) <= max(count, firm)
+            helps = sum(
+                isinstance(a, Promote) and a.policy == policy and a.why.startswith(f"{policy} makes room")
+                for a in own
+            )
+            assert helps <= (firm == count > 0)  # it leaves another seat once it has this one
+            assert firm + gained - helps <= max(count, firm)
+            assert firm + gained - helps + answer.unfilled.get((fleet, policy), 0) <= max(count, firm)
+
+
+@given(any_wants, any_seats, any_settled)
+@settings(max_examples=200)
+def test_what_is_done_for_a_start_takes_nothing_that_others_shall_have(
+    wants: Wants, seats: list[Seat], settled: dict[SeatName, float] | None
+) -> None:
+    """As many leave as without it, and no more are without a seat than there are seats kept."""
+    answers = [
+        plan(each, seats, UNLIMITED, NOW, settled=settled) for each in (wants, replace(wants, starting={}))
+    ]
+    for fleet in wants.serving:
+        leaving = [
+            Counter(
+                action.leaving if isinstance(action, Switch) else action.policy
+                for action in answer.actions
+                if isinstance(action, Demote | Switch) and action.seat.fleet == fleet and action.seat.serving
+            )
+            for answer in answers
+        ]
+        assert leaving[0] == leaving[1]
+        kept = sum(max(0, count) for count in wants.starting.get(fleet, {}).values())
+        lost = [
+            sum(missing for (name, _), missing in answer.unfilled.items() if name == fleet)
+            for answer in answers
+        ]
+        assert lost[0] <= lost[1] + kept
 
 
 @given(any_wants, distinct_seats, st.randoms(use_true_random=False))

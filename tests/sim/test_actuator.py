@@ -139,6 +139,30 @@ async def test_a_recall_overtakes_the_demotion_and_keeps_the_requests() -> None:
         assert [record["outcome"] for record in on.kinds("demotion")] == ["Recalled"]
 
 
+async def test_a_switch_goes_on_with_a_demotion_and_ends_what_it_waits_for() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.in_flight[seat.name, CHAT] = 2
+        on.start(Demote(seat=seat, policy=CHAT, **WHY))
+        await asyncio.sleep(1)
+        on.start(Switch(seat=on.seat(), leaving=CHAT, policy=CODE, at_once=True, **WHY))
+        await asyncio.sleep(0.5)
+        assert (on.seat().serving, on.seat().claim) == (frozenset({CODE}), None)
+        assert [record["outcome"] for record in on.kinds("demotion")] == ["Demoted"]
+        assert [record["outcome"] for record in on.kinds("promotion")] == ["Promoted", "Promoted"]
+
+
+async def test_a_switch_away_from_another_waits_for_a_demotion() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.in_flight[seat.name, CHAT] = 2
+        on.start(Demote(seat=seat, policy=CHAT, **WHY))
+        await asyncio.sleep(1)
+        on.start(Switch(seat=on.seat(), leaving=CODE, policy=CHAT, **WHY))
+        await asyncio.sleep(0.5)
+        assert seat_value(on.seat()) is SeatValue.DRAINING
+
+
 async def test_a_switch_drains_one_and_promotes_the_other_on_the_same_seat() -> None:
     async with stage() as on:
         seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))

@@ -11,7 +11,7 @@ from scaler.runtime.actuator import Deadlines
 from tests.sim.test_loop import three_seats
 from tests.sim.world import World, world
 from tests.unit.scaler.core.world import fleet, policy
-from warmpool.seats import FleetName, PolicyName
+from warmpool.seats import FleetName, PolicyName, SeatValue
 
 pytestmark = pytest.mark.looptime
 
@@ -66,6 +66,31 @@ async def test_a_burst_in_two_steps_has_the_second_seat_as_soon_as_the_first() -
             await on.until(lambda: all(r.started is not None for r in burst), AFTER_THE_DRAIN)  # noqa: B023
             await asyncio.sleep(2.0)
         assert on.serving(CHAT) == 3
+
+
+@pytest.mark.parametrize(
+    ("at_once", "patience"),
+    [
+        pytest.param(True, AFTER_THE_DRAIN, id="Abort"),
+        pytest.param(False, Deadlines().drain + AFTER_THE_DRAIN, id="Wait"),
+    ],
+)
+async def test_a_lent_seat_that_drains_already_is_had_back_on_the_same_terms(
+    *, at_once: bool, patience: float
+) -> None:
+    """Its work was over but for one long request: with Abort a burst had to wait until that drain had ended."""
+    async with world(
+        [policy(CHAT), batch(at_once=at_once)], [fleet(spare_target=0)], calendar=three_seats()
+    ) as on:
+        await on.until(lambda: on.serving(CHAT) == 1 and len(on.cluster.seats()) == 3, 60)
+        await on.constant(CHAT, 2.5, SERVICE, 20)
+        for seconds in (3600.0, 3600.0, *[20.0] * 14):
+            on.traffic.arrive(CODE, seconds)
+        await on.until(lambda: on.serving(CODE) == 2)
+        await on.until(lambda: any(seat.value is SeatValue.DRAINING for seat in on.cluster.seats()))
+        burst = [on.traffic.arrive(CHAT, 60.0) for _ in range(18)]
+        await on.until(lambda: all(request.started is not None for request in burst), patience)
+        assert (on.serving(CHAT), on.serving(CODE)) == (3, 0)
 
 
 @pytest.mark.parametrize(

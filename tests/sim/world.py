@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -188,6 +188,7 @@ async def world(
     budget: int | None = None,
     calendar: Calendar | None = None,
     signals: Callable[[MemoryCluster, Mapping[PolicyName, int], Mailbox], Traffic] = Traffic,
+    pinned: Callable[[], Collection[FleetName]] = tuple,
 ) -> AsyncIterator[World]:
     """Run a controller over a simulated machine; `signals` are what it is told of the traffic."""
     clock, mailbox = LoopClock(), Mailbox()
@@ -216,6 +217,7 @@ async def world(
         clock=clock,
         metrics=ControllerMetrics(CollectorRegistry()),
         ledger=ledger.append,
+        pinned=pinned,
     )
     table = PolicyTable(
         policies=policies,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from warmpool.agent.board import Record
+from warmpool.agent.config import GpuHealth
 from warmpool.agent.equipment import Equipment
 from warmpool.agent.failure import fail, give_up_memory
 from warmpool.agent.interruption import Interrupted
@@ -26,6 +27,7 @@ from warmpool.errors import (
     DeadlineExceeded,
     EngineError,
     EngineTimeout,
+    GpuUnfit,
     NeedsWitness,
     NoRoom,
     WrongState,
@@ -81,6 +83,8 @@ class Operations:
     def __init__(self, equipment: Equipment) -> None:
         self._board = equipment.board
         self._slot = equipment.slot
+        self._reader = equipment.reader
+        self._enforce_health = equipment.config.gpu_health is GpuHealth.ENFORCE
         self._room = equipment.room
         self._changes = equipment.changes
         self._mover = equipment.mover
@@ -130,6 +134,8 @@ class Operations:
     async def _resume(self, work: _Work) -> int:
         record = work.record
         await self._arrived(work)
+        if record.state in {_S.PAUSED, _S.PARKED, _S.PROVING}:
+            await self._require_fit(work)
         if record.state in {_S.PAUSED, _S.PARKED, _S.PROVING} and record.prover.missing:
             raise Refused(NeedsWitness(f"{record.policy} can't be promoted: {record.prover.missing}"))
         await self._clear_seat(work)
@@ -149,6 +155,15 @@ class Operations:
             case _:
                 raise Refused(WrongState(_no_candidate(record)))
         return 0
+
+    async def _require_fit(self, work: _Work) -> None:
+        """See that the node says nothing against the seat's GPUs: what serves there may finish, and nobody begins.
+
+        Raises:
+            Refused: one of them is Suspect or Bad.
+        """
+        if self._enforce_health and (why := await self._reader.unfit()):
+            raise Refused(GpuUnfit(f"{work.record.policy} can't be promoted: {why}"))
 
     async def _arrived(self, work: _Work) -> None:
         """Wait until a resident whose weights are on their way has arrived: nothing else can be done with it before."""
@@ -267,7 +282,7 @@ class Operations:
                 lambda: self.close_and_wait(record, work.deadline, work.phases)
             )
         except Interrupted:
-            raise WrongState(f"recalled{work.by_successor}: {record.policy} goes back into service") from None
+            raise WrongState(_cut_short(work)) from None
 
     async def close_and_wait(self, record: Record, deadline: Deadline, phases: Phases) -> int:
         """Close a draining resident's guard, wait for what it accepted, and end early what isn't finished in time.
@@ -339,6 +354,7 @@ class Operations:
                 await work.running.interruption.run(
                     lambda: record.prover.prove(engine, prompts=PROOF_PROMPTS, deadline=until)
                 )
+                await self._reader.tell_proof(passed=True)
             record.proven_at = time.time()
             if record.capabilities is None:  # a claim cut the first probe short
                 with phases.step("probe"):
@@ -448,6 +464,14 @@ class Operations:
                     await give_up_memory(self._board, other, reason)
                 return True
         return False
+
+
+def _cut_short(work: _Work) -> str:
+    """Say in words what became of a drain that another order cut short."""
+    successor, policy = work.running.successor, work.record.policy
+    if successor is not None and successor.order.kind is OrderKind.DRAIN:
+        return f"taken over{work.by_successor}: {policy} goes on draining, for {successor.order.deadline_seconds:g} s at most"
+    return f"recalled{work.by_successor}: {policy} goes back into service"
 
 
 def _require_state(record: Record, states: Collection[ResidentState], words: str) -> None:

@@ -1,13 +1,17 @@
 """The seat's one slot for orders, and who has to give way to whom.
 
-One order at a time; another gets `AgentBusy`. The exceptions are all a resume of the very resident that is being worked on: it cuts
+One order at a time; another gets `AgentBusy`. The exceptions are orders to the very resident that is being worked on. A resume cuts
 a drain short (recall), takes over the engine that a proof has resumed, and follows a move of its weights without waiting for another
-order. The slot is then handed over directly, so that nobody can step in between. A start-up doesn't hold the slot: orders come first, and it gives way to a promotion.
+order; a drain goes on with one for which there was more time, and where the resident is being paused already it waits for that, as
+another pause does. The slot is then handed over directly, so that nobody can step in between. A start-up doesn't hold the slot: orders
+come first, and it gives way to a promotion.
 """
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from warmpool.agent.board import Record
@@ -16,7 +20,15 @@ from warmpool.agent.orders import Order, OrderKind
 from warmpool.engines.deadline import Deadline
 from warmpool.errors import AgentBusy
 
-_CUT_BY_RESUME = frozenset({OrderKind.DRAIN, OrderKind.PROVE, OrderKind.PARK, OrderKind.UNPARK})
+_CUT_BY: Mapping[OrderKind, frozenset[OrderKind]] = MappingProxyType(
+    {
+        OrderKind.RESUME: frozenset({OrderKind.DRAIN, OrderKind.PROVE, OrderKind.PARK, OrderKind.UNPARK}),
+        OrderKind.DRAIN: frozenset({OrderKind.DRAIN, OrderKind.PAUSE}),
+        OrderKind.PAUSE: frozenset({OrderKind.PAUSE}),
+    }
+)
+"""Per kind of order, which others on the same resident end for it: those that can be cut short are, the others end by themselves.
+A drain for which there is less time goes on with one that is under way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +91,7 @@ class Slot:
     async def acquire(self, order: Order, deadline: Deadline) -> Running:
         """Give the slot to an order: at once, or after cutting short what it has the right to cut short.
 
-        Weights that are on their way are let arrive first.
+        Weights that are on their way are let arrive first, and a pause is let end.
 
         Raises:
             AgentBusy: another order has it, or has not ended by the deadline.
@@ -118,8 +130,7 @@ class Slot:
 
 def _may_cut(order: Order, current: Running) -> bool:
     return (
-        order.kind is OrderKind.RESUME
-        and current.order.kind in _CUT_BY_RESUME
+        current.order.kind in _CUT_BY.get(order.kind, ())
         and current.order.policy == order.policy
         and current.successor is None
     )

@@ -132,6 +132,26 @@ async def test_a_burst_during_a_drain_recalls_the_draining_resident(single: Agen
 
 
 @pytest.mark.wall_clock
+async def test_a_drain_with_less_time_goes_on_with_one_that_is_under_way(single: Agent) -> None:
+    """A switch needs the seat sooner than the demotion before it: its claim is another, and what had more time is ended."""
+    await single.api.order("resume", "a")
+    started = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        request = tasks.create_task(single.api.generate("a", tokens=100_000, started=started))
+        await started.wait()
+        slow = tasks.create_task(single.api.order("drain", "a", seconds=60.0, claim="demotion"))
+        await single.controller.until(lambda told: of(told, "a")["state"] == "Draining")
+        soon = await single.api.order("drain", "a", seconds=0.2, claim="switch")
+        assert (soon.status, soon.body["state"], soon.body["aborted"]) == (200, "Draining", 1)
+        paused = await single.api.order("pause", "a", claim="switch")
+    assert (slow.result().status, slow.result().code) == (409, "WrongState")
+    assert "taken over by claim switch: a goes on draining, for 0.2 s at most" in slow.result().message
+    assert '"error"' in request.result()[1]
+    assert (paused.status, paused.body["state"]) == (200, "Paused")
+    late = await single.api.order("drain", "a", claim="another")
+    assert (late.status, late.body["aborted"]) == (200, 0)
+
+
 async def test_a_drain_ends_what_is_not_finished_by_its_deadline(single: Agent) -> None:
     await single.api.order("resume", "a")
     started = asyncio.Event()

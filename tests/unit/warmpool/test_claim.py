@@ -120,6 +120,14 @@ K, U = Operation.PARK, Operation.UNPARK
         ),
         pytest.param(seat(held=claim(P)), claim(P), None, id="the-same-claim-again"),
         pytest.param(seat(a=S.DRAINING, held=claim(D)), claim(R), None, id="recall-ends-a-demotion"),
+        pytest.param(
+            seat(held=claim(D, B)), claim(W), None, id="a-switch-goes-on-with-the-drain-of-who-leaves"
+        ),
+        pytest.param(seat(held=claim(D)), claim(W), "Demote of a", id="and-with-no-other"),
+        pytest.param(
+            seat(held=claim(D, B, epoch=6)), claim(W), "later term", id="no-switch-from-a-term-that-is-over"
+        ),
+        pytest.param(seat(held=claim(W)), claim(W, C), "Switch of a", id="no-switch-overtakes-another"),
         pytest.param(seat(held=claim(D, B)), claim(R), "Demote of b", id="recall-of-another-than-leaves"),
         pytest.param(seat(held=claim(D)), claim(P), "Demote of a", id="a-promotion-waits-for-a-demotion"),
         pytest.param(

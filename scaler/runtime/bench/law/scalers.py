@@ -215,11 +215,14 @@ class LawScaler:
 
     def _wants(self, decision: Decision) -> Wants:
         serving: dict[FleetName, dict[PolicyName, int]] = {fleet.name: {} for fleet in self._fleets}
+        starting: dict[FleetName, dict[PolicyName, int]] = {fleet.name: {} for fleet in self._fleets}
         for policy in decision.policies.values():
-            for fleet, seats in policy.serving.items():
-                serving[fleet][policy.policy] = seats
+            for counts, into in ((policy.serving, serving), (policy.starting, starting)):
+                for fleet, seats in counts.items():
+                    into[fleet][policy.policy] = seats
         return Wants(
             serving=serving,
+            starting=starting,
             order=self._order,
             totals={name: fleet.total for name, fleet in decision.fleets.items()},
             replicas=self._pool.replicas,

@@ -56,6 +56,15 @@ def test_no_two_codes_share_a_sentence() -> None:
             "5 seats wanted, and the fleet may have 3 (maxSeats).",
             id="seats at max",
         ),
+        pytest.param(
+            Reason(
+                code=ReasonCode.SPARES_EXHAUSTED,
+                facts={"wanted": 2, "given": 0, "needed": 9.0, "capacity": 0.0, "up": 2},
+            ),
+            "The seats that exist give 0 of 2 residents: capacity for 0 requests, and 9 are needed; the rest waits for "
+            "seats (its residents are up on 2 seats, and others have those that it was not given).",
+            id="up on few",
+        ),
     ],
 )
 def test_sentences(reason: Reason, sentence: str) -> None:

@@ -1,11 +1,12 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from scaler.core.decide import decide
 from scaler.core.memory import Memory
-from scaler.core.model import Load, Quality, Reading, Snapshot, Supply
+from scaler.core.model import Kind, Load, Quality, Reading, Snapshot, Supply
 from scaler.core.replay import decision_to_json, snapshot_from_json, snapshot_to_json
 from tests.unit.scaler.core.world import Run, fleet, fresh, load, policy, simple, view
 
@@ -44,6 +45,12 @@ def test_a_decision_as_json() -> None:
     assert one["reasons"][0]["sentence"].startswith("Demand reached 14 requests")
     assert data["fleets"]["spares"]["total"] == 3
     json.dumps(data, allow_nan=False)
+
+
+def test_seats_that_are_told_apart_come_back() -> None:
+    kinds = (Kind(up=("a", "b"), starts=(), seats=2), Kind(up=(), starts=("b",), seats=1))
+    snapshot = Snapshot(loads={}, fleets={"spares": replace(simple({"a": 1}, 2), kinds=kinds)})
+    assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))).fleets == snapshot.fleets
 
 
 def test_every_reading_comes_back() -> None:

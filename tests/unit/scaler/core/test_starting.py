@@ -13,7 +13,7 @@ from scaler.core.explain import explain_policy
 from scaler.core.memory import Memory, Start
 from scaler.core.model import Decision, FleetView, Load, PolicySpec, ReasonCode, Snapshot, Supply
 from scaler.core.placement import Place, place_of, pool_of
-from scaler.core.starting import SHORTEST_PATIENCE_SECONDS, turn_of
+from scaler.core.starting import SHORTEST_PATIENCE_SECONDS, attempt, turn_of
 from tests.unit.scaler.core.world import SPARES, Run, fleet, load, policy, served, view
 from warmpool.seats import PolicyName
 
@@ -51,6 +51,17 @@ def place(start_seconds: float = 0.0, **supply: int) -> Place:
 )
 def test_a_policy_is_down_while_nothing_of_it_is_up(supply: dict[str, int], *, down: bool) -> None:
     assert (turn_of([place(**supply)], None, 0.0) is not None) is down
+
+
+def test_one_that_waits_for_memory_on_a_free_seat_leaves_the_others_to_others() -> None:
+    cramped = [place(cramped=1, blocked=2)]
+    turn = turn_of(cramped, None, 100.0)
+    assert turn == (False, 100.0 + PATIENCE)
+    before = attempt(cramped, turn, None, 0, 100.0)
+    assert before == Start(100.0 - PATIENCE, 0)
+    assert turn_of([place(blocked=3)], before, 101.0) == (False, 100.0 + PATIENCE)
+    assert turn_of([place(blocked=3)], before, 100.0 + PATIENCE) == (True, 100.0 + 2 * PATIENCE)
+    assert turn_of([place(cramped=1, promotable=1, blocked=2)], None, 100.0) is None
 
 
 @pytest.mark.parametrize(
@@ -276,7 +287,7 @@ def test_a_resident_that_never_comes_up_leaves_the_seat_to_others_half_of_the_ti
         decision = house.step({"a": load(8), "b": load(0, 3)})
         busy += house.serving("a")
         if not starting(decision):
-            assert "leaves it to others" in " ".join(explain_policy(decision.policies["b"]))
+            assert "leaves seats to others" in " ".join(explain_policy(decision.policies["b"]))
     assert busy == pytest.approx(2 * PATIENCE, rel=0.02)
 
 

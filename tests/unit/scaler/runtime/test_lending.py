@@ -6,7 +6,7 @@ from scaler.cluster.port import Stock
 from scaler.core.model import FleetShare, Floor, Mode, PolicyDecision, PolicySpec
 from scaler.runtime.lending import Lending
 from tests.fakes.stock import stock_of
-from warmpool.seats import FleetName, PolicyName, Seat, SeatName
+from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatName
 
 OWN, SPARES = FleetName("own"), FleetName("spares")
 BATCH, CHAT = PolicyName("batch"), PolicyName("chat")
@@ -56,6 +56,18 @@ def test_the_clocks_floor_makes_seats_its_own() -> None:
     assert lent(
         Lending().mark([policy()], {BATCH: Floor(value=1, schedule="night")}, {}, stock_of(seats))
     ) == {"b"}
+
+
+def draining(name: str, policy: PolicyName = BATCH) -> Seat:
+    held = Claim(id=name, policy=policy, operation=Operation.DEMOTE, holder="h", epoch=1, since=0, deadline=9)
+    return replace(seat(name, SPARES), claim=held)
+
+
+def test_whoever_drains_borrows_its_seat_unless_that_is_one_it_owns() -> None:
+    seats = [draining("a"), seat("b", SPARES, BATCH), draining("c", CHAT), seat("d", SPARES)]
+    assert lent(Lending().mark([policy()], {}, {}, stock_of(seats))) == {"a", "b"}
+    assert lent(Lending().mark([policy(floor=1)], {}, {}, stock_of(seats))) == {"a"}
+    assert lent(Lending().mark([policy(floor=2)], {}, {}, stock_of(seats))) == set()
 
 
 def test_a_mark_goes_when_the_borrower_does() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.core.model import FleetShare, FleetSpec, FleetView, Load, PolicySpec, Supply
+from scaler.core.model import FleetShare, FleetSpec, FleetView, Kind, Load, PolicySpec, Supply
 from scaler.runtime.observer import Views, observe
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import Depth
@@ -77,7 +77,43 @@ SERVING = frozenset({CHAT})
             Supply(),
             id="switching",
         ),
-        pytest.param(seat(S.PAUSED, S.LOADING), Supply(promotable=1), Supply(), id="one of two is warm"),
+        pytest.param(
+            seat(S.PAUSED, S.LOADING), Supply(promotable=1), Supply(startable=1), id="one of two is warm"
+        ),
+        pytest.param(
+            seat(S.SERVING, S.LOADING, serving=SERVING, lent=True),
+            Supply(serving=1),
+            Supply(startable=1),
+            id="starting behind lent work",
+        ),
+        pytest.param(
+            seat(S.SERVING, S.FAILED, serving=SERVING), Supply(serving=1), Supply(blocked=1), id="blocked"
+        ),
+        pytest.param(
+            seat(S.DRAINING, S.STARTING, claim=claim(Operation.DEMOTE)),
+            Supply(draining=1),
+            Supply(blocked=1),
+            id="blocked by who drains",
+        ),
+        pytest.param(
+            seat(S.PROMOTING, S.WARMING, claim=claim(Operation.PROMOTE)),
+            Supply(promoting=1),
+            Supply(blocked=1),
+            id="blocked by who is promoted",
+        ),
+        pytest.param(seat(S.FAILED, S.LOADING), Supply(), Supply(), id="a seat that starts"),
+        pytest.param(
+            seat(S.SERVING, S.FAILED, serving=SERVING, verdict=Verdict.BAD),
+            Supply(),
+            Supply(),
+            id="nothing starts on a bad GPU",
+        ),
+        pytest.param(
+            seat(S.PAUSED, S.PROVING, claim=claim(Operation.PROVE, CODE)),
+            Supply(promotable=1),
+            Supply(),
+            id="a proof by our order is no start",
+        ),
         pytest.param(seat(S.PAUSED, verdict=Verdict.SUSPECT), Supply(), Supply(), id="suspect GPU"),
         pytest.param(seat(S.PARKED), Supply(promotable=1, parked=1), Supply(promotable=1), id="parked"),
         pytest.param(
@@ -112,6 +148,44 @@ SERVING = frozenset({CHAT})
 )
 def test_supply_of_one_seat(one: Seat, chat: Supply, code: Supply) -> None:
     assert view(one).supply == {CHAT: chat, CODE: code}
+
+
+@pytest.mark.parametrize(
+    ("state", "serving", "expected"),
+    [
+        pytest.param(S.PAUSED, frozenset(), Supply(cramped=1), id="on a free seat"),
+        pytest.param(S.SERVING, SERVING, Supply(), id="behind another"),
+    ],
+)
+def test_whoever_waits_for_memory_has_no_use_for_a_seat(
+    state: S, serving: frozenset[PolicyName], expected: Supply
+) -> None:
+    waiting = Resident(policy=CODE, state=S.STARTING, since=0, waiting="no room")
+    one = seat(state, residents=(Resident(policy=CHAT, state=state, since=0), waiting), serving=serving)
+    assert view(one).supply[CODE] == expected
+
+
+def test_seats_are_told_apart_by_who_is_up_on_them() -> None:
+    waiting = Resident(policy=CODE, state=S.STARTING, since=0, waiting="no room")
+    found = view(
+        seat(S.PAUSED),
+        seat(S.SERVING, serving=SERVING),
+        seat(S.PARKING, claim=claim(Operation.PARK)),
+        seat(S.DRAINING, S.FAILED, claim=claim(Operation.DEMOTE)),
+        seat(S.PAUSED, residents=(Resident(policy=CHAT, state=S.PAUSED, since=0), waiting)),
+        seat(S.STARTING, S.STARTING),
+        seat(S.PAUSED, terminating=True),
+    )
+    assert found.kinds == (
+        Kind(up=(CHAT,), starts=(), seats=1),
+        Kind(up=(CHAT,), starts=(CODE,), seats=1),
+        Kind(up=(CHAT, CODE), starts=(), seats=3),
+    )
+
+
+def test_seats_that_are_all_alike_are_not_told_apart() -> None:
+    assert view(seat(S.PAUSED), seat(S.SERVING, serving=SERVING), seat(S.LOADING, S.STARTING)).kinds == ()
+    assert view().kinds == ()
 
 
 def test_wake_times_are_the_medians_of_what_residents_took() -> None:
