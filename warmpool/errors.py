@@ -93,6 +93,13 @@ class NeedsWitness(AgentError):
     status = 409
 
 
+class GpuUnfit(AgentError):
+    """A GPU of the seat is Suspect or Bad, as its node says; nothing was begun. Take another seat."""
+
+    code = "GpuUnfit"
+    status = 409
+
+
 class UnknownResident(AgentError):
     """The seat has no resident of this policy."""
 

@@ -1,4 +1,4 @@
-"""`emberpool node-agent`: the process that knows who holds which GPU's memory on its node."""
+"""`emberpool node-agent`: the process that knows who holds which GPU's memory on its node, and how its GPUs are."""
 
 import grp
 import logging
@@ -11,15 +11,17 @@ import typer
 
 from scaler.cli.failures import Failed
 from scaler.cli.options import examples, path_of
-from scaler.errors import UserError
+from scaler.errors import PolicyError, UserError
 from warmpool.errors import StartFailed
 
 if TYPE_CHECKING:
     from warmpool.nodehealth.app import NodeAgentOptions
+    from warmpool.nodehealth.xids import XidTable
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _LARGEST_PORT = 65_535
+_MOST_GPUS = 1024
 
 
 @app.command(
@@ -28,6 +30,7 @@ _LARGEST_PORT = 65_535
         "emberpool node-agent --pod-resources none         # on a machine without a kubelet",
         "EMBERPOOL_NODE_TOKEN=… emberpool node-agent --port 9082",
         "curl --unix-socket /run/emberpool/node.sock http://node/v1/memory",
+        "curl --unix-socket /run/emberpool/node.sock http://node/v1/health",
     )
 )
 def node_agent(  # noqa: PLR0917 - typer hands every option over by name
@@ -62,11 +65,41 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
             help="By when a question is answered; what isn't known by then is told as unknown.",
         ),
     ] = 50,
+    latches: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Where what was found of GPUs outlives this process; a disk of the node. `none`: nowhere.",
+        ),
+    ] = "/var/lib/emberpool/gpu-health.json",
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=_MOST_GPUS,
+            metavar="N",
+            help="GPUs that the node should have (default: as many as it ever had).",
+        ),
+    ] = None,
+    xid_table: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="File or folder with a document of kind XidTable, for what errors say of GPUs (default: a built-in one).",
+            parser=path_of,
+        ),
+    ] = None,
+    kernel_log: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="The kernel's log, as a second source of errors; `none`: it isn't read."
+        ),
+    ] = "/dev/kmsg",
     allow_none: Annotated[
         bool, typer.Option("--allow-none", help="Where there is no GPU, end with exit code 0 instead of 1.")
     ] = False,
 ) -> int:
-    """Tell agents what their engines hold of the GPUs' memory, which a container can't find out by itself.
+    """Tell agents what their engines hold of the GPUs' memory, and how those GPUs are, which containers can't find out.
 
     It needs the host's PID namespace (hostPID), because the driver names processes by its ids; the GPUs of the node (for
     containers NVIDIA_VISIBLE_DEVICES=all); the folder of the kubelet's pod-resources socket; and emberpool[node]. What is
@@ -78,6 +111,7 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
     from warmpool.nodehealth.client import TOKEN_VARIABLE  # noqa: PLC0415
     from warmpool.nodehealth.nvml import NvmlAbsent, driver  # noqa: PLC0415
     from warmpool.nodehealth.reader import Limits  # noqa: PLC0415
+    from warmpool.nodehealth.records import Rules  # noqa: PLC0415
 
     options = NodeAgentOptions(
         socket=socket,
@@ -88,6 +122,9 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
         kubelet=None if pod_resources == "none" else Path(pod_resources),
         pod_logs=pod_logs,
         limits=Limits(answer_seconds=answer_milliseconds / 1000),
+        rules=Rules(table=_table(xid_table), expected=gpus),
+        latches=None if latches == "none" else Path(latches),
+        kmsg=None if kernel_log == "none" else Path(kernel_log),
     )
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -115,6 +152,37 @@ def _check(options: "NodeAgentOptions", token_variable: str) -> None:
             f"--port: {token_variable} is not set, and without a token anyone who reaches the port could ask for any pod",
             hint=f"set {token_variable}, and give agents the same; or leave --port out and share the Unix socket",
         )
+
+
+def _table(path: Path | None) -> "XidTable":
+    """Return the table of errors that files have; the built-in one without files.
+
+    Raises:
+        PolicyError: a document is wrong.
+        UserError: there is no table, or there are several.
+    """
+    from scaler.policy.compile import judge_file  # noqa: PLC0415 - pydantic's models, which help doesn't need
+    from scaler.policy.document import load_contents  # noqa: PLC0415
+    from scaler.policy.xid_table import XidTable as Document  # noqa: PLC0415
+    from warmpool.nodehealth.xids import DEFAULT_TABLE, table_of  # noqa: PLC0415
+
+    if path is None:
+        return DEFAULT_TABLE
+    files = [judge_file(contents) for contents in load_contents([path])]
+    faults = [fault for file in files for fault in file.faults]
+    documents = [
+        judged for file in files for judged in file.judged if judged.document.data.get("kind") == "XidTable"
+    ]
+    faults += (fault for judged in documents for fault in judged.faults)
+    if faults:
+        raise PolicyError(tuple(faults))
+    found = [judged.item for judged in documents if isinstance(judged.item, Document)]
+    if len(found) != 1:
+        raise UserError(
+            f"--xid-table {path}: there are {len(found)} documents of kind XidTable, and one is needed",
+            hint="policies/xid-table.yaml is one to begin with",
+        )
+    return table_of(found[0].spec.model_dump(mode="json", by_alias=True))
 
 
 def _group(name: str) -> int | None:

@@ -74,8 +74,7 @@ def _resident(told: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -
         )
     laid = dict(known[policy])
     laid |= {ours: told[theirs] for theirs, ours in _SIZES.items() if theirs in told}
-    if "command" in told:
-        laid["command"] = told["command"]
+    laid |= {key: told[key] for key in ("command", "port") if key in told}
     if "proof" in told:
         laid["proof"] = with_policy(laid.get("proof", {}), told["proof"])
     return laid

@@ -151,6 +151,7 @@ class ResidentConfig(_Strict):
         guard: what keeps clients from it; the reference engine has a guard of its own.
         proof: what it has to answer.
         warmup: requests that run before the first proof.
+        port: at which clients reach it; left out, one that is free. The pod's template says it, and Services aim at it.
         memory_mib: device memory that it holds while it is paused and its KV memory is given back, in MiB. What is measured
             counts more.
         kv_mib: KV memory that it takes to compute, in MiB. What the engine tells counts more.
@@ -165,6 +166,7 @@ class ResidentConfig(_Strict):
     guard: GuardForm = GuardForm.PORT
     proof: Proof
     warmup: Warmup = Warmup()
+    port: int | None = Field(default=None, ge=1, le=65535)
     memory_mib: int | None = Field(default=None, ge=1, alias="memoryMiB")
     kv_mib: int | None = Field(default=None, ge=0, alias="kvMiB")
     activation_mib: int | None = Field(default=None, ge=0, alias="activationMiB")
@@ -199,6 +201,15 @@ class Memory(_Strict):
     host_mib: int = Field(default=0, ge=0, alias="hostMiB")
 
 
+class GpuHealth(StrEnum):
+    """What the node's word on the seat's GPUs does."""
+
+    ENFORCE = "Enforce"
+    """Nobody is promoted onto a GPU that is Suspect or Bad."""
+    OBSERVE = "Observe"
+    """Nothing."""
+
+
 class AgentConfig(_Strict):
     """One seat.
 
@@ -213,6 +224,7 @@ class AgentConfig(_Strict):
         log_directory: where engines' logs go; a launcher's engines log through the launcher, and it may be left out.
         launcher: socket of the launcher that starts the engines; without one the agent starts them itself.
         node_agent: where the node's memory is asked for: `unix:///run/…`, or `http://` on loopback. Empty: nobody is asked.
+        gpu_health: whether what the node says of the seat's GPUs keeps residents from being promoted there.
         memory: what the seat may take.
         kv_when_paused: what becomes of the KV memory of a paused resident; if left out it is kept by one that is alone.
         exclusive: one resident computes at a time.
@@ -230,6 +242,7 @@ class AgentConfig(_Strict):
     log_directory: Path | None = None
     launcher: Path | None = None
     node_agent: str = ""
+    gpu_health: GpuHealth = GpuHealth.ENFORCE
     memory: Memory = Memory()
     kv_when_paused: KvWhenPaused | None = None
     exclusive: bool = True

@@ -140,7 +140,9 @@ class Life:
             self._board.move(record, _S.STARTING)
         forget_last_life(record)
         with phases.step("spawn"):
-            process = await self._engines.starter.start(_start_of(record), Ports.free(self._config.host))
+            process = await self._engines.starter.start(
+                _start_of(record), Ports.free(self._config.host, record.config.port)
+            )
         self._attend(record, process, tasks)
 
     def _attend(self, record: Record, process: Process, tasks: asyncio.TaskGroup) -> None:

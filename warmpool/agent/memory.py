@@ -16,8 +16,11 @@ from warmpool.agent.board import Board, Record
 from warmpool.agent.processes import Process, descendants
 from warmpool.engines.deadline import Deadline
 from warmpool.nodehealth.client import NodeMemory, SeatMemory
+from warmpool.seats import Verdict
 from warmpool.standins import stood_for
 
+HEALTH_SECONDS: Final = 0.05
+"""How long a promotion waits for the node's word on its GPUs, which comes from memory within a millisecond or two."""
 READ_SECONDS: Final = 0.25
 """How long a reading may take: an order waits for it. The service's own calls take 0.5 ms when nothing hangs."""
 
@@ -71,6 +74,18 @@ class MemoryReader:
         """Let go of the way to the node."""
         if self._node is not None:
             await self._node.close()
+
+    async def unfit(self, *, seconds: float = HEALTH_SECONDS) -> str:
+        """Say why nobody may be promoted onto the seat's GPUs; empty if somebody may, or nothing is known."""
+        if self._node is None:
+            return ""
+        health = await self._node.health(self._gpus, deadline=Deadline.after(seconds))
+        return "" if health.verdict is Verdict.OK else health.reason
+
+    async def tell_proof(self, *, passed: bool) -> None:
+        """Tell the node what came of a proof: a GPU that was mended is tried by it."""
+        if self._node is not None:
+            await self._node.canary(self._gpus, passed=passed, deadline=Deadline.after(READ_SECONDS))
 
     async def read(self, *, seconds: float = READ_SECONDS) -> Reading:
         """Read what is held now, within `seconds`."""

@@ -49,10 +49,16 @@ class Ports:
     control: int
 
     @classmethod
-    def free(cls, host: str) -> Self:
-        """Return two ports on which nobody listens at present. Someone may take them before the engine does."""
+    def free(cls, host: str, public: int | None = None) -> Self:
+        """Return two ports on which nobody listens at present. Someone may take them before the engine does.
+
+        Args:
+            host: their address.
+            public: the first of them, where it is settled already; whoever listens on it finds out if it is taken.
+        """
         with socket.create_server((host, 0)) as first, socket.create_server((host, 0)) as second:
-            return cls(host=host, public=first.getsockname()[1], control=second.getsockname()[1])
+            chosen = public or first.getsockname()[1]
+            return cls(host=host, public=chosen, control=second.getsockname()[1])
 
     @property
     def public_url(self) -> str:

@@ -81,6 +81,7 @@ class StartUps:
     def __init__(self, equipment: Equipment) -> None:
         self._config = equipment.config
         self._board = equipment.board
+        self._reader = equipment.reader
         self._slot = equipment.slot
         self._room = equipment.room
         self._changes = equipment.changes
@@ -362,6 +363,7 @@ class StartUps:
             await prover.prove(
                 record.engine, prompts=FIRST_PROOF_PROMPTS, deadline=Deadline.after(_PROOF_SECONDS)
             )
+            await self._reader.tell_proof(passed=True)
         except ProofFailed:
             if record.capabilities is None and prover.owner.engine_version:
                 await self._probe(record)  # it tells its version

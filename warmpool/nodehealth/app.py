@@ -20,11 +20,19 @@ from warmpool.lifeline import follow_parent
 from warmpool.metric_families import expose_declared_only
 from warmpool.nodehealth.account import Reading
 from warmpool.nodehealth.client import MOST_PATH_BYTES
+from warmpool.nodehealth.health_metrics import HealthCollector
+from warmpool.nodehealth.health_service import HealthService, Parts
+from warmpool.nodehealth.kernel_log import KMSG
+from warmpool.nodehealth.latches import Latches
 from warmpool.nodehealth.metrics import NodeCollector, NodeMetrics
+from warmpool.nodehealth.monitor import READ_SECONDS, HealthMonitor, Sources, boot_id
 from warmpool.nodehealth.nvml import Nvml
 from warmpool.nodehealth.pods import Pods
+from warmpool.nodehealth.probe import HealthProbe
 from warmpool.nodehealth.proc_files import ProcFiles
 from warmpool.nodehealth.reader import Limits, Reader
+from warmpool.nodehealth.readings import GpuReading
+from warmpool.nodehealth.records import Rules
 from warmpool.nodehealth.server import NodeApi
 from warmpool.nodehealth.service import MemoryService
 
@@ -48,6 +56,9 @@ class NodeAgentOptions:
         kubelet: the kubelet's pod-resources socket; None: there is no kubelet.
         pod_logs: the folder with the folders of pods' logs, whose names have the pods' UIDs.
         limits: how long things may take.
+        rules: what verdicts on GPUs follow.
+        latches: the file in which what is remembered of GPUs is kept; None: it isn't.
+        kmsg: the kernel's log; None: it isn't read.
     """
 
     socket: Path
@@ -58,6 +69,9 @@ class NodeAgentOptions:
     kubelet: Path | None = None
     pod_logs: Path = POD_LOGS
     limits: Limits = Limits()  # noqa: RUF009 - it can't be changed
+    rules: Rules = Rules()  # noqa: RUF009 - it can't be changed
+    latches: Path | None = None
+    kmsg: Path | None = KMSG
 
 
 class NoGpu(Exception):
@@ -102,16 +116,27 @@ async def serve_until(options: NodeAgentOptions, nvml: Nvml, files: ProcFiles, e
     reader = Reader(nvml, files, metrics, options.limits)
     pods = Pods(options.kubelet, options.pod_logs, lambda: reader.listing.devices)
     service = MemoryService(reader, pods, files, options.limits)
+    monitor = _monitor(options, nvml, reader, pods, metrics)
+    health = HealthService(
+        Parts(monitor=monitor, reader=reader, pods=pods, memory=service, limits=options.limits)
+    )
     metrics.registry.register(
         NodeCollector(reader, pods, lambda: _recent(reader), with_kubelet=options.kubelet is not None)
     )
-    api = NodeApi(service, reader, metrics, options.token)
+    metrics.registry.register(
+        HealthCollector(
+            lambda: monitor.verdict,
+            lambda: _fresh(monitor),
+            lambda: {name: not reason for name, reason in health.sources.items()},
+        )
+    )
+    api = NodeApi(service, health, reader, metrics, options.token)
     async with AsyncExitStack() as stack:
         stack.callback(service.close)
         await _listen(stack, options, api.application())
         none = False
         async with asyncio.TaskGroup() as tasks:
-            parts = [tasks.create_task(reader.run()), tasks.create_task(pods.run())]
+            parts = [tasks.create_task(each.run()) for each in (reader, pods, monitor)]
             first = [tasks.create_task(ending.wait()), tasks.create_task(reader.settled.wait())]
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             none = reader.settled.is_set() and reader.without_gpu
@@ -122,6 +147,31 @@ async def serve_until(options: NodeAgentOptions, nvml: Nvml, files: ProcFiles, e
     if none:
         raise NoGpu(reader.reason or "NVML lists no GPU")
     _LOG.info("node agent is ending")
+
+
+def _monitor(
+    options: NodeAgentOptions, nvml: Nvml, reader: Reader, pods: Pods, metrics: NodeMetrics
+) -> HealthMonitor:
+    boot = boot_id()
+    sources = Sources(
+        probe=HealthProbe(nvml, reader, pods.spans, boot),
+        nvml=nvml,
+        reader=reader,
+        boot=boot,
+        kmsg=options.kmsg,
+        latches=None if options.latches is None else Latches(options.latches),
+    )
+    return HealthMonitor(sources, options.rules, metrics.health)
+
+
+def _fresh(monitor: HealthMonitor) -> list[GpuReading]:
+    """Return the readings of GPUs that answered the last time or the one before."""
+    record = monitor.record
+    return [
+        gpu.reading
+        for gpu in record.gpus.values()
+        if gpu.reading is not None and (gpu.answered_at or 0.0) > record.at - 2 * READ_SECONDS
+    ]
 
 
 def _recent(reader: Reader) -> Reading | None:

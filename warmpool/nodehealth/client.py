@@ -1,5 +1,7 @@
 """Asking for the memory of a seat's GPUs: of the node agent, or, without one, of NVML in this process, which proves nothing.
 
+Their health is asked of the node agent alone.
+
 An answer is always there, by the deadline, and never an error: what isn't known is None with the reason why, and what isn't
 proven is marked so. A seat that can't be measured is one whose figures are unknown; it is not one that holds nothing.
 """
@@ -18,6 +20,7 @@ import aiohttp
 from warmpool.engines.deadline import Deadline
 from warmpool.nodehealth.lanes import Lane, LaneBusy
 from warmpool.nodehealth.nvml import DeviceMemory, Nvml, NvmlError, by_name, driver
+from warmpool.seats import UNKNOWN, GpuWord, Verdict, worst_of
 
 TOKEN_VARIABLE = "EMBERPOOL_NODE_TOKEN"  # noqa: S105 (a variable's name)
 """Environment variable that holds the bearer token of a node agent that listens on TCP."""
@@ -26,6 +29,23 @@ UNIX = "unix://"
 MOST_PATH_BYTES = 107
 """The longest path of a Unix socket: sockaddr_un's 108 bytes of sys/un.h, less a closing zero."""
 _ANSWER_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SeatHealth:
+    """What is said of a seat's GPUs.
+
+    Attributes:
+        verdict: the worst of them; one of which nothing is known isn't worse for it.
+        known: something is known of each of them.
+        reason: why it is Suspect or Bad, or nothing is known; empty if all is well.
+        words: what is said of each; empty where nobody has answered.
+    """
+
+    verdict: Verdict
+    known: bool
+    reason: str = ""
+    words: tuple[GpuWord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +93,26 @@ class NodeMemory(Protocol):
             deadline: by when there is an answer, whatever it is.
         """
 
+    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
+        """Ask what is said of GPUs, by the deadline; where nobody can be asked, nothing is known.
+
+        Args:
+            gpus: UUIDs or indices of the seat's GPUs; empty: those that the kubelet gave the caller's pod.
+            deadline: by when there is an answer, whatever it is.
+        """
+
+    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+        """Tell what came of a canary: a resident was started on GPUs and answered as it should, or otherwise.
+
+        Args:
+            gpus: UUIDs or indices of the GPUs; empty: those that the kubelet gave the caller's pod.
+            passed: whether it answered as it should.
+            deadline: by when it must be told.
+
+        Returns:
+            Whether somebody took it in.
+        """
+
     async def close(self) -> None:
         """Let go of connections."""
 
@@ -113,6 +153,16 @@ class NoMemory:
         del gpus, deadline
         return unknown(f"no node agent is configured, and {self._reason}")
 
+    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
+        """See `NodeMemory.health`."""
+        del gpus, deadline
+        return SeatHealth(Verdict.OK, known=False, reason="no node agent is configured")
+
+    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+        """See `NodeMemory.canary`; nobody does."""
+        del gpus, passed, deadline
+        return False
+
     async def close(self) -> None:
         """Nothing is held."""
 
@@ -145,6 +195,16 @@ class DeviceTotals:
             reason="without a node agent the devices' totals alone are known",
         )
 
+    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
+        """See `NodeMemory.health`."""
+        del gpus, deadline
+        return SeatHealth(Verdict.OK, known=False, reason="no node agent is configured")
+
+    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+        """See `NodeMemory.canary`; nobody does."""
+        del gpus, passed, deadline
+        return False
+
     async def close(self) -> None:
         """Let the thread end; the driver is let go of with the process."""
         self._lane.close()
@@ -175,6 +235,14 @@ class _Refused(Exception):
     """The node agent said no, and why."""
 
 
+class _NoAnswer(Exception):
+    """The node agent gave none; the message says why."""
+
+
+_NOT_AN_ANSWER = (ValueError, KeyError, TypeError)
+"""What reading something raises that is no answer."""
+
+
 class NodeAgent:
     """A node agent over HTTP.
 
@@ -196,16 +264,36 @@ class NodeAgent:
         """See `NodeMemory.read`."""
         query = {"maxAgeMilliseconds": "0", "gpu": ",".join(gpus), "pod": self._pod}
         try:
-            async with asyncio.timeout_at(deadline.at):
-                return seat_memory(await self._ask({key: value for key, value in query.items() if value}))
-        except TimeoutError:
-            reason = "it didn't answer in time"
-        except (aiohttp.ClientError, OSError, _Refused) as error:
-            reason = str(error) or type(error).__name__
-        except (ValueError, KeyError, TypeError) as error:
-            reason = f"what it says is no answer: {error!r}"
-        known = await self._alone.read(gpus, deadline=deadline)
-        return replace(known, reason=f"the node agent at {self._address} can't be asked: {reason}")
+            return seat_memory(await self._answer("GET", "/v1/memory", query, deadline))
+        except _NoAnswer as none:
+            known = await self._alone.read(gpus, deadline=deadline)
+            return replace(known, reason=str(none))
+        except _NOT_AN_ANSWER as error:
+            known = await self._alone.read(gpus, deadline=deadline)
+            return replace(known, reason=str(self._none(f"what it says is no answer: {error!r}")))
+
+    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
+        """See `NodeMemory.health`."""
+        query = {"gpu": ",".join(gpus), "pod": self._pod}
+        try:
+            answer = await self._answer("GET", "/v1/health", query, deadline)
+            if not gpus and not self._pod and len(answer["gpus"]) > 1:
+                return SeatHealth(Verdict.OK, known=False, reason="which GPUs the seat has is not known")
+            return seat_health(answer)
+        except _NoAnswer as none:
+            return SeatHealth(Verdict.OK, known=False, reason=str(none))
+        except _NOT_AN_ANSWER as error:
+            wrong = self._none(f"what it says is no answer: {error!r}")
+            return SeatHealth(Verdict.OK, known=False, reason=str(wrong))
+
+    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+        """See `NodeMemory.canary`."""
+        query = {"gpu": ",".join(gpus), "pod": self._pod, "passed": "true" if passed else "false"}
+        try:
+            await self._answer("POST", "/v1/canary", query, deadline)
+        except _NoAnswer:
+            return False
+        return True
 
     async def close(self) -> None:
         """See `NodeMemory.close`."""
@@ -214,13 +302,34 @@ class NodeAgent:
             await session.close()
         await self._alone.close()
 
-    async def _ask(self, query: Mapping[str, str]) -> Mapping[str, Any]:
+    async def _answer(
+        self, method: str, path: str, query: Mapping[str, str], deadline: Deadline
+    ) -> Mapping[str, Any]:
+        """Ask, by a deadline.
+
+        Raises:
+            _NoAnswer: none came.
+        """
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                return await self._ask(method, path, {key: value for key, value in query.items() if value})
+        except TimeoutError:
+            raise self._none("it didn't answer in time") from None
+        except (aiohttp.ClientError, OSError, _Refused) as error:
+            raise self._none(str(error) or type(error).__name__) from error
+        except _NOT_AN_ANSWER as error:
+            raise self._none(f"what it says is no answer: {error!r}") from error
+
+    def _none(self, reason: str) -> "_NoAnswer":
+        return _NoAnswer(f"the node agent at {self._address} can't be asked: {reason}")
+
+    async def _ask(self, method: str, path: str, query: Mapping[str, str]) -> Mapping[str, Any]:
         if self._session is None:
             unix = self._address.startswith(UNIX)
             connector = aiohttp.UnixConnector(self._address.removeprefix(UNIX)) if unix else None
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         base = "http://node" if self._address.startswith(UNIX) else self._address
-        async with self._session.get(f"{base}/v1/memory", params=query) as response:
+        async with self._session.request(method, f"{base}{path}", params=query) as response:
             body = json.loads(await response.content.read(_ANSWER_BYTES))
             if response.status != 200:  # noqa: PLR2004 - HTTP's OK
                 raise _Refused(str(body["error"]["message"]))
@@ -266,3 +375,33 @@ def _by_process(gpus: Sequence[Mapping[str, Any]]) -> tuple[Mapping[int, int], s
     clear = MappingProxyType({pid: size for pid, size in held.items() if pid not in twice})
     text = ", ".join(map(str, twice))
     return clear, f"containers of the pod have processes of the same ids on the GPUs: {text}" if twice else ""
+
+
+# ---------------------------------------------------------------------- health
+
+
+def seat_health(answer: Mapping[str, Any]) -> SeatHealth:
+    """Read a node agent's answer about GPUs' health.
+
+    Raises:
+        KeyError, TypeError, ValueError: it isn't one.
+    """
+    words = tuple(_gpu_word(gpu) for gpu in answer["gpus"])
+    said = [f"{each.uuid} is {each.word}: {each.reason}" for each in words if each.word not in _WELL]
+    return SeatHealth(
+        worst_of(words),
+        known=bool(words) and all(each.word != UNKNOWN for each in words),
+        reason=". ".join(said) or str(answer["reason"]),
+        words=words,
+    )
+
+
+_WELL = frozenset({str(Verdict.OK), UNKNOWN})
+
+
+def _gpu_word(gpu: Mapping[str, Any]) -> GpuWord:
+    word = str(gpu["verdict"])
+    if word not in _WELL:
+        Verdict(word)
+    texts = [str(reason["text"]) for reason in gpu["reasons"] if reason["verdict"] == word]
+    return GpuWord(uuid=str(gpu["uuid"]), word=word, reason="; ".join(texts))

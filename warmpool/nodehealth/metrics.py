@@ -8,6 +8,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from warmpool.metric_families import Family, Kind, Label, Row, RowMetric, counter, empty, histogram, listed
+from warmpool.nodehealth import health_metrics
 from warmpool.nodehealth.account import DeviceReading, Reading, unaccounted
 from warmpool.nodehealth.pods import Pods
 from warmpool.nodehealth.reader import DriverState, Outcome, Reader
@@ -110,6 +111,7 @@ _OF_NODE = (_STATE, _HANGING, _PODS, _MEMORY, _UNACCOUNTED, _PROCESSES)
 FAMILIES: tuple[Family, ...] = (
     *(_ASKED, _ASKED_SECONDS, _READ_SECONDS, _CALLED, _HUNG, _STARTED),
     *_OF_NODE,
+    *health_metrics.FAMILIES,
 )
 """Everything that a node agent exposes."""
 
@@ -119,6 +121,7 @@ class NodeMetrics:
 
     Attributes:
         registry: what `/metrics` shows.
+        health: counts what happens to GPUs' health.
     """
 
     def __init__(self) -> None:
@@ -129,6 +132,7 @@ class NodeMetrics:
         self._called = counter(_CALLED, self.registry)
         self._hung = counter(_HUNG, self.registry)
         self._started = counter(_STARTED, self.registry)
+        self.health = health_metrics.HealthMetrics(self.registry)
         for asked in Asked:
             self._asked.labels(asked)
         for outcome in Outcome:

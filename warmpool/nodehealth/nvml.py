@@ -13,12 +13,15 @@ Traps that the adapter takes care of, so that nobody else has to:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from warmpool.errors import WarmpoolError
+from warmpool.nodehealth.nvml_health import WANTED, HealthReader, told_of
+from warmpool.nodehealth.readings import GpuReading, Told
 
 _Result = TypeVar("_Result")
 
@@ -101,10 +104,12 @@ class Listing:
     Attributes:
         devices: in an order that stays: by PCI address, each GPU before its MIG devices.
         unreadable: why GPUs are missing from it, one sentence each.
+        silent: how many of those are there and can't be read; the others are lost.
     """
 
     devices: tuple[Device, ...] = ()
     unreadable: tuple[str, ...] = ()
+    silent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +142,21 @@ class GpuProcess:
     held_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class DriverEvent:
+    """What the driver told unasked.
+
+    Attributes:
+        uuid: the GPU; empty if it couldn't be found out.
+        told: what it is about.
+        xid: the code of an error; 0 for others.
+    """
+
+    uuid: str
+    told: Told
+    xid: int = 0
+
+
 class Nvml(Protocol):
     """NVML as far as it is asked. Every call may block for ever, and every call raises `NvmlError`."""
 
@@ -158,6 +178,19 @@ class Nvml(Protocol):
         A reader outside the initial PID namespace is told of processes in its own namespace alone, by their ids there, and of
         the others by no error (driver 580; older ones give ids of the initial namespace). An empty list isn't "nobody" there.
         """
+
+    def health(self, uuid: str) -> GpuReading:
+        """Read everything of a GPU that tells of its health. What it doesn't have is None; that it is lost is an answer."""
+
+    def watch(self) -> tuple[str, ...]:
+        """Have events of all GPUs that were last listed told from now on; those of before are gone.
+
+        Returns:
+            Why events of GPUs aren't told, one sentence each.
+        """
+
+    def next_events(self, milliseconds: int) -> tuple[DriverEvent, ...]:
+        """Wait for an event that is watched for; nothing if none came in time."""
 
 
 _BY_CODE: Mapping[int, type[NvmlError]] = MappingProxyType(
@@ -207,6 +240,9 @@ class DriverNvml:
     def __init__(self, library: Any) -> None:  # noqa: ANN401 - a module without types
         self._library = library
         self._handles: Mapping[str, Any] = {}
+        self._gpus: Mapping[str, str] = {}
+        self._health = HealthReader(library, self._call, NvmlError, NvmlUnsupported)
+        self._events: Any = None
 
     def start(self) -> None:
         """See `Nvml.start`."""
@@ -214,14 +250,14 @@ class DriverNvml:
 
     def stop(self) -> None:
         """See `Nvml.stop`."""
-        self._handles = {}
+        self._handles, self._gpus, self._events = {}, {}, None
         self._call(self._library.nvmlShutdown)
 
     def devices(self) -> Listing:
         """See `Nvml.devices`."""
         handles: dict[str, Any] = {}
         found: list[tuple[tuple[str, int], Device]] = []
-        unreadable = []
+        unreadable, silent = [], 0
         for index in range(self._call(self._library.nvmlDeviceGetCount)):
             try:
                 gpu, handle = self._gpu(index)
@@ -230,13 +266,16 @@ class DriverNvml:
                 raise
             except NvmlError as error:
                 unreadable.append(f"GPU {index}: {error}")
+                silent += not isinstance(error, DeviceGone)
                 continue
             for place, (device, its_handle) in enumerate([(gpu, handle), *parts]):
                 handles[device.uuid] = its_handle
                 found.append(((gpu.bus_id, place), device))
-        self._handles = handles
         found.sort(key=lambda each: each[0])
-        return Listing(devices=tuple(device for _, device in found), unreadable=tuple(unreadable))
+        devices = tuple(device for _, device in found)
+        self._handles = handles
+        self._gpus = {device.uuid: device.bus_id for device in devices if not device.parent}
+        return Listing(devices=devices, unreadable=tuple(unreadable), silent=silent)
 
     def memory(self, uuid: str) -> DeviceMemory:
         """See `Nvml.memory`."""
@@ -259,6 +298,61 @@ class DriverNvml:
         for pid, size in self._list("Compute", handle) + self._others(handle):
             held[pid] = max((each for each in (held.get(pid), size) if each is not None), default=None)
         return tuple(GpuProcess(pid, held[pid]) for pid in sorted(held))
+
+    def health(self, uuid: str) -> GpuReading:
+        """See `Nvml.health`."""
+        return self._health.read(self._handle(uuid), uuid, self._gpus.get(uuid, ""))
+
+    def watch(self) -> tuple[str, ...]:
+        """See `Nvml.watch`."""
+        library = self._library
+        self._free_events()
+        events = self._call(library.nvmlEventSetCreate)
+        reasons = []
+        for uuid in self._gpus:
+            try:
+                handle = self._handle(uuid)
+                mask = self._call(library.nvmlDeviceGetSupportedEventTypes, handle) & WANTED
+                if not mask:
+                    reasons.append(f"{uuid}: its driver tells of no events")
+                    continue
+                self._call(library.nvmlDeviceRegisterEvents, handle, mask, events)
+            except (NvmlClosed, NvmlOutdated):
+                raise
+            except NvmlError as error:
+                reasons.append(f"{uuid}: {error}")
+        self._events = events
+        return tuple(reasons)
+
+    def next_events(self, milliseconds: int) -> tuple[DriverEvent, ...]:
+        """See `Nvml.next_events`."""
+        library, events = self._library, self._events
+        if events is None:
+            raise NvmlClosed("no events are watched for")
+        try:
+            found = self._call(library.nvmlEventSetWait_v2, events, milliseconds)
+        except NvmlError as error:
+            if error.code == library.NVML_ERROR_TIMEOUT:
+                return ()
+            raise
+        kinds = told_of(int(found.eventType))
+        uuid = self._gpu_of(found.device)
+        return tuple(
+            DriverEvent(uuid, told, int(found.eventData) if told is Told.XID else 0) for told in kinds
+        )
+
+    def _gpu_of(self, handle: Any) -> str:  # noqa: ANN401 - NVML's handles
+        """Return the UUID of an event's GPU; empty where it can't be found out, for it may have just died."""
+        try:
+            return _text(self._call(self._library.nvmlDeviceGetUUID, handle))
+        except NvmlError:
+            return ""
+
+    def _free_events(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            with suppress(NvmlError):
+                self._call(self._library.nvmlEventSetFree, events)
 
     # ------------------------------------------------------------------ devices
 

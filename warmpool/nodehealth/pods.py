@@ -57,6 +57,16 @@ class Pods:
             self._soon.set()
         return self._gpus.get(pod)
 
+    def spans(self, uuid: str) -> bool | None:
+        """Whether a pod has a GPU together with others; None where the kubelet hasn't told.
+
+        Args:
+            uuid: the GPU's, or a MIG device's.
+        """
+        if not self.known:
+            return None
+        return any(len(gpus) > 1 and uuid in gpus for gpus in self._gpus.values())
+
     async def run(self) -> None:
         """Keep asking, until cancelled."""
         if self._socket is None:

@@ -155,11 +155,14 @@ class Reader:
         self._driver_lane = self._make_lane("NVML")
         self._files_lane = self._make_lane("/proc")
         self._gpu_lanes: dict[str, Lane] = {}
+        self._others: list[Lane] = []
         self._driver = _Driver()
         self._opened = False
         self._wanted = asyncio.Event()
         self._published = asyncio.Event()
         self._last: Reading | None = None
+        self.starts = 0
+        """How often the library was initialised."""
         self.settled = asyncio.Event()
         """Set once it is known whether there is a driver."""
 
@@ -194,6 +197,24 @@ class Reader:
     def hanging(self) -> Sequence[str]:
         """Names of what hangs at present."""
         return [lane.name for lane in self._lanes if lane.hangs]
+
+    def lane(self, name: str) -> Lane:
+        """Return a lane for somebody else's calls to the library, which isn't initialised anew while one is under way.
+
+        Args:
+            name: what is asked there.
+        """
+        lane = Lane(
+            name, self._tally.hung
+        )  # a look at a GPU's health, or waiting for events, takes longer than most calls
+        self._others.append(lane)
+        return lane
+
+    def drop(self, lane: Lane) -> None:
+        """Let a lane end that `lane` has returned, unless a call is under way there; then it is kept."""
+        if not lane.busy:
+            self._others.remove(lane)
+            lane.close()
 
     async def read(self, *, max_age_seconds: float, seconds: float) -> Reading:
         """Return a reading that is young enough.
@@ -250,7 +271,7 @@ class Reader:
 
     @property
     def _lanes(self) -> Iterable[Lane]:
-        return (self._driver_lane, self._files_lane, *self._gpu_lanes.values())
+        return (self._driver_lane, self._files_lane, *self._gpu_lanes.values(), *self._others)
 
     def _publish(self, reading: Reading) -> None:
         self._last = reading
@@ -279,6 +300,7 @@ class Reader:
             self._closed(error)
         else:
             self._driver = _Driver(DriverState.OPEN, "")
+            self.starts += 1
             self._list(listing)
             self._tally.started()
             _LOG.info("NVML is open; devices: %s", ", ".join(d.uuid for d in listing.devices) or "none")

@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from warmpool.nodehealth.client import TOKEN_VARIABLE
+from warmpool.nodehealth.health_service import HealthService
 from warmpool.nodehealth.metrics import Asked, NodeMetrics
 from warmpool.nodehealth.reader import DriverState, Reader, TooSlow
 from warmpool.nodehealth.service import (
@@ -24,12 +25,16 @@ from warmpool.nodehealth.service import (
     Peer,
     Question,
 )
-from warmpool.nodehealth.wire import answer_to_json
+from warmpool.nodehealth.wire import answer_to_json, health_to_json
 
 _LOG = logging.getLogger(__name__)
 _OPEN_ROUTES = frozenset({"/healthz"})
 PARAMETERS = frozenset({"pod", "pid", "gpu", "maxAgeMilliseconds"})
-"""What a question may have."""
+"""What a question after memory may have."""
+HEALTH_PARAMETERS = frozenset({"pod", "gpu"})
+"""What a question after health may have."""
+CANARY_PARAMETERS = HEALTH_PARAMETERS | {"passed"}
+"""What may be said of a canary."""
 _MOST_NAMED = 256
 _POD_CHARACTERS = 64
 _SCRAPE_SECONDS = 1.0
@@ -47,14 +52,18 @@ class NodeApi:
     """The routes.
 
     Args:
-        service: who answers.
+        service: who answers questions after memory.
+        health: who answers those after health.
         reader: the GPUs.
         metrics: what counts.
         token: what callers on TCP have to send as bearer token.
     """
 
-    def __init__(self, service: MemoryService, reader: Reader, metrics: NodeMetrics, token: str) -> None:
+    def __init__(
+        self, service: MemoryService, health: HealthService, reader: Reader, metrics: NodeMetrics, token: str
+    ) -> None:
         self._service = service
+        self._health = health
         self._reader = reader
         self._metrics = metrics
         self._token = token
@@ -63,6 +72,8 @@ class NodeApi:
         """Return the web application."""
         app = web.Application(middlewares=[_errors, self._wants_token()])
         app.router.add_get("/v1/memory", self._memory)
+        app.router.add_get("/v1/health", self._gpu_health)
+        app.router.add_post("/v1/canary", self._canary)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._page)
         return app
@@ -70,11 +81,23 @@ class NodeApi:
     async def _memory(self, request: web.Request) -> web.Response:
         began_at, outcome = asyncio.get_running_loop().time(), Asked.REFUSED
         try:
-            answer = answer_to_json(await self._service.answer(_question(request), _peer(request)))
+            question = _question(request, PARAMETERS)
+            answer = answer_to_json(await self._service.answer(question, _peer(request)))
             outcome = Asked.VERIFIED if answer["verified"] else Asked.UNVERIFIED
             return web.json_response(answer)
         finally:
             self._metrics.asked(outcome, asyncio.get_running_loop().time() - began_at)
+
+    async def _gpu_health(self, request: web.Request) -> web.Response:
+        question = _question(request, HEALTH_PARAMETERS)
+        return web.json_response(health_to_json(await self._health.answer(question, _peer(request))))
+
+    async def _canary(self, request: web.Request) -> web.Response:
+        question, passed = _question(request, CANARY_PARAMETERS), request.query.get("passed", "")
+        if passed not in {"true", "false"}:
+            raise AskError("passed: takes true or false")
+        gpus = await self._health.canary(question, _peer(request), passed=passed == "true")
+        return web.json_response({"gpus": sorted(gpus)})
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         reader = self._reader
@@ -119,7 +142,7 @@ def _peer(request: web.Request) -> Peer | None:
     return Peer(pid, uid)
 
 
-def _question(request: web.Request) -> Question:
+def _question(request: web.Request, parameters: frozenset[str]) -> Question:
     """Read the query.
 
     Raises:
@@ -127,8 +150,8 @@ def _question(request: web.Request) -> Question:
     """
     query = request.query
     for name in query:
-        if name not in PARAMETERS:
-            raise AskError(f"{name}: there is no such parameter; there are {', '.join(sorted(PARAMETERS))}")
+        if name not in parameters:
+            raise AskError(f"{name}: there is no such parameter; there are {', '.join(sorted(parameters))}")
         if len(query.getall(name)) > 1:
             raise AskError(f"{name}: given twice; several values are parted by commas")
     pod = query.get("pod", "")

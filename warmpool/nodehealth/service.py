@@ -79,7 +79,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Caller:
+class Caller:
     """Who asks.
 
     Attributes:
@@ -168,7 +168,7 @@ class MemoryService:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._limits.made_seconds
-        caller = _trusted(question) if peer is None else await self._caller(question, peer, until)
+        caller = await self.caller(question, peer, until)
         reading = await self._read(question.oldest_seconds, max(0.0, until - loop.time()))
         given = self._pods.gpus_of(caller.scope.owner.pod) if caller.scope.owner.pod else None
         devices: Sequence[str] = _devices(question.gpus, self._reader.listing.devices)
@@ -209,16 +209,28 @@ class MemoryService:
 
     # ------------------------------------------------------------------ who asks
 
-    async def _caller(self, question: Question, peer: Peer, until: float) -> _Caller:
+    async def caller(self, question: Question, peer: Peer | None, until: float) -> Caller:
+        """Find out who asks.
+
+        Args:
+            question: what is asked.
+            peer: who is at the other end; None: somebody with the token, over TCP.
+            until: by when, on the loop's clock.
+
+        Raises:
+            NotYours: the caller asks for a pod that isn't its own.
+        """
+        if peer is None:
+            return _trusted(question)
         found = await self._identify(peer, until)
         if not isinstance(found, Identity):
-            return _Caller(Scope(), f"who asks can't be identified: {found}")
+            return Caller(Scope(), f"who asks can't be identified: {found}")
         owner = found.owner
         if question.pod and question.pod != owner.pod:
             if owner != NOBODY or peer.uid != 0:
                 raise NotYours(f"pod {question.pod} is not the caller's")
             owner = Owner(question.pod)
-        return _Caller(
+        return Caller(
             Scope(
                 owner=owner,
                 uid=peer.uid if owner == NOBODY else None,
@@ -240,13 +252,13 @@ class MemoryService:
         return found if not isinstance(found, Unseen) else f"process {peer.pid} is {found}"
 
 
-def _trusted(question: Question) -> _Caller:
+def _trusted(question: Question) -> Caller:
     """Return the scope of a caller with the token, who may name whom it wants to know of."""
     if question.pod:
-        return _Caller(Scope(owner=Owner(question.pod), by_own_ids=True))
+        return Caller(Scope(owner=Owner(question.pod), by_own_ids=True))
     if question.pids:
-        return _Caller(Scope(everyone=True))
-    return _Caller(Scope(), "neither a pod nor processes were named")
+        return Caller(Scope(everyone=True))
+    return Caller(Scope(), "neither a pod nor processes were named")
 
 
 def _devices(gpus: Sequence[str], devices: Sequence[Device]) -> list[str]:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from warmpool.nodehealth.account import DeviceAccount, Holding
+from warmpool.nodehealth.verdicts import GpuVerdict, NodeVerdict, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +75,68 @@ def _holding_to_json(holding: Holding) -> dict[str, Any]:
         "ids": list(holding.ids),
         "pidNamespace": holding.namespace,
     }
+
+
+# ---------------------------------------------------------------------- health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthAnswer:
+    """What a caller is told of GPUs' health.
+
+    Attributes:
+        node: what is said of the node.
+        gpus: UUIDs of the GPUs that it is about.
+        epoch: how often a verdict has changed.
+        reason: why nothing is told of a GPU that was asked for; empty if something is.
+        sources: why a source doesn't work, by its name; empty where it does.
+    """
+
+    node: NodeVerdict
+    gpus: Sequence[str]
+    epoch: int
+    reason: str
+    sources: dict[str, str]
+
+
+def health_to_json(answer: HealthAnswer) -> dict[str, Any]:
+    """Return an answer about health as JSON's values."""
+    node = answer.node
+    return {
+        "epoch": answer.epoch,
+        "bootId": node.boot,
+        "verdict": str(node.verdict),
+        "expectedGpus": node.expected,
+        "listedGpus": node.listed,
+        "reason": answer.reason or node.reason,
+        "sources": answer.sources,
+        "gpus": [_gpu_to_json(gpu) for gpu in node.gpus if gpu.uuid in answer.gpus],
+    }
+
+
+def _gpu_to_json(gpu: GpuVerdict) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "verdict": gpu.word,
+        "since": _time(gpu.since),
+        "until": _time(gpu.until),
+        "ageMilliseconds": None if gpu.age_seconds is None else round(gpu.age_seconds * 1000),
+        "reasons": [_reason_to_json(reason) for reason in gpu.reasons],
+        "notes": list(gpu.notes),
+    }
+
+
+def _reason_to_json(reason: Reason) -> dict[str, Any]:
+    return {
+        "code": reason.code,
+        "verdict": str(reason.verdict),
+        "since": _time(reason.since),
+        "until": _time(reason.until),
+        "count": reason.count,
+        "text": reason.text,
+        "clears": reason.clears,
+    }
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.fakes.kubelet import Kubelet, log_folder
 from tests.fakes.nvml_library import FakeGpu, FakeLibrary
+from tests.fakes.pod_resources import Kubelet, log_folder
 from tests.fakes.proc_tree import ProcTree, pod_cgroup
 from warmpool.nodehealth.app import NodeAgentOptions, serve_until
 from warmpool.nodehealth.client import NodeAgent, NoMemory
@@ -66,6 +66,8 @@ class Node:
         return NodeAgentOptions(
             socket=self.directory / "node.sock",
             kubelet=self.directory / "kubelet.sock",
+            latches=self.directory / "gpu-health.json",
+            kmsg=None,
             limits=Limits(answer_seconds=WAIT_SECONDS),
             pod_logs=log_folder(self.directory / "pods", {"serving/seat-0": MINE, "serving/seat-1": YOURS}),
         )

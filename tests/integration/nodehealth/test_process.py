@@ -135,7 +135,7 @@ async def test_the_metrics_page_has_everything_that_is_declared_and_no_process(c
 async def test_what_is_unknown_is_absent_from_the_page(caller: Caller) -> None:
     caller.node.library.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN, uuid=A)
     await caller.memory(maxAgeMilliseconds="0")
-    assert f'gpu="{A}"' not in await caller.page()
+    assert f'emberpool_node_gpu_memory_bytes{{gpu="{A}"' not in await caller.page()
 
 
 # ---------------------------------------------------------------------- the socket
@@ -238,6 +238,7 @@ def test_the_command_says_that_there_is_no_gpu(
         (["--port", "0"], "EMBERPOOL_NODE_TOKEN is not set"),
         (["--socket-group", "no such group"], "there is no group 'no such group'"),
         (["--socket", "x" * 200], "107 bytes at most"),
+        (["--xid-table", "policies/two-gpus.yaml"], "there are 0 documents of kind XidTable"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(
@@ -248,6 +249,18 @@ def test_the_command_refuses_what_cannot_be(
     said = capsys.readouterr().err
     assert message in said
     assert "hint: " in said
+
+
+def test_the_command_says_what_is_wrong_with_a_table_of_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "xids.yaml"
+    path.write_text(
+        "apiVersion: emberpool.dev/v1alpha1\nkind: XidTable\nmetadata: {name: x}\nspec:\n"
+        "  rules: [{xids: [13], verdict: Bad, note: no}]\n"
+    )
+    assert main(["node-agent", "--xid-table", str(path)]) == 2
+    assert "Xid 13 comes from applications" in capsys.readouterr().err
 
 
 async def test_the_child_of_a_local_process_ends_for_good_where_there_is_no_gpu(tmp_path: Path) -> None:

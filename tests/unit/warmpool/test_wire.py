@@ -89,6 +89,8 @@ seats = st.builds(
     ready=st.booleans(),
     reachable=st.booleans(),
     terminating=st.booleans(),
+    leaves_by=st.none() | times,
+    node_leaving=st.text(max_size=8),
     lent=st.booleans(),
     created_at=times,
     template=st.text(max_size=8),

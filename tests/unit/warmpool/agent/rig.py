@@ -31,7 +31,8 @@ from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Completion, EngineLoad, GuardState, KvWhenPaused, Startup
 from warmpool.errors import EngineError, EngineLost, EngineRejected, EngineTimeout
 from warmpool.expectations import Ownership
-from warmpool.nodehealth.client import SeatMemory
+from warmpool.nodehealth.client import SeatHealth, SeatMemory
+from warmpool.seats import Verdict as GpuVerdict
 from warmpool.states import ResidentState
 
 MIB = 2**20
@@ -258,6 +259,8 @@ class Machine:
     total: int = 100 * GIB
     foreign: int = 0
     measures: bool = True
+    gpu_health: SeatHealth = field(default_factory=lambda: SeatHealth(GpuVerdict.OK, known=True))
+    canaries: list[bool] = field(default_factory=list)
     engines: dict[str, list[FakeEngine]] = field(default_factory=dict)
     processes: list[FakeProcess] = field(default_factory=list)
     peak: int = 0
@@ -305,6 +308,14 @@ class Machine:
         return next(each.engine for each in self.processes if each.ports is ports)
 
     # ---- the node agent
+
+    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
+        await asyncio.sleep(0.001)
+        return self.gpu_health
+
+    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+        self.canaries.append(passed)
+        return True
 
     async def read(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatMemory:
         await asyncio.sleep(0.001)

@@ -17,10 +17,12 @@ from warmpool.nodehealth.client import (
     NoMemory,
     SeatMemory,
     connect,
+    seat_health,
     seat_memory,
     unknown,
 )
 from warmpool.nodehealth.nvml import DriverNvml, NvmlAbsent
+from warmpool.seats import Verdict
 
 A, B = "GPU-a", "GPU-b"
 
@@ -212,3 +214,57 @@ async def test_an_absent_library_is_told_of_and_not_raised() -> None:
     totals = DeviceTotals(absent)
     assert "not installed" in (await totals.read([A], deadline=Deadline.after(5))).reason
     await totals.close()
+
+
+# ---------------------------------------------------------------------- health
+
+
+def told(*words: str) -> Mapping[str, Any]:
+    return {
+        "reason": "",
+        "gpus": [
+            {
+                "uuid": f"GPU-{place}",
+                "verdict": word,
+                "reasons": [{"verdict": word, "text": "why"}, {"verdict": "Suspect", "text": "more"}],
+            }
+            for place, word in enumerate(words)
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "known", "reason"),
+    [
+        (["Ok", "Ok"], Verdict.OK, True, ""),
+        (["Ok", "Unknown"], Verdict.OK, False, ""),
+        (["Suspect", "Ok"], Verdict.SUSPECT, True, "GPU-0 is Suspect: why; more"),
+        (["Bad", "Suspect"], Verdict.BAD, True, "GPU-0 is Bad: why. GPU-1 is Suspect: why; more"),
+        (["Suspect", "Bad"], Verdict.BAD, True, "GPU-0 is Suspect: why; more. GPU-1 is Bad: why"),
+        ([], Verdict.OK, False, ""),
+    ],
+)
+def test_a_seats_health_is_the_worst_of_its_gpus(
+    words: list[str],
+    verdict: Verdict,
+    known: bool,  # noqa: FBT001
+    reason: str,
+) -> None:
+    found = seat_health(told(*words))
+    assert (found.verdict, found.known, found.reason) == (verdict, known, reason)
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"gpus": [{}]}, {"gpus": [{"verdict": "Worse", "uuid": "x", "reasons": []}]}]
+)
+def test_what_is_no_answer_about_health_is_said(answer: Mapping[str, Any]) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        seat_health(answer)
+
+
+async def test_without_a_node_agent_nothing_is_known_of_health_and_nobody_takes_canaries() -> None:
+    for memory in (NoMemory("x"), DeviceTotals(lambda: DriverNvml(FakeLibrary(FakeGpu(A))))):
+        found = await memory.health([A], deadline=Deadline.after(1))
+        assert (found.verdict, found.known) == (Verdict.OK, False)
+        assert not await memory.canary([A], passed=True, deadline=Deadline.after(1))
+        await memory.close()

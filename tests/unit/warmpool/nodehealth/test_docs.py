@@ -7,18 +7,24 @@ import pytest
 import typer.main
 
 from scaler.cli.node_agent import app
+from tests.unit.warmpool.nodehealth.history import A, History
 from warmpool.nodehealth import server, service
 from warmpool.nodehealth.account import DeviceAccount, Holding
 from warmpool.nodehealth.nvml import Device
 from warmpool.nodehealth.processes import Owner
 from warmpool.nodehealth.service import AskError
-from warmpool.nodehealth.wire import Answer, answer_to_json
+from warmpool.nodehealth.wire import Answer, HealthAnswer, answer_to_json, health_to_json
 
 ROOT = Path(__file__).resolve().parents[4]
 PAGE = (ROOT / "docs/node-agent.md").read_text(encoding="utf-8")
 HOLDING = Holding(pid=7, ns_pid=1, ids=(7,), namespace="", owner=Owner("pod", "container"), held_bytes=1)
 ACCOUNT = DeviceAccount(device=Device(uuid="GPU-a", index=0), memory=None, holdings=(HOLDING,))
 ANSWER = answer_to_json(Answer(accounts=(ACCOUNT,), complete=True, age_seconds=0.001))
+NODE = History().read(A, recovery=1).judged()
+HEALTH = health_to_json(
+    HealthAnswer(node=NODE, gpus=[A], epoch=1, reason="", sources={"Events": "", "File": ""})
+)
+HEALTH_FIELDS = {*HEALTH, *HEALTH["sources"], *HEALTH["gpus"][0], *HEALTH["gpus"][0]["reasons"][0]}
 FIELDS = {*ANSWER, *ANSWER["gpus"][0], *ANSWER["gpus"][0]["processes"][0]}
 OPTIONS = [
     each for parameter in typer.main.get_command(app).params for each in parameter.opts if each != "--help"
@@ -31,7 +37,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("word", sorted(FIELDS | CODES | server.PARAMETERS))
+@pytest.mark.parametrize("word", sorted(FIELDS | HEALTH_FIELDS | CODES | server.PARAMETERS))
 def test_the_page_tells_of_it(word: str) -> None:
     assert f"`{word}`" in PAGE
 
@@ -42,6 +48,7 @@ def test_the_page_tells_of_the_option(option: str) -> None:
 
 
 def test_there_is_something_to_tell() -> None:
-    assert len(OPTIONS) == 8
+    assert len(OPTIONS) == 12
     assert sorted(CODES) == ["BadQuestion", "NotYours", "Unauthorized", "UnknownGpu"]
     assert len(FIELDS) > 20
+    assert len(HEALTH_FIELDS) > 15

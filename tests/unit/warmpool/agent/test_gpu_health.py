@@ -1,0 +1,68 @@
+"""What the node says of a seat's GPUs: nobody is promoted onto one that is Suspect or Bad, and what serves may finish."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.warmpool.agent.rig import Machine, config, live, paused, resident
+from warmpool.errors import GpuUnfit
+from warmpool.nodehealth.client import SeatHealth
+from warmpool.seats import Verdict
+
+pytestmark = pytest.mark.looptime
+WORD = "GPU-a is Bad: Xid 79"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.SUSPECT, Verdict.BAD])
+async def test_nobody_is_promoted_onto_an_unfit_gpu_and_somebody_is_when_it_is_well(
+    tmp_path: Path, verdict: Verdict
+) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.gpu_health = SeatHealth(verdict, known=True, reason=WORD)
+        calls = list(machine.engine("a").calls)
+        with pytest.raises(GpuUnfit, match=WORD):
+            await rig.order("resume", "a")
+        assert (rig.told("a")["state"], machine.engine("a").calls) == ("Paused", calls)
+        machine.gpu_health = SeatHealth(Verdict.OK, known=True)
+        await rig.order("resume", "a")
+        assert rig.told("a")["state"] == "Serving"
+
+
+async def test_unknown_is_no_reason(tmp_path: Path) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.gpu_health = SeatHealth(Verdict.OK, known=False, reason="it hangs")
+        await rig.order("resume", "a")
+        assert rig.told("a")["state"] == "Serving"
+
+
+async def test_what_serves_may_finish_and_pause(tmp_path: Path) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        await rig.order("resume", "a")
+        machine.gpu_health = SeatHealth(Verdict.BAD, known=True, reason=WORD)
+        await rig.order("resume", "a")
+        for kind in ("drain", "pause"):
+            await rig.order(kind, "a")
+        assert rig.told("a")["state"] == "Paused"
+
+
+async def test_a_seat_that_only_observes_promotes_all_the_same(tmp_path: Path) -> None:
+    machine = Machine(gpu_health=SeatHealth(Verdict.BAD, known=True, reason=WORD))
+    async with live(config(tmp_path, [resident("a")], gpuHealth="Observe"), machine) as rig:
+        await rig.until(**paused("a"))
+        await rig.order("resume", "a")
+        assert rig.told("a")["state"] == "Serving"
+
+
+async def test_proofs_are_told_the_node_as_canaries(tmp_path: Path) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        assert machine.canaries == [True]
+        await rig.order("prove", "a")
+        assert machine.canaries == [True, True]
