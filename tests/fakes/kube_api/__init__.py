@@ -1,7 +1,8 @@
 """A Kubernetes API server for tests: real HTTP, objects in memory, and faults on demand.
 
 `tests/contract/test_kube_api.py` replays what a real kube-apiserver answered and compares. It knows the kinds in
-`kinds.py` and nothing else; no controller runs behind it, so a Deployment makes no pods.
+`kinds.py` and nothing else; no controller runs in it, so a Deployment makes no pods: `tests.fakes.control_plane` and
+`tests.fakes.kubelet` do that from outside.
 `python -m tests.fakes.kube_api` serves it.
 """
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.fakes.kube_api import patches, rules
+from tests.fakes.kube_api import evictions, patches, rules
 from tests.fakes.kube_api.faults import Call, Faults
-from tests.fakes.kube_api.kinds import NAMESPACE, POD, Kind
+from tests.fakes.kube_api.kinds import BUDGET, NAMESPACE, POD, PRIORITY_CLASS, Kind
 from tests.fakes.kube_api.refusals import (
     Refusal,
     already_exists,
@@ -217,11 +217,26 @@ class KubeApi:
         new = {**body, "kind": target.kind.kind, "apiVersion": target.kind.api_version, "metadata": metadata}
         if target.kind.status:
             new["status"] = {}
+        if target.kind is POD:
+            new = self._with_priority(new)
         new = rules.with_defaults(target.kind, rules.admitted(target.kind, new))
         rules.check(target.kind, new)
         if query.get("dryRun"):
             return stored(new), warnings
         return self.store.put(target.kind, key, new), warnings
+
+    def _with_priority(self, pod: Body) -> Body:
+        """Return a new pod with the priority of its class, as the admission plug-in leaves it."""
+        name = (pod.get("spec") or {}).get("priorityClassName")
+        if not name:
+            return pod
+        found = self.store.get(PRIORITY_CLASS, ("", name))
+        if found is None:
+            about = f'pods "{pod["metadata"]["name"]}" is forbidden'
+            raise Refusal(403, "Forbidden", f"{about}: no PriorityClass with name {name} was found")
+        policy = found.body.get("preemptionPolicy", "PreemptLowerPriority")
+        given = {"priority": found.body["value"], "preemptionPolicy": policy}
+        return {**pod, "spec": {**pod["spec"], **given}}
 
     def _check_namespace(self, target: Target) -> None:
         if target.kind.namespaced and self.store.get(NAMESPACE, ("", target.namespace)) is None:
@@ -427,7 +442,8 @@ class KubeApi:
             "lastProbeTime": None,
             "lastTransitionTime": timestamp(self._wall()),
         }
-        new["status"]["conditions"] = [*(new["status"].get("conditions") or []), scheduled]
+        others = [each for each in new["status"].get("conditions") or () if each["type"] != scheduled["type"]]
+        new["status"]["conditions"] = [*others, scheduled]
         if not query.get("dryRun"):
             self.store.put(POD, target.key, new)
         return self.success(201)
@@ -458,6 +474,23 @@ class KubeApi:
         about = {"name": target.name, "kind": target.kind.plural, "uid": before.body["metadata"]["uid"]}
         group = {"group": target.kind.group} if target.kind.group else {}
         return {**self.success(), "details": {**about, **group}}
+
+    def evict(self, target: Target, body: Body, query: Query) -> Body:
+        """Delete a pod if its budget allows.
+
+        Raises:
+            Refusal: 429 or 500, see `evictions.allow`; and what a deletion raises.
+        """
+        before = self.store.get(POD, target.key)
+        if before is None:
+            raise not_found(POD, target.name)
+        options = body.get("deleteOptions") or {}
+        self._check_preconditions(target, before, options.get("preconditions") or {})
+        budget = evictions.allow(self.store, before.body, timestamp(self._wall()))
+        if budget is not None and not query.get("dryRun"):
+            self.store.put(BUDGET, (target.namespace, budget["metadata"]["name"]), budget)
+        self.delete(target, options, query)
+        return self.success(201)
 
     def _check_preconditions(self, target: Target, before: Stored, wanted: Mapping[str, str]) -> None:
         metadata = before.body["metadata"]

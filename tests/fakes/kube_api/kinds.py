@@ -65,6 +65,9 @@ _WORKLOAD = {
     "merge_keys": _below("spec.template", _POD_LISTS),
 }
 
+_RBAC = "rbac.authorization.k8s.io"
+_FLOW = "flowcontrol.apiserver.k8s.io"
+
 KINDS = (
     Kind(plural="namespaces", kind="Namespace", namespaced=False, status=True, fields=("status.phase",)),
     Kind(
@@ -100,6 +103,36 @@ KINDS = (
         generation=True,
         status=True,
     ),
+    Kind(plural="persistentvolumeclaims", kind="PersistentVolumeClaim", status=True),
+    Kind(group="apps", plural="daemonsets", kind="DaemonSet", generation=True, status=True),
+    Kind(group="networking.k8s.io", plural="networkpolicies", kind="NetworkPolicy", generation=True),
+    Kind(group=_RBAC, plural="roles", kind="Role"),
+    Kind(group=_RBAC, plural="rolebindings", kind="RoleBinding"),
+    Kind(group=_RBAC, plural="clusterroles", kind="ClusterRole", namespaced=False),
+    Kind(group=_RBAC, plural="clusterrolebindings", kind="ClusterRoleBinding", namespaced=False),
+    Kind(
+        group="scheduling.k8s.io",
+        plural="priorityclasses",
+        kind="PriorityClass",
+        namespaced=False,
+        generation=True,
+    ),
+    Kind(group=_FLOW, plural="flowschemas", kind="FlowSchema", namespaced=False, status=True),
+    Kind(
+        group=_FLOW,
+        plural="prioritylevelconfigurations",
+        kind="PriorityLevelConfiguration",
+        namespaced=False,
+        status=True,
+    ),
+    Kind(group="resource.k8s.io", plural="resourceclaimtemplates", kind="ResourceClaimTemplate"),
+    Kind(
+        group="inference.networking.k8s.io",
+        plural="inferencepools",
+        kind="InferencePool",
+        generation=True,
+        status=True,
+    ),
     Kind(
         group="autoscaling",
         version="v2",
@@ -121,3 +154,5 @@ BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 POD = BY_PATH["", "v1", "pods"]
 NODE = BY_PATH["", "v1", "nodes"]
 NAMESPACE = BY_PATH["", "v1", "namespaces"]
+BUDGET = BY_PATH["policy", "v1", "poddisruptionbudgets"]
+PRIORITY_CLASS = BY_PATH["scheduling.k8s.io", "v1", "priorityclasses"]

@@ -1,5 +1,6 @@
 """What the server adds to an object and what it refuses, per kind: as much as the recordings show and our writes need."""
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -49,6 +50,11 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "Secret": frozenset({"data", "stringData", "type", "immutable"}),
     "ServiceAccount": frozenset({"secrets", "imagePullSecrets", "automountServiceAccountToken"}),
     "EndpointSlice": frozenset({"addressType", "endpoints", "ports"}),
+    "Role": frozenset({"rules"}),
+    "ClusterRole": frozenset({"rules", "aggregationRule"}),
+    "RoleBinding": frozenset({"roleRef", "subjects"}),
+    "ClusterRoleBinding": frozenset({"roleRef", "subjects"}),
+    "PriorityClass": frozenset({"value", "globalDefault", "description", "preemptionPolicy"}),
     "Event": frozenset(
         {"eventTime", "series", "reportingController", "reportingInstance", "action", "reason", "regarding"}
         | {
@@ -233,10 +239,22 @@ def _namespace(body: Body) -> Body:
     }
 
 
+def _secret(body: Body) -> Body:
+    """`stringData` is what may be written, and `data` what is read."""
+    encoded = {
+        key: base64.b64encode(value.encode()).decode()
+        for key, value in (body.get("stringData") or {}).items()
+    }
+    made = {key: value for key, value in body.items() if key != "stringData"}
+    data = {**(made.get("data") or {}), **encoded}
+    return _with({"type": "Opaque"}, {**made, **({"data": data} if data else {})})
+
+
 _DEFAULTS: Mapping[str, Callable[[Body], Body]] = {
     "Pod": _pod,
     "Node": _node,
     "Namespace": _namespace,
+    "Secret": _secret,
     "Event": _event,
     "Deployment": _workload,
     "ReplicaSet": _workload,

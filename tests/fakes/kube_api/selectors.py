@@ -87,6 +87,36 @@ def label_selector(text: str) -> Matches:
     return lambda body: all(met(body["metadata"].get("labels") or {}) for met in requirements)
 
 
+def selects(selector: Object | None, labels: Labels) -> bool:
+    """Whether the selector of an object (`matchLabels`, `matchExpressions`) takes labels; none takes nothing, an empty one all."""
+    if selector is None:
+        return False
+    wanted = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        holds(each, labels) for each in selector.get("matchExpressions") or ()
+    )
+
+
+def holds(requirement: Object, labels: Labels) -> bool:
+    """Whether labels fulfil one requirement of a selector, or of a node's affinity."""
+    key, values = requirement["key"], requirement.get("values") or ()
+    match requirement["operator"]:
+        case "In":
+            return key in labels and labels[key] in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case "Gt":
+            return labels.get(key, "").isdigit() and int(labels[key]) > int(values[0])
+        case "Lt":
+            return labels.get(key, "").isdigit() and int(labels[key]) < int(values[0])
+        case other:
+            raise bad_request(f"{other} is not a valid label selector operator")
+
+
 def _read(body: Object, path: str) -> str:
     value: Any = body
     for part in path.split("."):

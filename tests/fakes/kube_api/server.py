@@ -132,8 +132,7 @@ class Server:
         if verb == "create" and target.subresource == "binding":
             return _json(self._api.bind(target, body, request.query), 201)
         if verb == "create" and target.subresource == "eviction":
-            self._api.delete(target, body.get("deleteOptions") or {}, request.query)
-            return _json(self._api.success(201), 201)
+            return _json(self._api.evict(target, body, request.query), 201)
         if verb == "create":
             created, warnings = self._api.create(target, body, request.query)
             return _json(created, 201, _warned(warnings))
@@ -203,7 +202,7 @@ def _schedule(api: KubeApi, query: Mapping[str, str]) -> _Schedule:
     now, second = asyncio.get_running_loop().time(), api.pace.second
     length = float(query.get("timeoutSeconds") or 1800)
     marks: list[float] = []
-    if query.get("allowWatchBookmarks") in _TRUE and not api.faults.no_bookmarks:
+    if query.get("allowWatchBookmarks") in _TRUE:
         regular = [
             api.pace.bookmarks * i for i in range(1, min(1000, int((length - 2) / api.pace.bookmarks) + 1))
         ]
@@ -371,6 +370,7 @@ _SHORT = {
     "configmaps": ["cm"],
     "services": ["svc"],
     "deployments": ["deploy"],
+    "replicasets": ["rs"],
     "poddisruptionbudgets": ["pdb"],
 }
 
@@ -389,8 +389,41 @@ def _resources(group: str, version: str) -> dict[str, Any]:
         for kind in KINDS
         if (kind.group, kind.version) == (group, version)
     ]
+    listed += [
+        _subresource(kind, each)
+        for kind in KINDS
+        if (kind.group, kind.version) == (group, version)
+        for each in _subresources(kind)
+    ]
     name = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": listed}
+
+
+def _subresources(kind: Kind) -> list[str]:
+    own = [name for name, there in (("status", kind.status), ("scale", kind.scale)) if there]
+    return [*own, "binding", "eviction"] if kind is POD else own
+
+
+_FOREIGN = {
+    "scale": ("autoscaling", "v1", "Scale"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "binding": ("", "v1", "Binding"),
+}
+"""Subresources of another kind than their object: group, version, kind."""
+
+
+def _subresource(kind: Kind, name: str) -> dict[str, Any]:
+    group, version, own = _FOREIGN.get(name, (kind.group, kind.version, kind.kind))
+    verbs = ["create"] if name in {"binding", "eviction"} else ["get", "patch", "update"]
+    named = {"group": group, "version": version} if name in _FOREIGN else {}
+    return {
+        "name": f"{kind.plural}/{name}",
+        "singularName": "",
+        "namespaced": kind.namespaced,
+        "kind": own,
+        "verbs": verbs,
+        **named,
+    }
 
 
 # ---------------------------------------------------------------- serving
