@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from scaler.cluster.shelf import Shelf
+from scaler.cluster.subscribers import Subscribers
 from scaler.errors import Conflict, NotFound
 from warmpool.claim import apply_claim, apply_settlement, holds, refusal
 from warmpool.seats import Claim, FleetName, PolicyName, Resident, Seat, SeatName
@@ -18,7 +20,7 @@ from warmpool.tiers import Budget
 _GIVEN_UP = frozenset({ResidentState.QUARANTINED, ResidentState.TERMINATING})
 
 
-def _proven(residents: Sequence[Resident]) -> bool:
+def proven(residents: Sequence[Resident]) -> bool:
     """Whether all are proven or given up; one that waits for room keeps nobody waiting but those who wait like it."""
     settled = all(r.proven_at is not None or r.state in _GIVEN_UP or r.waiting for r in residents)
     return settled and not all(r.waiting for r in residents)
@@ -33,28 +35,18 @@ class SeatObjects:
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._seats: dict[SeatName, Seat] = {}
-        self._fleets: dict[FleetName, dict[SeatName, Seat]] = {}
-        self._stock: dict[FleetName, Sequence[Seat]] = {}
-        self._stale: set[FleetName] = set()
+        self._shelf = Shelf()
         self._reported: dict[SeatName, tuple[int, float]] = {}
         self._versions = itertools.count(1)
-        self._subscribers: list[Callable[[], None]] = []
+        self._subscribers = Subscribers()
 
     def all(self) -> Sequence[Seat]:
         """Return every seat, oldest first."""
-        return tuple(self._seats.values())
+        return tuple(self._shelf)
 
     def stock(self) -> Mapping[FleetName, Sequence[Seat]]:
         """See `scaler.cluster.port.Cluster.stock`."""
-        for fleet in self._stale:
-            here = self._fleets.get(fleet)
-            if here:
-                self._stock[fleet] = tuple(here.values())
-            else:
-                self._stock.pop(fleet, None)
-        self._stale.clear()
-        return self._stock
+        return self._shelf.stock()
 
     def get(self, name: SeatName) -> Seat:
         """Return one seat.
@@ -62,44 +54,32 @@ class SeatObjects:
         Raises:
             NotFound: there is none of this name.
         """
-        try:
-            return self._seats[name]
-        except KeyError:
-            raise NotFound(f"seat {name} is gone") from None
+        seat = self._shelf.get(name)
+        if seat is None:
+            raise NotFound(f"seat {name} is gone")
+        return seat
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after each change; the returned function ends that."""
-        self._subscribers.append(changed)
-
-        def end() -> None:
-            if changed in self._subscribers:
-                self._subscribers.remove(changed)
-
-        return end
+        return self._subscribers.add(changed)
 
     # -------------------------------------------------------------- the workload's side
 
     def add(self, seat: Seat) -> Seat:
         """Create a seat; its version is set here."""
-        created = replace(seat, version=self._next_version())
-        self._put(created)
-        self._changed()
-        return created
+        return self._write(seat)
 
     def mark_terminating(self, name: SeatName) -> None:
         """Set the deletion timestamp's equivalent, and take the seat out of rotation."""
-        seat = self._seats.get(name)
+        seat = self._shelf.get(name)
         if seat is not None and not seat.terminating:
             self._write(replace(seat, terminating=True, serving=frozenset()))
 
     def remove(self, name: SeatName) -> None:
         """Forget a seat whose processes are gone. Idempotent."""
-        gone = self._seats.pop(name, None)
-        if gone is not None:
-            del self._fleets[gone.fleet][name]
-            self._stale.add(gone.fleet)
+        if self._shelf.remove(name):
             self._reported.pop(name, None)
-            self._changed()
+            self._subscribers.tell()
 
     # -------------------------------------------------------------- the agent's side
 
@@ -117,27 +97,27 @@ class SeatObjects:
         Returns:
             Whether anything but the report's time changed.
         """
-        seat = self._seats.get(name)
+        seat = self._shelf.get(name)
         if seat is None or seat.uid != uid:
             return False
         last, _ = self._reported.get(name, (-1, 0.0))
         if sequence < last:
             return False
         self._reported[name] = (sequence, self._wall())
-        proven = _proven(residents)
+        all_proven = proven(residents)
         following = replace(
             seat,
             agent=agent,
             residents=tuple(residents),
             memory=memory,
             reachable=True,
-            admitted=seat.admitted or proven or bool(seat.serving),
-            ready=seat.admitted or proven or bool(seat.serving),
+            admitted=seat.admitted or all_proven or bool(seat.serving),
+            ready=seat.admitted or all_proven or bool(seat.serving),
         )
         if following == seat:
             return False
-        self._put(following)
-        self._changed()
+        self._shelf.put(following)
+        self._subscribers.tell()
         return True
 
     def expire_reports(self, max_age: float) -> None:
@@ -145,12 +125,12 @@ class SeatObjects:
         now = self._wall()
         changed = False
         for name, (_, at) in self._reported.items():
-            seat = self._seats[name]
+            seat = self.get(name)
             if seat.reachable and now - at > max_age:
-                self._put(replace(seat, reachable=False))
+                self._shelf.put(replace(seat, reachable=False))
                 changed = True
         if changed:
-            self._changed()
+            self._subscribers.tell()
 
     # -------------------------------------------------------------- the controller's side
 
@@ -178,22 +158,9 @@ class SeatObjects:
 
     def _write(self, seat: Seat) -> Seat:
         written = replace(seat, version=self._next_version())
-        self._put(written)
-        self._changed()
+        self._shelf.put(written)
+        self._subscribers.tell()
         return written
-
-    def _put(self, seat: Seat) -> None:
-        before = self._seats.get(seat.name)
-        if before is not None and before.fleet != seat.fleet:
-            del self._fleets[before.fleet][seat.name]
-            self._stale.add(before.fleet)
-        self._seats[seat.name] = seat
-        self._fleets.setdefault(seat.fleet, {})[seat.name] = seat
-        self._stale.add(seat.fleet)
 
     def _next_version(self) -> str:
         return str(next(self._versions))
-
-    def _changed(self) -> None:
-        for changed in tuple(self._subscribers):
-            changed()

@@ -69,6 +69,7 @@ class Cluster(Protocol):
         """Ask the fleet's workload for `total` seats. Which seats leave is told by their deletion cost. Idempotent.
 
         Raises:
+            Conflict: it may not be written now, because somebody else writes it or a seat that serves could go; ask again.
             NotFound: no such fleet.
             Unreachable: no answer in time.
         """

@@ -1,13 +1,14 @@
-"""What every cluster adapter promises, run on the in-memory one and on real processes alike."""
+"""What every cluster adapter promises, run on the in-memory one, on real processes and on a Kubernetes API that misbehaves alike."""
 
 import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -16,25 +17,38 @@ from aiohttp import web
 
 from scaler.cluster.agents import Agents
 from scaler.cluster.http_agents import HttpAgents
+from scaler.cluster.kube.cluster import KubeCluster
 from scaler.cluster.local.cluster import LocalCluster, SeatTemplate
 from scaler.cluster.port import Cluster
 from scaler.cluster.static.asking import StateReader
 from scaler.cluster.static.cluster import StaticCluster
 from scaler.cluster.static.listing import AgentList
 from scaler.errors import Conflict, NotFound
+from tests.contract.kube_faults import ALL, Spoil, sound
+from tests.contract.kube_rig import (
+    TOKEN,
+    Scripted,
+    connected,
+    controller_api,
+    fleet_of,
+    kube_cluster,
+    running,
+)
+from tests.contract.kube_rig import Agents as PodAgents
+from tests.contract.kube_rig import Cluster as KubeSide
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster, Timing
+from tests.fakes.scripted_agents import scripted_agents
 from tests.integration.agent.conftest import agent_config, resident
 from tests.integration.processes.rig import free_ports
 from warmpool.agent.app import serve_until
 from warmpool.agent.config import AgentConfig
 from warmpool.claim import Errand, Term, new_claim
-from warmpool.errors import AgentError, StaleEpoch
-from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatValue, seat_value
+from warmpool.errors import AgentError, BadOrder, StaleEpoch
+from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatName, SeatValue, seat_value
 from warmpool.states import ResidentState as S
 
 FLEET, CHAT, CODE = FleetName("spares"), PolicyName("chat"), PolicyName("code")
-TOKEN = "secret"
 WAIT_SECONDS = 60.0
 
 
@@ -92,6 +106,33 @@ class Rig:
             )
         )
 
+    async def resized(self, total: int) -> None:
+        """Ask until the size may be written: what is about to go must be known to be of no use first."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                try:
+                    return await self.cluster.resize(FLEET, total)
+                except Conflict:
+                    await self.changed(0.25)
+
+    async def changed(self, seconds: float) -> None:
+        """Wait until something has changed, or for some seconds."""
+        changed = asyncio.Event()
+        end = self.cluster.subscribe(changed.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            end()
+
+    async def gone(self, seat: Seat) -> None:
+        """Wait until a seat is there no more."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while any(each.uid == seat.uid for each in self.cluster.seats()):
+                await self.changed(0.25)
+
     async def promoted(self, seat: Seat, policy: PolicyName = CHAT) -> Seat:
         order = self.claim(Operation.PROMOTE, policy)
         claimed = await self.cluster.claim(seat, order)
@@ -114,7 +155,10 @@ async def hearing(report: Callable[[dict[str, object]], None]) -> AsyncIterator[
     """A controller's end of agents' pushes."""
 
     async def take(request: web.Request) -> web.Response:
-        report(json.loads(await request.read()))
+        try:
+            report(json.loads(await request.read()))
+        except BadOrder as error:
+            return web.Response(status=400, text=str(error))
         return web.Response(status=204)
 
     app = web.Application()
@@ -189,6 +233,83 @@ async def static_rig(directory: Path, *, pushing: bool = True) -> AsyncIterator[
             ending.set()
 
 
+class Real:
+    """Agents in this loop, at pods' addresses; their engines are processes."""
+
+    def __init__(
+        self, directory: Path, port: int, controllers: Sequence[str], tasks: asyncio.TaskGroup
+    ) -> None:
+        self._directory = directory
+        self._port = port
+        self._controllers = list(controllers)
+        self._tasks = tasks
+        self._agents: dict[SeatName, tuple[asyncio.Event, asyncio.Task[None]]] = {}
+
+    def begin(self, seat: Seat, address: str) -> None:
+        config = agent_config(
+            self._directory / seat.name,
+            [resident(CHAT, seed=1), resident(CODE, seed=2)],
+            seat=seat.name,
+            fleet=seat.fleet,
+            uid=seat.uid,
+            host=address,
+            port=self._port,
+            controllers=self._controllers,
+        )
+        ending = asyncio.Event()
+        serving = self._tasks.create_task(serve_until(AgentConfig.model_validate(config), TOKEN, ending))
+        self._agents[seat.name] = (ending, serving)
+
+    async def end(self, name: SeatName) -> None:
+        ending, serving = self._agents.pop(name)
+        ending.set()
+        await asyncio.wait([serving])
+
+    def end_all(self) -> None:
+        for ending, _ in self._agents.values():
+            ending.set()
+
+
+@asynccontextmanager
+async def kube_rig(
+    directory: Path, *, spoil: Spoil = sound, real: bool = False, pushing: bool = True
+) -> AsyncIterator[Rig]:
+    """The adapter on an API server, with agents at pods' addresses that push, or are asked."""
+    api = controller_api()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        clusters: list[KubeCluster] = []
+
+        def report(body: dict[str, object]) -> None:
+            clusters[0].report(body)
+
+        url = await stack.enter_async_context(hearing(report))
+        controllers = [url] if pushing else []
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        agents: PodAgents
+        if real:
+            (port,) = free_ports(1)
+            agents = Real(directory, port, controllers, tasks)
+            stack.callback(agents.end_all)
+        else:
+            scripted = await stack.enter_async_context(scripted_agents(TOKEN))
+            agents, port = Scripted(scripted, [CHAT, CODE]), scripted.port
+            agents.controllers = controllers
+        side = KubeSide(api, agents)
+        side.make(FLEET, {"emberpool.dev/agent-port": str(port)})
+        client = await stack.enter_async_context(connected(api, directory))
+        await stack.enter_async_context(running([side.run]))
+        spoil(api)
+        reader = StateReader(session, TOKEN)
+        cluster = await stack.enter_async_context(kube_cluster(client, reader, [fleet_of(FLEET)]))
+        clusters.append(cluster)
+        yield Rig(cluster, HttpAgents(session, TOKEN), time.time, partial(cluster.resize, FLEET))
+        api.faults.clear()
+
+
+SPOILED = [pytest.param(partial(kube_rig, spoil=spoil), id=f"kube, {spoil.__name__}") for spoil in ALL]
+
+
 def agent_list(seats: list[tuple[str, int]]) -> dict[str, object]:
     entries = [{"name": name, "agent": f"http://127.0.0.1:{port}"} for name, port in seats]
     return {
@@ -199,7 +320,13 @@ def agent_list(seats: list[tuple[str, int]]) -> dict[str, object]:
     }
 
 
-WITH_WORKLOAD = [pytest.param(memory_rig, id="memory"), pytest.param(local_rig, id="local")]
+WITH_WORKLOAD = [
+    pytest.param(memory_rig, id="memory"),
+    pytest.param(local_rig, id="local"),
+    pytest.param(partial(kube_rig, real=True), id="kube"),
+    pytest.param(kube_rig, id="kube, scripted"),
+    *SPOILED,
+]
 
 
 @pytest.fixture(params=[*WITH_WORKLOAD, pytest.param(static_rig, id="static")])
@@ -216,11 +343,11 @@ async def sized(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_fleet_grows_to_its_size_with_every_resident_paused_and_proven(rig: Rig) -> None:
-    seats = await rig.warm(2)
+    await rig.warm(2)
+    seats = await rig.until(lambda found: all(seat.admitted and seat.ready for seat in found))
     assert rig.cluster.replicas(FLEET) == 2
     assert {seat_value(seat) for seat in seats} == {SeatValue.SPARE}
     assert all(r.proven_at is not None and r.address for seat in seats for r in seat.residents)
-    assert all(seat.admitted and seat.ready for seat in seats)
 
 
 async def test_a_promotion_and_a_demotion_go_there_and_back(rig: Rig) -> None:
@@ -279,7 +406,7 @@ async def test_a_resident_that_is_not_there_is_refused(rig: Rig) -> None:
 async def test_a_smaller_fleet_keeps_the_seat_that_serves(sized: Rig) -> None:
     seats = await sized.warm(2)
     await sized.promoted(seats[1])
-    await sized.cluster.resize(FLEET, 1)
+    await sized.resized(1)
     (left,) = await sized.until(lambda found: len(found) == 1)
     assert left.name == seats[1].name
 
@@ -291,6 +418,7 @@ async def test_a_deleted_seat_is_made_anew_under_another_identity(sized: Rig) ->
     # the test ends while the new seat is only being started, which an adapter must survive without leaving anything
     (fresh,) = await sized.until(lambda found: len(found) == 1 and found[0].uid != seat.uid)
     assert fresh.name != seat.name
+    await sized.gone(seat)
     with pytest.raises(NotFound):
         await sized.cluster.claim(seat, sized.claim(Operation.PROMOTE))
 
@@ -309,8 +437,9 @@ async def test_no_wish_changes_a_list(tmp_path: Path) -> None:
         assert len(rig.seats()) == 2
 
 
-async def test_an_agent_that_pushes_nothing_is_asked(tmp_path: Path) -> None:
-    async with static_rig(tmp_path, pushing=False) as rig:
+@pytest.mark.parametrize("asking", [static_rig, kube_rig], ids=["static", "kube"])
+async def test_an_agent_that_pushes_nothing_is_asked(asking: Callable[..., Any], tmp_path: Path) -> None:
+    async with asking(tmp_path, pushing=False) as rig:
         (seat,) = await rig.warm(1)
         assert seat_value(seat) is SeatValue.SPARE
 

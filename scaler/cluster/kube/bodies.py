@@ -66,6 +66,11 @@ def mark_patch(seat: Seat, value: SeatValue) -> Json:
     )
 
 
+def freeing_patch(seat: Seat) -> Json:
+    """Take a claim off that nobody can read."""
+    return _versioned(seat, {"annotations": {CLAIM_ANNOTATION: None}})
+
+
 def _versioned(seat: Seat, changes: Json) -> Json:
     return {"metadata": {"uid": seat.uid, "resourceVersion": seat.version, **changes}}
 

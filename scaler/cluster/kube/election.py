@@ -15,7 +15,18 @@ from typing import Any, Final, Protocol
 import structlog
 
 from scaler.cluster.kube.client import KubeClient, Request
-from scaler.cluster.kube.lease import Held, Record, Sighting, Timing, bid, free_in, released, seen, still_ours
+from scaler.cluster.kube.lease import (
+    Candidate,
+    Held,
+    Record,
+    Sighting,
+    Timing,
+    bid,
+    free_in,
+    released,
+    seen,
+    still_ours,
+)
 from scaler.cluster.kube.resources import LEASE
 from scaler.cluster.kube.times import micro_text
 from scaler.cluster.kube.writing import MANAGER
@@ -23,6 +34,8 @@ from scaler.errors import ClusterError, Conflict, LeadershipLost, NotFound
 from warmpool.claim import Term
 
 log = structlog.get_logger(__name__)
+ADDRESS_ANNOTATION: Final = "emberpool.dev/api"
+"""Base URL of the holder's API, on the Lease."""
 _RELEASE_SECONDS: Final = 1.0
 
 
@@ -93,11 +106,13 @@ class KubeLeases:
         now, spec = micro_text(self._wall()), self._body.get("spec") or {}
         acquired = spec.get("acquireTime") if spec.get("leaseTransitions") == record.epoch else None
         kept = self._body.get("metadata") or {} if record.version else {}
+        annotations = {**(kept.get("annotations") or {}), ADDRESS_ANNOTATION: record.address}
         return {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.name,
             "metadata": {
-                **{key: kept[key] for key in ("labels", "annotations") if key in kept},
+                **({"labels": kept["labels"]} if "labels" in kept else {}),
+                "annotations": annotations,
                 "name": self._name,
                 "namespace": self._namespace,
                 **({"resourceVersion": record.version} if record.version else {}),
@@ -119,6 +134,7 @@ class KubeLeases:
             epoch=int(spec.get("leaseTransitions") or 0),
             duration=float(spec.get("leaseDurationSeconds") or 0),
             version=body["metadata"]["resourceVersion"],
+            address=str((body["metadata"].get("annotations") or {}).get(ADDRESS_ANNOTATION) or ""),
         )
 
 
@@ -145,7 +161,7 @@ class Elector:
 
     Args:
         leases: the lease.
-        identity: who we are; unique to this process.
+        candidate: who we are.
         timing: how long things take.
         clock: seconds that nobody sets.
         highest: the highest term that anybody has told of; see `lease.bid`.
@@ -154,24 +170,28 @@ class Elector:
     def __init__(
         self,
         leases: Leases,
-        identity: str,
+        candidate: Candidate,
         timing: Timing | None = None,
         clock: Callable[[], float] = boot_time,
         highest: Callable[[], int] = _none_told,
     ) -> None:
         self._leases = leases
-        self._identity = identity
+        self._candidate = candidate
         self._timing = timing or Timing()
         self._clock = clock
         self._highest = highest
         self._random = random.Random()
         self._sighting: Sighting | None = None
         self._held: Held | None = None
+        self._complaint = ""
 
     @property
-    def leader(self) -> str:
-        """Who leads, as far as was seen; empty if nobody."""
-        return "" if self._sighting is None else self._sighting.record.holder
+    def leader(self) -> Record | None:
+        """The lease of who leads, as far as was seen; None if nobody does. It may have ended since."""
+        held = self._held.record if self._held is not None else None
+        seen_last = None if self._sighting is None else self._sighting.record
+        record = held or seen_last
+        return record if record is not None and record.holder else None
 
     async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
         """Lead whenever nobody else does, until cancelled or `lead` has ended.
@@ -188,6 +208,12 @@ class Elector:
             else:
                 return
 
+    def _complain(self, what: str, error: ClusterError) -> None:
+        """Tell of a trouble once, not at each attempt."""
+        if (complaint := f"{what}: {error}") != self._complaint:
+            self._complaint = complaint
+            log.warning(what, error=str(error))
+
     # ------------------------------------------------------------ acquiring
 
     async def _acquire(self) -> Held:
@@ -197,19 +223,33 @@ class Elector:
                 await self._look()
                 if (
                     self._sighting is None
-                    or (wait := free_in(self._sighting, self._identity, self._clock())) == 0
+                    or (wait := free_in(self._sighting, self._candidate.identity, self._clock())) == 0
                 ):
-                    wanted = bid(self._sighting, self._identity, self._timing, floor=self._highest())
+                    wanted = bid(self._sighting, self._candidate, self._timing, floor=self._highest())
                     began = self._clock()
                     record = await self._leases.write(wanted, self._timing.attempt)
-                    log.info("leading", identity=self._identity, epoch=record.epoch)
+                    log.info("leading", identity=self._candidate.identity, epoch=record.epoch)
                     self._sighting = seen(self._sighting, record, self._clock())
                     return Held(record=record, renewed=began)
             except ClusterError as error:
                 wait = self._timing.retry
                 if not isinstance(error, Conflict):
-                    log.info("the lease can't be had", error=str(error))
-            await asyncio.sleep(min(wait, self._timing.retry) * self._random.uniform(0.8, 1.2))
+                    self._complain("the lease can't be had", error)
+            else:
+                self._complaint = ""
+            await asyncio.sleep(self._pause(wait))
+
+    def _pause(self, wait: float) -> float:
+        """Return how long to wait before the next look, if the lease is free in `wait` seconds.
+
+        What was seen late is free late: so it is looked at twice for each renewal. Two who wait for the same moment draw lots.
+        """
+        between = self._timing.retry / 2
+        return (
+            between * self._random.uniform(0.8, 1.2)
+            if wait > between
+            else wait + self._random.uniform(0, 0.1)
+        )
 
     async def _look(self) -> None:
         try:
@@ -257,9 +297,9 @@ class Elector:
                 break
             except ClusterError as error:
                 wait = self._timing.retry / 4
-                log.info("the lease could not be renewed", error=str(error))
+                self._complain("the lease could not be renewed", error)
             else:
-                wait = self._timing.retry
+                wait, self._complaint = self._timing.retry, ""
         raise LeadershipLost(f"the lease could not be renewed for {self._timing.renew:g} s")
 
     async def _renewed(self, held: Held) -> Held:
@@ -283,12 +323,17 @@ class Elector:
         return found
 
     async def _release(self) -> None:
-        """Leave the lease to others, if it is still ours; its version sees to that."""
+        """Leave the lease to others, if it is still ours: a renewal that was cut off may have taken place."""
         held, self._held = self._held, None
         if held is None or not held.covers(self._timing, self._clock(), 0):
             return
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._leases.write(released(held.record), _RELEASE_SECONDS)
+                try:
+                    await self._leases.write(released(held.record), _RELEASE_SECONDS)
+                except Conflict:
+                    found = await self._leases.read(_RELEASE_SECONDS)
+                    if still_ours(held, found):
+                        await self._leases.write(released(found), _RELEASE_SECONDS)
         except (ClusterError, TimeoutError) as error:
             log.info("the lease could not be released", error=str(error))

@@ -29,3 +29,7 @@ class Throttled(Unreachable):
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class Withheld(Conflict):
+    """We don't write this now, and have sent nothing; the message says why, and what would have to be otherwise."""

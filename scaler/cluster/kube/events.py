@@ -114,6 +114,16 @@ def size_drifted(workload: Subject, asked: int, found: int) -> Event:
     return Event(subject=workload, action="Resize", reason="SizeDrifted", note=note, warning=True)
 
 
+def freed(pod: Subject, why: str) -> Event:
+    """A claim has been taken off that nobody could read."""
+    return Event(subject=pod, action="Free", reason="ClaimUnreadable", note=why, warning=True)
+
+
+def said(workload: Subject, condition: str, message: str) -> Event:
+    """Something is so of a fleet that people should know."""
+    return Event(subject=workload, action="Watch", reason=condition, note=message, warning=True)
+
+
 def quarantined(node: Subject, why: str) -> Event:
     """A node gets no new pods."""
     return Event(subject=node, action="Quarantine", reason="GpuUnhealthy", note=why, warning=True)

@@ -48,12 +48,27 @@ class Record:
         epoch: its count of transitions: the number of the term.
         duration: for how long its holder keeps others away, in seconds.
         version: the object's; empty before it is written.
+        address: base URL of its holder's API, for those who stand by; empty if it doesn't say.
     """
 
     holder: str
     epoch: int
     duration: float
     version: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Who stands for election.
+
+    Attributes:
+        identity: unique to the process, so that a term is never mistaken for an earlier one of the same name.
+        address: base URL of its API.
+    """
+
+    identity: str
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +101,20 @@ def free_in(sighting: Sighting, identity: str, now: float) -> float:
     return max(0.0, sighting.since + sighting.record.duration - now)
 
 
-def bid(sighting: Sighting | None, identity: str, timing: Timing, *, floor: int) -> Record:
+def bid(sighting: Sighting | None, candidate: Candidate, timing: Timing, *, floor: int) -> Record:
     """Return the lease as its next holder writes it.
 
     Args:
         sighting: the lease that is free; None where there is none.
-        identity: who bids; unique to the process, so that a term is never mistaken for an earlier one of the same name.
+        candidate: who bids.
         timing: how long things take.
         floor: the highest term that anybody has told of. A lease that was deleted would begin anew, and agents would
             refuse its holder's orders for ever.
     """
     known = 0 if sighting is None else sighting.record.epoch
     return Record(
-        holder=identity,
+        holder=candidate.identity,
+        address=candidate.address,
         epoch=max(known, floor) + 1,
         duration=math.ceil(timing.lease),
         version="" if sighting is None else sighting.record.version,
@@ -107,7 +123,7 @@ def bid(sighting: Sighting | None, identity: str, timing: Timing, *, floor: int)
 
 def released(record: Record) -> Record:
     """Return the lease as its holder leaves it; the next term still counts on from it."""
-    return replace(record, holder="", duration=1)
+    return replace(record, holder="", address="", duration=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from scaler.cluster.kube import bodies
 from scaler.cluster.kube.client import JSON_PATCH, STRATEGIC, Request
-from scaler.cluster.kube.errors import Rejected
+from scaler.cluster.kube.errors import Rejected, Withheld
 from scaler.cluster.kube.lanes import Lane
 from scaler.cluster.kube.resources import NODE
 from scaler.cluster.kube.seats import HOUSEKEEPING_SECONDS
@@ -52,7 +52,7 @@ class NodeWriter:
 
     async def _change(self, name: str, changed: Callable[[Sequence[Json]], list[Json]]) -> None:
         for _ in range(_TRIES):
-            node: Any = await self._writing.client.call(
+            node: Any = await self._writing.read(
                 Request(path=NODE.path("", name)), seconds=HOUSEKEEPING_SECONDS
             )
             before: list[Json] = (node.get("spec") or {}).get("taints") or []
@@ -62,6 +62,8 @@ class NodeWriter:
             operations = bodies.taints_patch(node["metadata"]["resourceVersion"], before, after)
             try:
                 await self._send(patch(NODE.path("", name), operations, JSON_PATCH))
+            except Withheld:
+                raise
             except (Rejected, Conflict):
                 continue  # a test that fails reads as a bad request: look again
             return
@@ -80,4 +82,4 @@ class NodeWriter:
         await self._send(patch(NODE.path("", name, "status"), body, STRATEGIC))
 
     async def _send(self, request: Request) -> None:
-        await self._writing.send(self._lane, request, seconds=HOUSEKEEPING_SECONDS)
+        await self._writing.send(self._lane, request, seconds=HOUSEKEEPING_SECONDS, repeatable=True)

@@ -21,6 +21,7 @@ from scaler.cluster.kube.client import KubeClient, Request, error_of
 from scaler.cluster.kube.errors import Expired, Throttled
 from scaler.cluster.kube.resources import Collection
 from scaler.cluster.kube.views import Json
+from scaler.cluster.subscribers import Subscribers
 from scaler.errors import ClusterError, Unreachable
 
 log = structlog.get_logger(__name__)
@@ -60,6 +61,10 @@ _BELIEVED_AFTER = 8
 class _Held(Generic[T]):
     version: int
     value: T
+
+
+def _ignore(_: str) -> None:
+    """Nobody wants to know."""
 
 
 def _number(version: str) -> int:
@@ -106,12 +111,15 @@ class Reflector(Generic[T]):
         self._version: str | None = None
         self._seen = 0
         self._behind = 0
+        # versions have begun anew: nothing that is held is newer than a list, or the same
+        self._rewound = False
         self._page = _PAGE
         self._current_at = -math.inf
         self._synced = asyncio.Event()
         self._failures = 0
         self._complaint = ""
-        self._subscribers: list[Callable[[], None]] = []
+        self._subscribers = Subscribers()
+        self._touched: Callable[[str], None] = _ignore
         self.restarts: Counter[str] = Counter()
 
     # ------------------------------------------------------------ what it knows
@@ -139,19 +147,21 @@ class Reflector(Generic[T]):
         """Return all objects."""
         return [held.value for held in self._held.values()]
 
+    def __str__(self) -> str:
+        """Say what it reflects, and what keeps it from that at present."""
+        return f"{self._source}: {self._complaint}" if self._complaint else str(self._source)
+
     def __len__(self) -> int:
         """Count the objects."""
         return len(self._held)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after each change, in the event loop; the returned function ends that."""
-        self._subscribers.append(changed)
+        return self._subscribers.add(changed)
 
-        def end() -> None:
-            if changed in self._subscribers:
-                self._subscribers.remove(changed)
-
-        return end
+    def touch(self, touched: Callable[[str], None]) -> None:
+        """Call `touched` with the name of each object that comes, changes or goes, before the subscribers are called."""
+        self._touched = touched
 
     def learn(self, body: Json) -> None:
         """Take over what a write of ours has returned, before the watch tells of it.
@@ -159,7 +169,7 @@ class Reflector(Generic[T]):
         An object that isn't held is not taken in: the watch may have told of its end before the write's answer came.
         """
         if _key(body["metadata"]) in self._held and self._put(body):
-            self._notify()
+            self._subscribers.tell()
 
     # ------------------------------------------------------------ following
 
@@ -211,13 +221,20 @@ class Reflector(Generic[T]):
                     _LARGEST_PAGE, self._page * 4
                 )  # the server forgets faster than we turn pages
                 raise
-            metadata = page["metadata"]
+            metadata = self._metadata(page)
             self._check_current(_number(metadata.get("resourceVersion", "")), floor)
             await self._read_page(page, found)
             if not (following := metadata.get("continue")):
                 break
             query = {**query, "continue": following}
         self._replace(found, metadata.get("resourceVersion", ""))
+
+    def _metadata(self, page: Any) -> Json:  # noqa: ANN401 - JSON is what it is
+        """Return what a page says of its list; JSON that is no list is somebody's in between, and not an empty one."""
+        metadata = page.get("metadata") if isinstance(page, dict) else None
+        if not isinstance(metadata, dict) or not str(page.get("kind")).endswith("List"):
+            raise Unreachable(f"{self._source.path}: the answer is no list")
+        return metadata
 
     def _check_current(self, listed: int, floor: int) -> None:
         """Refuse a list that is older than what we know: one of several servers lags behind.
@@ -230,30 +247,36 @@ class Reflector(Generic[T]):
         self._behind += 1
         if self._behind <= _BELIEVED_AFTER:
             raise Unreachable(f"the server lags behind: it lists version {listed}, {floor} is known")
-        self._held, self._seen, self._behind = {}, listed, 0
+        self._seen, self._behind, self._rewound = listed, 0, True
 
     async def _read_page(self, page: Json, found: dict[str, _Held[T]]) -> None:
         for number, body in enumerate(page.get("items") or (), start=1):
             metadata = body["metadata"]
             key, version = _key(metadata), _number(metadata.get("resourceVersion", ""))
-            known = self._held.get(key)
-            same = known is not None and known.version == version
-            found[key] = known if known is not None and same else _Held(version, self._read(body))
+            known = None if self._rewound else self._held.get(key)
+            if known is None or known.version != version:
+                known = _Held(version, self._read(body))
+            found[key] = known
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     def _replace(self, found: dict[str, _Held[T]], version: str) -> None:
         """Take over a list, but for what a write of ours has changed since the list was begun."""
         listed = _number(version)
-        found.update({key: held for key, held in self._held.items() if held.version > listed})
-        changed = found != self._held or not self.synced
-        self._held = found
+        if not self._rewound:
+            found.update({key: held for key, held in self._held.items() if held.version > listed})
+        self._rewound = False
+        before, self._held = self._held, found
+        touched = [key for key in before.keys() | found.keys() if before.get(key) is not found.get(key)]
         self._version = version
         self._seen = max(self._seen, listed)
         self._current_at = self._clock()
+        first = not self.synced
         self._synced.set()
-        if changed:
-            self._notify()
+        for key in touched:
+            self._touched(key)
+        if touched or first:
+            self._subscribers.tell()
 
     # ------------------------------------------------------------ watching
 
@@ -301,7 +324,7 @@ class Reflector(Generic[T]):
                     await asyncio.sleep(0)
         finally:
             if changed:
-                self._notify()
+                self._subscribers.tell()
 
     def _event(self, line: bytes) -> bool:
         """Take over one event, and say whether anything changed."""
@@ -332,6 +355,7 @@ class Reflector(Generic[T]):
         if known is not None and known.version >= version:
             return False
         self._held[key] = _Held(version, self._read(body))
+        self._touched(key)
         return True
 
     def _remove(self, metadata: Json) -> bool:
@@ -340,8 +364,5 @@ class Reflector(Generic[T]):
         if known is None or known.version > _number(metadata["resourceVersion"]):
             return False
         del self._held[key]
+        self._touched(key)
         return True
-
-    def _notify(self) -> None:
-        for changed in tuple(self._subscribers):
-            changed()

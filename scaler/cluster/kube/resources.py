@@ -47,7 +47,10 @@ NODE = Kind(plural="nodes", name="Node", namespaced=False)
 CONFIG_MAP = Kind(plural="configmaps", name="ConfigMap")
 EVENT = Kind(group="events.k8s.io", plural="events", name="Event")
 LEASE = Kind(group="coordination.k8s.io", plural="leases", name="Lease")
+SERVICE = Kind(plural="services", name="Service")
 DEPLOYMENT = Kind(group="apps", plural="deployments", name="Deployment")
+REPLICA_SET = Kind(group="apps", plural="replicasets", name="ReplicaSet")
+STATEFUL_SET = Kind(group="apps", plural="statefulsets", name="StatefulSet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,18 @@
 A PUT of the whole Scale carries the version that was read, so that two writers never overwrite each other unseen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from scaler.cluster.kube.bodies import scale_body
 from scaler.cluster.kube.client import Request
+from scaler.cluster.kube.errors import Withheld
 from scaler.cluster.kube.lanes import Lane
 from scaler.cluster.kube.resources import Kind
 from scaler.cluster.kube.seats import WRITE_SECONDS
-from scaler.cluster.kube.views import workload_from_json
+from scaler.cluster.kube.views import Json, workload_from_json
 from scaler.cluster.kube.writing import MANAGER, Writing
 from scaler.errors import Conflict
 
@@ -47,12 +49,18 @@ class Resized:
     Attributes:
         before: replicas that were asked for until now.
         after: that are asked for from now on.
+        version: of the workload that it speaks of.
         drifted: what we had asked for last, if somebody else has changed it since; else None.
     """
 
     before: int
     after: int
+    version: str = ""
     drifted: int | None = None
+
+
+def _anything(_: int) -> None:
+    """Let every change pass."""
 
 
 class Sizer:
@@ -66,10 +74,24 @@ class Sizer:
     def __init__(self, writing: Writing, lane: Lane) -> None:
         self._writing = writing
         self._lane = lane
-        self._asked: dict[Target, int] = {}
+        self._left: dict[Target, tuple[int, ...]] = {}
 
-    async def resize(self, target: Target, total: int) -> Resized:
+    def forget(self) -> None:
+        """Forget what we have asked for: whoever writes from now on is in the right."""
+        self._left.clear()
+
+    def drift(self, target: Target, found: int) -> int | None:
+        """Return what we had asked for last, if a size that was found can't be ours; else None."""
+        left = self._left.get(target)
+        return None if left is None or found in left else left[-1]
+
+    async def resize(self, target: Target, total: int, allow: Callable[[int], None] = _anything) -> Resized:
         """Ask for `total` replicas. Idempotent: a size that is right already is not written.
+
+        Args:
+            target: of what.
+            total: how many.
+            allow: is asked right before each write, with the size that was found; may raise to keep it from being sent.
 
         Raises:
             NotFound: there is no such workload.
@@ -77,28 +99,33 @@ class Sizer:
             Unreachable: no answer in time.
         """
         for _ in range(_TRIES):
-            scale = await self._writing.client.call(Request(path=target.path), seconds=WRITE_SECONDS)
-            found = workload_from_json(scale).replicas
-            drifted = self._drift(target, found)
-            if found != total:
-                request = Request(
-                    method="PUT",
-                    path=target.path,
-                    body=scale_body(scale, total),
-                    query={"fieldManager": MANAGER},
-                )
+            scale = await self._writing.read(Request(path=target.path), seconds=WRITE_SECONDS)
+            found = workload_from_json(scale)
+            drifted = self._drifted(target, found.replicas)
+            if found.replicas != total:
+                allow(found.replicas)
                 try:
-                    await self._writing.send(self._lane, request, seconds=WRITE_SECONDS)
+                    scale = await self._write(target, scale, total)
+                except Withheld:
+                    raise
                 except Conflict:
                     continue
             if not self._writing.dry_run:
-                self._asked[target] = total
-            return Resized(before=found, after=total, drifted=drifted)
+                self._left[target] = (total,)
+            version = workload_from_json(scale).version
+            return Resized(before=found.replicas, after=total, version=version, drifted=drifted)
         raise Conflict(f"{target.name}: its size changes faster than it can be written")
 
-    def _drift(self, target: Target, found: int) -> int | None:
-        asked = self._asked.get(target)
-        if asked is None or asked == found:
-            return None
-        log.warning("somebody else has changed a size", workload=target.name, asked=asked, found=found)
+    async def _write(self, target: Target, scale: Json, total: int) -> Json:
+        body = scale_body(scale, total)
+        request = Request(method="PUT", path=target.path, body=body, query={"fieldManager": MANAGER})
+        if not self._writing.dry_run:  # from now on either may be found, whatever becomes of the answer
+            self._left[target] = (workload_from_json(scale).replicas, total)
+        answer: Json = await self._writing.send(self._lane, request, seconds=WRITE_SECONDS, repeatable=True)
+        return answer
+
+    def _drifted(self, target: Target, found: int) -> int | None:
+        asked = self.drift(target, found)
+        if asked is not None:
+            log.warning("somebody else has changed a size", workload=target.name, asked=asked, found=found)
         return asked

@@ -12,7 +12,7 @@ from typing import Final
 
 from scaler.cluster.kube import bodies
 from scaler.cluster.kube.client import MERGE, STRATEGIC, Request
-from scaler.cluster.kube.errors import Rejected
+from scaler.cluster.kube.errors import Rejected, Throttled, Withheld
 from scaler.cluster.kube.lanes import Lane, Lanes, lanes
 from scaler.cluster.kube.resources import POD
 from scaler.cluster.kube.times import seconds_text
@@ -62,43 +62,61 @@ class SeatWriter:
 
     async def claim(self, seat: Seat, claim: Claim) -> Seat:
         """See `scaler.cluster.port.Cluster.claim`."""
-        current = seat
-        for _ in range(_TRIES):
+
+        def patched(current: Seat) -> Seat | Json:
+            if holds(current, claim):
+                return current
+            if not _unchanged(seat, current):
+                raise Conflict(f"seat {seat.name} has changed since it was read")
             if (why := refusal(current, claim, self._wall())) is not None:
                 raise Conflict(why)
-            try:
-                return await self._patch(self._lanes.promotions, current, bodies.claim_patch(current, claim))
-            except Conflict:
-                current = await self.read(current)
-                if not _unchanged(seat, current):
-                    raise
-            except Unreachable:
-                written = await self._looked_at(current)
-                if written is not None and holds(written, claim):
-                    return written
-                raise
-        raise Conflict(f"seat {seat.name} changes faster than it can be claimed")
+            return bodies.claim_patch(current, claim)
+
+        return await self._swap(seat, patched)
 
     async def settle(self, seat: Seat, claim: Claim, *, serving: PolicyName | None) -> Seat:
         """See `scaler.cluster.port.Cluster.settle`; `seat` is the seat as it was last read."""
+
+        def patched(current: Seat) -> Seat | Json:
+            if holds(current, claim):
+                return bodies.settlement_patch(current, claim, serving)
+            if _settled(current, serving):
+                return current
+            raise Conflict(f"seat {seat.name} is no longer held by claim {claim.id}")
+
+        return await self._swap(seat, patched)
+
+    async def _swap(self, seat: Seat, patched: Callable[[Seat], Seat | Json]) -> Seat:
+        """Write a pod, again if only others' writes stand against it.
+
+        Each try carries the version that it was made for, so that one which arrives late, or twice, changes nothing.
+
+        Args:
+            seat: as it was read.
+            patched: returns the write for the pod as it is now, or the seat if nothing needs to be written any more. May raise.
+
+        Raises:
+            Conflict: others write it all the time.
+            NotFound: the seat is gone.
+            Unreachable: no answer in time.
+        """
         current = seat
         for _ in range(_TRIES):
-            if not holds(current, claim):
-                if _settled(current, serving):
-                    return current
-                raise Conflict(f"seat {seat.name} is no longer held by claim {claim.id}")
+            body = patched(current)
+            if isinstance(body, Seat):
+                return body
             try:
-                return await self._patch(
-                    self._lanes.promotions, current, bodies.settlement_patch(current, claim, serving)
-                )
+                return await self._patch(self._lanes.promotions, current, body)
+            except (Withheld, Throttled):
+                raise  # nothing was done, and asking again changes nothing
             except Conflict:
                 current = await self.read(current)
             except Unreachable:
-                written = await self._looked_at(current)
-                if written is not None and _settled(written, serving):
-                    return written
+                found = patched(await self.read(current))
+                if isinstance(found, Seat):
+                    return found
                 raise
-        raise Conflict(f"seat {seat.name} changes faster than its claim can be settled")
+        raise Conflict(f"seat {seat.name} changes faster than it can be written")
 
     async def admit(self, seat: Seat, *, admitted: bool = True, reason: str = "ResidentsProven") -> Seat:
         """Set the readiness gate; the other conditions stay. Idempotent.
@@ -111,7 +129,9 @@ class SeatWriter:
         bound = {**body, "metadata": {"uid": seat.uid}}
         request = patch(POD.path(self._namespace, seat.name, "status"), bound, STRATEGIC)
         try:
-            body = await self._writing.send(self._lanes.promotions, request, seconds=WRITE_SECONDS)
+            body = await self._writing.send(
+                self._lanes.promotions, request, seconds=WRITE_SECONDS, repeatable=True
+            )
         except Rejected:
             await self.read(seat)  # another pod of this name refuses the identity
             raise
@@ -125,19 +145,12 @@ class SeatWriter:
             Unreachable: no answer in time.
         """
         request = Request(path=POD.path(self._namespace, seat.name))
-        return self._written(seat, await self._writing.client.call(request, seconds=WRITE_SECONDS))
-
-    async def _looked_at(self, seat: Seat) -> Seat | None:
-        """Return the pod as it is after an answer was lost; None if that can't be found out now."""
-        try:
-            return await self.read(seat)
-        except (NotFound, Unreachable):
-            return None
+        return self._written(seat, await self._writing.read(request, seconds=WRITE_SECONDS))
 
     async def _patch(self, lane: Lane, seat: Seat, body: Json) -> Seat:
         request = patch(POD.path(self._namespace, seat.name), body, MERGE)
         seconds = WRITE_SECONDS if lane is self._lanes.promotions else HOUSEKEEPING_SECONDS
-        return self._written(seat, await self._writing.send(lane, request, seconds=seconds))
+        return self._written(seat, await self._writing.send(lane, request, seconds=seconds, repeatable=True))
 
     def _written(self, before: Seat, body: Json) -> Seat:
         found = pod_from_json(body).seat
@@ -152,6 +165,7 @@ class SeatWriter:
             gpus=before.gpus,
             memory=before.memory,
             verdict=before.verdict,
+            node_leaving=before.node_leaving,
             reachable=before.reachable and found.reachable,
         )
 
@@ -167,6 +181,10 @@ class SeatWriter:
         """
         return await self._patch(self._lanes.housekeeping, seat, bodies.mark_patch(seat, value))
 
+    async def free(self, seat: Seat) -> Seat:
+        """Take a claim off that nobody can read, if the seat is still as it was read; raises as `mark` does."""
+        return await self._patch(self._lanes.housekeeping, seat, bodies.freeing_patch(seat))
+
     async def delete(self, seat: Seat) -> None:
         """See `scaler.cluster.port.Cluster.delete`: this pod and no other of its name."""
         request = Request(
@@ -175,7 +193,9 @@ class SeatWriter:
             body={"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": seat.uid}},
         )
         try:
-            await self._writing.send(self._lanes.housekeeping, request, seconds=HOUSEKEEPING_SECONDS)
+            await self._writing.send(
+                self._lanes.housekeeping, request, seconds=HOUSEKEEPING_SECONDS, repeatable=True
+            )
         except NotFound:
             return
         except Conflict:

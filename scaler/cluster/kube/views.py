@@ -33,8 +33,26 @@ ADMITTED_CONDITION: Final = "emberpool.dev/admitted"
 """The readiness gate of a seat."""
 RESIDENTS_ANNOTATION: Final = "emberpool.dev/residents"
 """Which residents the pod template gives its seats, as JSON."""
+AGENT_PORT_ANNOTATION: Final = "emberpool.dev/agent-port"
+"""At which port of the pod its agent listens, where that isn't `AGENT_PORT`."""
+AGENT_PORT: Final = 9081
+"""At which port of a pod its agent listens."""
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 """What a ReplicaSet reads when it has to remove pods."""
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+_PORTS = 1 << 16
+_LEAVING = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+        "node.cloudprovider.kubernetes.io/shutdown",
+        "node.kubernetes.io/out-of-service",
+        "aws-node-termination-handler/spot-itn",
+        "cloud.google.com/impending-node-termination",
+    }
+)
+"""Taints by which others announce that a node is being emptied; all of them are about to delete its pods."""
 _TEMPLATE_LABELS = ("pod-template-hash", "controller-revision-hash")
 """Which template a pod was made from: the first is a ReplicaSet's, the second a StatefulSet's."""
 
@@ -47,21 +65,25 @@ class Pod:
         seat: what the pod says of the seat; its residents, agent and GPUs are for the agent to tell.
         ip: its address; empty until it has one.
         phase: as the kubelet says.
+        agent_port: at which port its agent listens.
         marked: the seat's value as its label mirrors it; empty where there is none.
+        cost: its deletion cost as its annotation says it; empty where there is none.
         residents: the template's list of residents, as JSON; empty where there is none.
-        leaves_by: Unix time at which its grace ends; None unless it is terminating.
         unschedulable_since: Unix time since which no node takes it; None if one does.
         unreadable: why its claim can't be read, in words; empty if it can.
+        owner: kind of what controls it, such as ReplicaSet; empty where nothing does.
     """
 
     seat: Seat
     ip: str = ""
     phase: str = ""
+    agent_port: int = AGENT_PORT
     marked: str = ""
+    cost: str = ""
     residents: str = ""
-    leaves_by: float | None = None
     unschedulable_since: float | None = None
     unreadable: str = ""
+    owner: str = ""
 
 
 def unix(timestamp: str | None) -> float:
@@ -89,6 +111,7 @@ def pod_from_json(body: Json) -> Pod:
         ready=_true(conditions.get("Ready")),
         reachable=running == "Running" and bool(address) and not unreadable,
         terminating=ends is not None,
+        leaves_by=None if ends is None else unix(ends),
         lent=labels.get(SEAT_LABEL) == SeatValue.LENT,
         created_at=unix(metadata.get("creationTimestamp")),
         template=intern(next((labels[key] for key in _TEMPLATE_LABELS if key in labels), "")),
@@ -97,12 +120,26 @@ def pod_from_json(body: Json) -> Pod:
         seat=seat,
         ip=address,
         phase=intern(running),
+        agent_port=_port(annotations.get(AGENT_PORT_ANNOTATION, "")),
         marked=intern(labels.get(SEAT_LABEL, "")),
+        cost=intern(annotations.get(DELETION_COST_ANNOTATION, "")),
         residents=intern(annotations.get(RESIDENTS_ANNOTATION, "")),
-        leaves_by=None if ends is None else unix(ends),
         unschedulable_since=_unschedulable_since(conditions.get("PodScheduled")),
         unreadable=unreadable,
+        owner=_owner(metadata.get("ownerReferences") or ()),
     )
+
+
+def _owner(references: Sequence[Json]) -> str:
+    return next((intern(each.get("kind", "")) for each in references if each.get("controller")), "")
+
+
+def _port(text: str) -> int:
+    """Read a port; what is none leaves the default."""
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    if not digits or len(digits) > len(str(_PORTS)):  # Python refuses to read numbers of thousands of digits
+        return AGENT_PORT
+    return int(digits) if int(digits) < _PORTS else AGENT_PORT
 
 
 _NOBODY: frozenset[PolicyName] = frozenset()
@@ -165,7 +202,14 @@ class Node:
     cordoned: bool = False
     taints: tuple[Taint, ...] = ()
     gpus: int = 0
-    conditions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    conditions: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+
+    @property
+    def leaving(self) -> str:
+        """Why its pods are about to go, in words; empty if they stay as far as the node says."""
+        if self.cordoned:
+            return "cordoned"
+        return next((taint.key for taint in self.taints if taint.key in _LEAVING), "")
 
 
 def node_from_json(body: Json) -> Node:
@@ -199,25 +243,87 @@ class Workload:
 
     Attributes:
         name: its name.
+        uid: its identity.
         version: the object's version.
         replicas: how many pods it is asked for.
         observed: how many it has, as its controller says.
+        labels: what its pod template puts on pods.
+        ports: names of its pod template's container ports, with the ports.
+        residents: its pod template's list of residents, as JSON; empty where there is none.
     """
 
     name: str
+    uid: str = ""
     version: str
     replicas: int
     observed: int = 0
+    labels: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    ports: Mapping[str, int] = field(default_factory=lambda: _EMPTY)
+    residents: str = ""
 
 
 def workload_from_json(body: Json) -> Workload:
     """Read a workload, or the Scale of one: `spec.replicas` and `status.replicas` stand in the same place in both."""
-    metadata = body["metadata"]
+    metadata, spec = body["metadata"], body.get("spec") or {}
+    template = spec.get("template") or {}
+    about, pod = template.get("metadata") or {}, template.get("spec") or {}
+    containers = [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]
+    named = {
+        port["name"]: int(port.get("containerPort") or 0)
+        for container in containers
+        for port in container.get("ports") or ()
+        if port.get("name")
+    }
     return Workload(
         name=metadata["name"],
+        uid=metadata.get("uid", ""),
         version=metadata.get("resourceVersion", ""),
-        replicas=int((body.get("spec") or {}).get("replicas") or 0),
+        replicas=int(spec.get("replicas") or 0),
         observed=int((body.get("status") or {}).get("replicas") or 0),
+        labels=MappingProxyType(dict(about.get("labels") or {})),
+        ports=MappingProxyType(named),
+        residents=(about.get("annotations") or {}).get(RESIDENTS_ANNOTATION, ""),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A Service, or an InferencePool, which sends requests to pods as well.
+
+    Attributes:
+        name: its name.
+        kind: which of the two.
+        selector: labels of the pods that it sends traffic to; empty where it selects none.
+        ports: ports of the pods that it sends traffic to: numbers, or names of container ports.
+    """
+
+    name: str
+    kind: str = "Service"
+    selector: Mapping[str, str]
+    ports: tuple[int | str, ...] = ()
+
+
+def service_from_json(body: Json) -> Service:
+    """Read a Service."""
+    spec = body.get("spec") or {}
+    ports = [each.get("targetPort") or each.get("port") for each in spec.get("ports") or ()]
+    return Service(
+        name=body["metadata"]["name"],
+        selector=MappingProxyType(dict(spec.get("selector") or {})),
+        ports=tuple(port for port in ports if port),
+    )
+
+
+def pool_from_json(body: Json) -> Service:
+    """Read an InferencePool, of its stable version or of the one before that."""
+    spec = body.get("spec") or {}
+    selector = spec.get("selector") or {}
+    ports = [each.get("number") for each in spec.get("targetPorts") or ()] or [spec.get("targetPortNumber")]
+    return Service(
+        name=body["metadata"]["name"],
+        kind="InferencePool",
+        selector=MappingProxyType(dict(selector.get("matchLabels", selector))),
+        ports=tuple(int(port) for port in ports if port),
     )
 
 

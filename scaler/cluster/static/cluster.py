@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from scaler.cluster.objects import SeatObjects
+from scaler.cluster.reports import HighestTerm, Life, Reader, Report, follow, parse, routable
 from scaler.cluster.static.listing import AgentList, ListedSeat
-from scaler.cluster.static.reports import Life, Report, follow, parse, routable
 from scaler.errors import NotFound, Unreachable
 from warmpool.errors import BadOrder
 from warmpool.seats import Claim, FleetName, PolicyName, Resident, Seat, SeatName, Verdict
@@ -33,17 +33,6 @@ REPORT_MAX_AGE_SECONDS = 6.0
 """A seat that nothing has been heard of for this long is no candidate."""
 REST_SECONDS = 60.0
 """How long a seat rests that elsewhere would have been deleted and made anew."""
-
-
-class Reader(Protocol):
-    """Asks agents for their states."""
-
-    async def read(self, agent: str) -> Mapping[str, Any]:
-        """Return the state that the agent at a base URL tells.
-
-        Raises:
-            Unreachable: it tells none.
-        """
 
 
 class StaticCluster:
@@ -67,8 +56,7 @@ class StaticCluster:
         self._resting: dict[SeatName, float] = {}
         self._complained: dict[SeatName, str] = {}
         self._synced = False
-        self._epoch = 0
-        self._epoch_rose = asyncio.Event()
+        self._term = HighestTerm()
         for fleet in listed.spec.fleets:
             for seat in fleet.seats:
                 self._listed[SeatName(seat.name)] = (FleetName(fleet.name), seat)
@@ -168,14 +156,11 @@ class StaticCluster:
     @property
     def highest_epoch(self) -> int:
         """The highest term that an agent has told of."""
-        return self._epoch
+        return self._term.epoch
 
     async def superseded(self, epoch: int) -> int:
         """Wait until an agent tells of a later term than `epoch`, and return that."""
-        while self._epoch <= epoch:
-            self._epoch_rose.clear()
-            await self._epoch_rose.wait()
-        return self._epoch
+        return await self._term.superseded(epoch)
 
     def report(self, body: Mapping[str, Any]) -> None:
         """Take over an agent's report (the body of its `/v1/state`).
@@ -186,10 +171,8 @@ class StaticCluster:
         told = parse(body)
         name = SeatName(told.seat)
         fleet, listed = self._place(told)
-        residents = tuple(routable(resident, listed) for resident in told.residents)
-        if told.epoch > self._epoch:
-            self._epoch = told.epoch
-            self._epoch_rose.set()
+        residents = tuple(routable(resident, listed.host, listed.name) for resident in told.residents)
+        self._term.told(told.epoch)
         self._heard[name] = self._wall()
         before = self._lives.get(name)
         placed = follow(before, told)

@@ -141,16 +141,19 @@ def documented_role() -> frozenset[tuple[str, str]]:
     """Resource with its group and subresource, and verb."""
     text = (Path(__file__).parents[3] / "docs" / "kubernetes.md").read_text()
     _, _, table = text.partition("| Resource | Verbs |")
-    rows = re.findall(r"^\| ([a-z.8/]+) \| ([a-z, ]+) \|$", table, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z.0-9/-]+) \| ([a-z, ]+) \|$", table, re.MULTILINE)
     return frozenset((resource, verb) for resource, verbs in rows for verb in verbs.split(", "))
 
 
+def resource_of(call: Call) -> str:
+    """As a Role's rules would name it, with its group and subresource."""
+    group = f".{call.group}" if call.group else ""
+    subresource = f"/{call.subresource}" if call.subresource else ""
+    return f"{call.resource}{group}{subresource}"
+
+
 def allowed(role: frozenset[tuple[str, str]], call: Call) -> bool:
-    group, subresource = (
-        f".{call.group}" if call.group else "",
-        f"/{call.subresource}" if call.subresource else "",
-    )
-    return (f"{call.resource}{group}{subresource}", call.verb) in role
+    return (resource_of(call), call.verb) in role
 
 
 @pytest.fixture

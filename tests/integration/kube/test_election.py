@@ -2,8 +2,8 @@
 
 import asyncio
 
-from scaler.cluster.kube.election import Elector, KubeLeases, Leadership
-from scaler.cluster.kube.lease import Timing
+from scaler.cluster.kube.election import ADDRESS_ANNOTATION, Elector, KubeLeases, Leadership
+from scaler.cluster.kube.lease import Candidate, Timing
 from scaler.cluster.kube.resources import LEASE
 from tests.integration.kube.conftest import Cluster
 
@@ -21,7 +21,11 @@ async def test_two_controllers_take_turns_in_terms_that_count_up(cluster: Cluste
             leading.set()
             await asyncio.Event().wait()
 
-        await Elector(KubeLeases(cluster.client, cluster.namespace, "controller"), name, TIMING).run(lead)
+        await Elector(
+            KubeLeases(cluster.client, cluster.namespace, "controller"),
+            Candidate(identity=name, address=f"http://{name}"),
+            TIMING,
+        ).run(lead)
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         running = {name: tasks.create_task(serve(name)) for name in ("a", "b")}
@@ -29,6 +33,7 @@ async def test_two_controllers_take_turns_in_terms_that_count_up(cluster: Cluste
         leading.clear()
         lease = await cluster.get(LEASE, "controller")
         assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == began[0]
+        assert lease["metadata"]["annotations"] == {ADDRESS_ANNOTATION: f"http://{began[0][0]}"}
         running[began[0][0]].cancel()
         await leading.wait()
         running[began[1][0]].cancel()

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import count
 
 import pytest
 
 from scaler.cluster.kube.client import Request
-from scaler.cluster.kube.errors import Throttled
+from scaler.cluster.kube.errors import Throttled, Withheld
 from scaler.cluster.kube.events import QUEUE, Recorder, Subject, promoted, promotion_failed
 from scaler.cluster.kube.lanes import Budget, Lane, Lanes, lanes
 from scaler.cluster.kube.nodes import GPU_CONDITION, GPU_TAINT, NodeWriter
@@ -249,6 +250,25 @@ async def test_housekeeping_that_has_to_wait_delays_no_promotion(api: KubeApi, c
         assert not any(mark.done() for mark in marks)
         for mark in marks:
             mark.cancel()
+
+
+class Closed(Lane):
+    """A lane of somebody who may not write any more."""
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        raise Withheld("closed")
+        yield
+
+
+async def test_what_is_withheld_is_not_tried_again(api: KubeApi, cluster: Cluster) -> None:
+    seat, closed = await cluster.seat(), Closed(Budget(per_second=1, burst=1, at_once=1))
+    before = len(api.calls)
+    with pytest.raises(Withheld):
+        await writer(cluster, through=Lanes(closed, closed, closed)).claim(seat, claim_of())
+    with pytest.raises(Withheld):
+        await Sizer(Writing(cluster.client), closed).resize(await workload(cluster), 3)
+    assert [call.verb for call in api.calls[before:]] == ["create", "get"]
 
 
 # ---------------------------------------------------------------- sizes

@@ -11,7 +11,16 @@ from aiohttp import web
 
 from scaler.cluster.agents import Done, Told
 from scaler.cluster.http_agents import HttpAgents
-from warmpool.errors import AgentBusy, AgentError, EngineError, EngineLost, NeedsWitness, NoRoom, StaleEpoch
+from warmpool.errors import (
+    AgentBusy,
+    AgentError,
+    EngineError,
+    EngineLost,
+    GpuUnfit,
+    NeedsWitness,
+    NoRoom,
+    StaleEpoch,
+)
 from warmpool.expectations import Answer, Ownership, Recording, Statement
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatName
 from warmpool.wire import recording_to_json, statement_to_json
@@ -93,6 +102,7 @@ async def test_and_told_what_it_is_compared_with() -> None:
     [
         (507, "NoRoom", NoRoom),
         (409, "NeedsWitness", NeedsWitness),
+        (409, "GpuUnfit", GpuUnfit),
         (409, "StaleEpoch", StaleEpoch),
         (409, "Busy", AgentError),
         (503, AgentBusy.code, AgentBusy),

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from scaler.cluster.kube import lease
 from scaler.cluster.kube.election import Elector, Leadership
 from scaler.cluster.kube.lease import Record, Timing
 from scaler.errors import Conflict, NotFound, Unreachable
@@ -92,7 +93,13 @@ class Candidate:
     leading: Leadership | None = None
 
     def elector(self) -> Elector:
-        return Elector(self.line, self.name, TIMING, lambda: now() + self.offset, lambda: self.floor)
+        return Elector(
+            self.line,
+            lease.Candidate(identity=self.name),
+            TIMING,
+            lambda: now() + self.offset,
+            lambda: self.floor,
+        )
 
     async def lead(self, leadership: Leadership) -> None:
         began, self.leading = now(), leadership
@@ -146,6 +153,24 @@ async def test_who_is_stopped_leaves_the_lease_to_the_other_at_once() -> None:
         first.cancel()
         after = await leads(b, 2 * TIMING.retry)
         assert after.term.epoch == before.term.epoch + 1
+        second.cancel()
+
+
+async def test_a_renewal_that_was_cut_off_keeps_nobody_from_leaving_the_lease() -> None:
+    server = Server()
+    a, b = pair(server)
+    a.line.seconds = 0.4  # so that it is stopped while the answer to a renewal is on its way
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(a.run())
+        await leads(a, 3)
+        await asyncio.sleep(3)
+        version = server.version
+        while server.version == version:
+            await asyncio.sleep(0.01)
+        a.line.seconds = 0.01
+        first.cancel()
+        second = tasks.create_task(b.run())
+        await leads(b, 2 * TIMING.retry)
         second.cancel()
 
 

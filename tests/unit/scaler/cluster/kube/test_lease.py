@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.cluster.kube.lease import Held, Record, Sighting, Timing, bid, free_in, released, seen, still_ours
+from scaler.cluster.kube.lease import (
+    Candidate,
+    Held,
+    Record,
+    Sighting,
+    Timing,
+    bid,
+    free_in,
+    released,
+    seen,
+    still_ours,
+)
 
 TIMING = Timing()
 THEIRS = Record(holder="a", epoch=4, duration=6, version="7")
@@ -34,7 +45,7 @@ def test_each_term_has_a_higher_number_than_any_before(known: int | None, floor:
     sighting = None
     if known is not None:
         sighting = Sighting(record=Record(holder=holder, epoch=known, duration=6, version="7"), since=0)
-    wanted = bid(sighting, "b", TIMING, floor=floor)
+    wanted = bid(sighting, Candidate(identity="b"), TIMING, floor=floor)
     assert wanted.epoch > max(known or 0, floor)
     assert wanted.version == ("" if known is None else "7")
 

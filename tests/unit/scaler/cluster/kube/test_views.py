@@ -124,3 +124,23 @@ def test_a_workload_of_size_zero_leaves_its_size_out() -> None:
 
 def test_a_config_map_without_data_is_empty() -> None:
     assert dict(config_from_json({"metadata": {"name": "c", "resourceVersion": "1"}}).data) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "port"),
+    [
+        ("9100", 9100),
+        ("65535", 65535),
+        ("0" * 5000 + "9100", 9100),
+        ("65536", 9081),
+        ("0", 9081),
+        ("", 9081),
+        ("-1", 9081),
+        ("９１００", 9081),
+        ("9" * 4301, 9081),
+        ("9" * 200_000, 9081),
+    ],
+)
+def test_whatever_stands_for_the_agents_port_can_be_read(said: str, port: int) -> None:
+    read = pod_from_json(pod(metadata={"annotations": {"emberpool.dev/agent-port": said}}))
+    assert read.agent_port == port

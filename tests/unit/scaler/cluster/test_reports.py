@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.cluster.static.listing import ListedSeat
-from scaler.cluster.static.reports import Life, Report, follow, parse, routable
+from scaler.cluster.reports import Life, Report, follow, parse, routable
 from warmpool.errors import BadOrder
 from warmpool.seats import PolicyName, Resident
 from warmpool.states import ResidentState
@@ -23,7 +22,16 @@ BODY = {
     "residents": [],
 }
 REPORT = Report(
-    seat="seat-0", fleet="spares", uid="u", pid=7, epoch=3, sequence=5, at=100.0, gpus=("0",), residents=()
+    seat="seat-0",
+    fleet="spares",
+    uid="u",
+    pid=7,
+    epoch=3,
+    sequence=5,
+    at=100.0,
+    gpus=("0",),
+    residents=(),
+    agent="http://0.0.0.0:9081",
 )
 LIFE = Life(uid="u", pid=7, sequence=5, at=100.0, base=1000)
 
@@ -75,20 +83,18 @@ def test_the_first_report_begins_a_life() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "agent", "reached"),
+    ("address", "host", "reached"),
     [
-        pytest.param("http://0.0.0.0:5000", "http://seat-0:9081", "http://seat-0:5000", id="all addresses"),
-        pytest.param("http://[::]:5000", "http://[fd00::7]:9081", "http://[fd00::7]:5000", id="IPv6"),
-        pytest.param("http://10.0.0.9:5000", "http://seat-0:9081", "http://10.0.0.9:5000", id="its own"),
-        pytest.param(
-            "http://127.0.0.1:5000", "http://localhost:9081", "http://127.0.0.1:5000", id="one machine"
-        ),
-        pytest.param("", "http://seat-0:9081", "", id="unknown yet"),
+        pytest.param("http://0.0.0.0:5000", "seat-0", "http://seat-0:5000", id="all addresses"),
+        pytest.param("http://[::]:5000", "fd00::7", "http://[fd00::7]:5000", id="IPv6"),
+        pytest.param("http://10.0.0.9:5000", "seat-0", "http://10.0.0.9:5000", id="its own"),
+        pytest.param("http://127.0.0.1:5000", "localhost", "http://127.0.0.1:5000", id="one machine"),
+        pytest.param("", "seat-0", "", id="unknown yet"),
     ],
 )
-def test_engines_get_the_address_by_which_gateways_reach_them(address: str, agent: str, reached: str) -> None:
+def test_engines_get_the_address_by_which_gateways_reach_them(address: str, host: str, reached: str) -> None:
     resident = Resident(policy=PolicyName("chat"), state=ResidentState.PAUSED, since=1.0, address=address)
-    assert routable(resident, ListedSeat(name="seat-0", agent=agent)).address == reached
+    assert routable(resident, host, "seat-0").address == reached
 
 
 def test_an_engine_on_loopback_of_another_machine_is_refused_with_the_mend() -> None:
@@ -96,4 +102,4 @@ def test_an_engine_on_loopback_of_another_machine_is_refused_with_the_mend() -> 
         policy=PolicyName("chat"), state=ResidentState.PAUSED, since=1.0, address="http://127.0.0.1:5000"
     )
     with pytest.raises(BadOrder, match="its agent's configuration"):
-        routable(resident, ListedSeat(name="seat-0", agent="http://seat-0:9081"))
+        routable(resident, "seat-0", "seat-0")

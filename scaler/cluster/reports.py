@@ -1,11 +1,14 @@
-"""An agent's report, read and put in order: which process wrote it, and whether it is newer than the last one. PURE."""
+"""Agents' reports, read and put in order: which process wrote one, and whether it is newer than the last.
 
+For adapters whose seats' agents tell their state over the network. PURE but for the waiting of `HighestTerm`.
+"""
+
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from scaler.cluster.static.listing import ListedSeat
 from warmpool.errors import BadOrder
 from warmpool.seats import Resident
 from warmpool.tiers import Budget
@@ -28,6 +31,7 @@ class Report:
         gpus: the seat's GPUs.
         residents: its residents.
         memory: what they take of its memory; None where it isn't told.
+        agent: base URL of the agent, as it knows it: the port counts, the host may be a wildcard.
     """
 
     seat: str
@@ -40,6 +44,18 @@ class Report:
     gpus: tuple[str, ...]
     residents: tuple[Resident, ...]
     memory: Budget | None = None
+    agent: str = ""
+
+
+class Reader(Protocol):
+    """Asks agents for their states."""
+
+    async def read(self, agent: str) -> Mapping[str, Any]:
+        """Return the state that the agent at a base URL tells.
+
+        Raises:
+            Unreachable: it tells none.
+        """
 
 
 def parse(body: Mapping[str, Any]) -> Report:
@@ -60,6 +76,7 @@ def parse(body: Mapping[str, Any]) -> Report:
             gpus=tuple(str(gpu) for gpu in body.get("gpus", ())),
             residents=tuple(resident_from_json(resident) for resident in body["residents"]),
             memory=None if body.get("memory") is None else budget_from_json(body["memory"]),
+            agent=str(body.get("agent", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadOrder(f"not an agent's report: {error!r}") from error
@@ -109,23 +126,62 @@ def follow(life: Life | None, report: Report) -> tuple[Life, bool] | None:
     return replace(begun, base=life.base), False
 
 
-def routable(resident: Resident, listed: ListedSeat) -> Resident:
+def routable(resident: Resident, host: str, seat: str) -> Resident:
     """Return the resident under the address at which gateways reach it.
 
-    An engine that listens on all addresses can't know by which of them it is reached; the list does.
+    An engine that listens on all addresses can't know by which of them it is reached; whoever knows its agent's host does.
+
+    Args:
+        resident: as its agent tells of it.
+        host: where the agent is reached; an address without brackets, or a name.
+        seat: the seat's name, for messages.
 
     Raises:
-        BadOrder: it listens on loopback, and its agent is on another machine.
+        BadOrder: its address is none, or it listens on loopback and its agent is on another machine.
     """
     if not resident.address:
         return resident
-    address = urlsplit(resident.address)
-    if address.hostname in _LOOPBACK and listed.host not in _LOOPBACK:
+    try:
+        address = urlsplit(resident.address)
+        engine, port = address.hostname, address.port
+    except ValueError as error:
+        raise BadOrder(f"seat {seat}: {resident.policy} has no address: {error}") from error
+    if engine in _LOOPBACK and host not in _LOOPBACK:
         raise BadOrder(
-            f"seat {listed.name}: {resident.policy} listens on {address.hostname}, where no gateway reaches it; "
+            f"seat {seat}: {resident.policy} listens on {engine}, where no gateway reaches it; "
             'write "host": "0.0.0.0" into its agent\'s configuration'
         )
-    if address.hostname not in _WILDCARDS:
+    if engine not in _WILDCARDS:
         return resident
-    host = f"[{listed.host}]" if ":" in listed.host else listed.host
-    return replace(resident, address=f"{address.scheme}://{host}:{address.port}")
+    return replace(resident, address=f"{address.scheme}://{bracketed(host)}:{port}")
+
+
+def bracketed(host: str) -> str:
+    """Return a host as URLs hold it."""
+    return f"[{host}]" if ":" in host else host
+
+
+class HighestTerm:
+    """The highest term whose orders an agent has taken, as far as agents have told."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._rose = asyncio.Event()
+
+    @property
+    def epoch(self) -> int:
+        """Its number; 0 before any agent has told of one."""
+        return self._epoch
+
+    def told(self, epoch: int) -> None:
+        """Take note of what an agent says."""
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._rose.set()
+
+    async def superseded(self, epoch: int) -> int:
+        """Wait until an agent tells of a later term than `epoch`, and return that."""
+        while self._epoch <= epoch:
+            self._rose.clear()
+            await self._rose.wait()
+        return self._epoch

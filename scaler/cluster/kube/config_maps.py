@@ -1,0 +1,90 @@
+"""ConfigMaps in which a controller keeps what must outlive it: found by a label, replaced whole, each version by one writer.
+
+What somebody else has written since it was read isn't overwritten: that writer leads now, or a person has mended something.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from scaler.cluster.kube.client import Request
+from scaler.cluster.kube.lanes import Lane
+from scaler.cluster.kube.resources import CONFIG_MAP
+from scaler.cluster.kube.views import Config, config_from_json
+from scaler.cluster.kube.writing import MANAGER, Writing
+
+KEPT_LABEL: Final = "emberpool.dev/kept"
+"""On each of them; its value says of which fleet."""
+_PAGE: Final = 100
+_SECONDS: Final = 5.0
+
+
+class KeptConfigMaps:
+    """All of a namespace's.
+
+    Args:
+        writing: sends the writes.
+        lane: the lane that they take.
+        namespace: where they are.
+    """
+
+    def __init__(self, writing: Writing, lane: Lane, namespace: str) -> None:
+        self._writing = writing
+        self._lane = lane
+        self._namespace = namespace
+        self._versions: dict[str, str] = {}
+
+    async def read(self) -> Mapping[str, Config]:
+        """Return all, by what they are of.
+
+        Raises:
+            ClusterError: they can't be read now.
+        """
+        found: dict[str, Config] = {}
+        query = {"labelSelector": KEPT_LABEL, "limit": str(_PAGE)}
+        while True:
+            request = Request(path=CONFIG_MAP.collection(self._namespace), query=query)
+            page: Any = await self._writing.client.call(request, seconds=_SECONDS)
+            for body in page.get("items") or ():
+                label = str((body["metadata"].get("labels") or {}).get(KEPT_LABEL, ""))
+                found[label] = config_from_json(body)
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                break
+            query = {**query, "continue": following}
+        self._versions = {config.name: config.version for config in found.values()}
+        return found
+
+    async def write(self, of: str, data: Mapping[str, str]) -> None:
+        """Replace one, or make it.
+
+        Args:
+            of: what it is of; a label's value.
+            data: file name → text.
+
+        Raises:
+            Conflict: somebody else has written it since it was read.
+            ClusterError: it can't be written now.
+        """
+        name = f"emberpool-kept-{of}"
+        version = self._versions.get(name)
+        metadata = {
+            "name": name,
+            "namespace": self._namespace,
+            "labels": {KEPT_LABEL: of},
+            **({"resourceVersion": version} if version else {}),
+        }
+        request = Request(
+            method="PUT" if version else "POST",
+            path=CONFIG_MAP.path(self._namespace, name)
+            if version
+            else CONFIG_MAP.collection(self._namespace),
+            body={
+                "apiVersion": CONFIG_MAP.api_version,
+                "kind": CONFIG_MAP.name,
+                "metadata": metadata,
+                "data": dict(data),
+            },
+            query={"fieldManager": MANAGER},
+        )
+        written = await self._writing.send(self._lane, request, seconds=_SECONDS)
+        self._versions[name] = config_from_json(written).version

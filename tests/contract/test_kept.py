@@ -1,0 +1,201 @@
+"""What every place promises in which a controller keeps what must outlive it: files, and ConfigMaps on an API server."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from scaler.cluster.kube.access import AccessOptions, find_access
+from scaler.cluster.kube.client import KubeClient
+from scaler.cluster.kube.config_maps import KeptConfigMaps
+from scaler.cluster.kube.lanes import lanes
+from scaler.cluster.kube.writing import Writing
+from scaler.core.rises import Rises
+from scaler.runtime.kept import Archive, Kept, NotKept
+from scaler.runtime.kept_config_maps import FILE, ConfigMapArchive
+from scaler.runtime.kept_files import LEARNED, FileArchive
+from scaler.store.histories import History
+from tests.fakes.kube_api import KubeApi, User, kubeconfig, serving
+from tests.fakes.kube_api.api import Target
+from tests.fakes.kube_api.faults import Answer
+from tests.fakes.kube_api.kinds import BY_PATH, NAMESPACE
+from tests.integration.kube.conftest import written
+from warmpool.expectations import Answer as Said
+from warmpool.expectations import Ownership, Recording
+from warmpool.seats import FleetName, PolicyName
+
+SPARES, OWN = FleetName("spares"), FleetName("own")
+CHAT, CODE = PolicyName("chat"), PolicyName("code")
+CONFIG_MAPS = BY_PATH["", "v1", "configmaps"]
+
+
+@dataclass
+class Clock:
+    """A clock of a machine that has been up for a while."""
+
+    up: float = 1000.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.up
+
+    def wall(self) -> float:
+        return time.time()
+
+
+def recording(token: int, engine: str = "1") -> Recording:
+    answers = (Said(prompt="p", tokens=(token,)),)
+    return Recording(
+        ownership=Ownership(engine_version=engine), answers=answers, witnesses=frozenset({"a", "b"})
+    )
+
+
+def rises(now: float, days: int = 1) -> Rises:
+    found = Rises()
+    for number in range(days * 40):
+        at = now - days * 86_400.0 + number * 2160.0
+        found = found.add(at, float(number % 7 * number % 50), 60.0)
+    return found
+
+
+@dataclass
+class Rig:
+    """A place, as one controller after the other opens it, and ways to spoil it."""
+
+    open: Callable[[Clock], Archive]
+    garble: Callable[[], Awaitable[None]]
+    break_down: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def files(directory: Path) -> AsyncIterator[Rig]:
+    kept = directory / "state"
+    kept.mkdir()
+
+    async def garble() -> None:
+        (kept / LEARNED).write_text("{")
+
+    async def break_down() -> None:
+        for path in kept.iterdir():
+            path.unlink()
+        kept.rmdir()
+        kept.write_text("")  # no directory any more
+
+    yield Rig(lambda clock: FileArchive(kept, clock), garble, break_down)
+
+
+@asynccontextmanager
+async def config_maps(directory: Path) -> AsyncIterator[Rig]:
+    api = KubeApi({"test": User(name="test")})
+    api.create(Target(kind=NAMESPACE, namespace=""), {"metadata": {"name": "pool"}}, {})
+    homes = {CHAT: SPARES, CODE: OWN}
+    async with serving(api) as url:
+        path = written(directory / "kubeconfig", kubeconfig(url, "test", "pool"))
+        async with KubeClient(await find_access(AccessOptions(kubeconfig=path), {})) as client:
+
+            def opened(clock: Clock) -> ConfigMapArchive:
+                maps = KeptConfigMaps(Writing(client), lanes().housekeeping, "pool")
+                return ConfigMapArchive(maps, clock, homes.get)
+
+            async def garble() -> None:
+                target = Target(kind=CONFIG_MAPS, namespace="pool", name="emberpool-kept-spares")
+                api.patch(target, "application/merge-patch+json", {"data": {FILE: "{"}}, {})
+
+            async def break_down() -> None:
+                api.faults.answer(Answer(status=503), lambda _: True)
+
+            yield Rig(opened, garble, break_down)
+
+
+@pytest.fixture(params=[files, config_maps], ids=["files", "ConfigMaps"])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    make: Callable[[Path], AbstractAsyncContextManager[Rig]] = request.param
+    async with make(tmp_path) as found:
+        yield found
+
+
+def kept(clock: Clock) -> Kept:
+    return Kept(
+        histories={SPARES: History(rises=rises(clock.monotonic()), starts=(40.0, 50.0))},
+        recordings={CHAT: (recording(1), recording(2, "2")), CODE: (recording(3),)},
+    )
+
+
+async def test_there_is_nothing_at_first(rig: Rig) -> None:
+    assert await rig.open(Clock()).read() == Kept()
+
+
+async def test_what_was_kept_is_found_in_the_time_of_another_clock(rig: Rig) -> None:
+    clock, later = Clock(), Clock(up=7.0)
+    before = kept(clock)
+    await rig.open(clock).write(before)
+    found = await rig.open(later).read()
+    assert found.recordings == before.recordings
+    assert found.histories.keys() == {SPARES}
+    was, now = before.histories[SPARES], found.histories[SPARES]
+    assert now.starts == was.starts
+    assert was.rises.since is not None
+    assert now.rises.since is not None
+    assert now.rises.since == pytest.approx(was.rises.since + later.up - clock.up, abs=5.0)
+
+
+async def test_what_is_kept_later_counts(rig: Rig) -> None:
+    clock = Clock()
+    archive = rig.open(clock)
+    await archive.read()
+    await archive.write(kept(clock))
+    await archive.write(replace(kept(clock), recordings={CHAT: (recording(9),), CODE: (recording(3),)}))
+    assert (await rig.open(clock).read()).recordings[CHAT] == (recording(9),)
+
+
+async def test_what_cannot_be_understood_is_lost_and_all_else_is_found(rig: Rig) -> None:
+    clock = Clock()
+    await rig.open(clock).write(kept(clock))
+    await rig.garble()
+    found = await rig.open(clock).read()
+    assert SPARES not in found.histories
+    assert found.recordings[CODE] == (recording(3),)
+
+
+async def test_a_place_that_fails_says_so(rig: Rig) -> None:
+    clock = Clock()
+    archive = rig.open(clock)
+    await archive.write(kept(clock))
+    await rig.break_down()
+    with pytest.raises(NotKept):
+        await archive.read()
+    with pytest.raises(NotKept):
+        await archive.write(kept(clock))
+
+
+# ---------------------------------------------------------------- ConfigMaps alone
+
+
+async def test_a_config_map_stays_below_its_bound_and_what_is_oldest_goes(tmp_path: Path) -> None:
+    async with config_maps(tmp_path) as rig:
+        clock = Clock()
+        answers = tuple(Said(prompt=f"p{n}", tokens=tuple(range(400))) for n in range(8))
+        long = [replace(recording(number), answers=answers) for number in range(8)]
+        history = History(rises=rises(clock.monotonic(), days=60), starts=(1.0,))
+        archive = rig.open(clock)
+        await archive.write(Kept(histories={SPARES: history}, recordings={CHAT: tuple(long)}))
+        found = await rig.open(clock).read()
+        assert 0 < len(found.recordings[CHAT]) < 8
+        assert found.recordings[CHAT][-1] == long[-1]
+        assert found.histories[SPARES].starts == (1.0,)
+
+
+async def test_what_another_has_written_since_is_not_overwritten(tmp_path: Path) -> None:
+    async with config_maps(tmp_path) as rig:
+        clock = Clock()
+        mine, theirs = rig.open(clock), rig.open(clock)
+        await mine.write(kept(clock))
+        await theirs.read()
+        await theirs.write(replace(kept(clock), recordings={CHAT: (recording(7),)}))
+        with pytest.raises(NotKept):
+            await mine.write(kept(clock))
+        assert (await rig.open(clock).read()).recordings[CHAT] == (recording(7),)
+        await mine.read()
+        await mine.write(kept(clock))
