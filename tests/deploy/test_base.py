@@ -1,0 +1,451 @@
+"""deploy/base, as kubectl renders it: valid objects, pods that a restricted namespace takes, and everything in agreement with the policies."""
+
+import copy
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from scaler.cli.app import main
+from scaler.keda.settings import DEFAULT_PORT
+from scaler.policy.compile import PolicySet
+from scaler.policy.reading import PolicyFiles
+from tests.fakes.kube_api.selectors import selects
+from tests.integration.kube.conftest import documented_role
+from warmpool.agent.config import load_config
+from warmpool.seats import FLEET_LABEL, SEAT_LABEL, SERVING_LABEL_PREFIX
+
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "deploy" / "base"
+OVERLAY = ROOT / "deploy" / "overlays" / "serving"
+POLICIES = BASE / "policies"
+FLEETS = {"chat": "one-resident", "spares": "three-residents"}
+GATE = "emberpool.dev/admitted"
+CLAIMS = "components/container-per-resident"
+Body = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the base")
+
+
+def rendered(folder: Path) -> list[Body]:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [body for body in YAML(typ="safe").load_all(done.stdout) if body]
+
+
+@pytest.fixture(scope="module")
+def bare() -> list[Body]:
+    return rendered(BASE)
+
+
+@pytest.fixture(scope="module")
+def overlay() -> list[Body]:
+    return rendered(OVERLAY)
+
+
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory: pytest.TempPathFactory) -> list[Body]:
+    """The shared fleet with a container per resident."""
+    folder = tmp_path_factory.mktemp("claims")
+    up = Path(*[".."] * len(folder.relative_to("/").parts))
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "serving",
+        "resources": [str(up / BASE.relative_to("/") / "fleets" / "three-residents")],
+        "components": [str(up / BASE.relative_to("/") / CLAIMS)],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+    return rendered(folder)
+
+
+@pytest.fixture(scope="module")
+def known() -> PolicySet:
+    return PolicyFiles((POLICIES,)).read().set
+
+
+def of(objects: list[Body], kind: str, name: str = "") -> list[Body]:
+    return [each for each in objects if each["kind"] == kind and name in {"", each["metadata"]["name"]}]
+
+
+def one(objects: list[Body], kind: str, name: str) -> Body:
+    (found,) = of(objects, kind, name)
+    return found
+
+
+def pods(objects: list[Body]) -> Iterator[tuple[str, Body]]:
+    """Each workload's name and pod template."""
+    for kind in ("Deployment", "StatefulSet"):
+        for body in of(objects, kind):
+            yield body["metadata"]["name"], body["spec"]["template"]
+
+
+def containers(template: Body) -> list[Body]:
+    spec = template["spec"]
+    return [*(spec.get("initContainers") or ()), *spec["containers"]]
+
+
+# ---------------------------------------------------------------- valid
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.36"])
+@pytest.mark.parametrize("which", ["bare", "overlay", "claims"])
+def test_every_object_is_valid_and_has_no_misspelt_key(
+    request: pytest.FixtureRequest, which: str, version: str
+) -> None:
+    objects = request.getfixturevalue(which)
+    assert objects
+    for body in objects:
+        kubernetes_validate.validate(copy.deepcopy(body), version, strict=True)
+
+
+def test_the_base_names_no_namespace_and_an_overlay_gives_one_to_all(
+    bare: list[Body], overlay: list[Body]
+) -> None:
+    assert [each["metadata"]["name"] for each in bare if "namespace" in each["metadata"]] == []
+    whole = {
+        "Namespace",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "PriorityClass",
+        "FlowSchema",
+        "PriorityLevelConfiguration",
+    }
+    placed = {each["metadata"].get("namespace") for each in overlay if each["kind"] not in whole}
+    assert placed == {"serving"}
+    subjects = [
+        subject
+        for kind in ("RoleBinding", "ClusterRoleBinding")
+        for each in of(overlay, kind)
+        for subject in each["subjects"]
+    ]
+    (schema,) = of(overlay, "FlowSchema")
+    subjects += [each["serviceAccount"] for rule in schema["spec"]["rules"] for each in rule["subjects"]]
+    assert {each["namespace"] for each in subjects} == {"serving"}
+
+
+def test_images_are_two_names_without_a_registry(bare: list[Body]) -> None:
+    found = {each["image"] for _, template in pods(bare) for each in containers(template)}
+    assert found == {"emberpool", "engine"}
+
+
+def test_what_is_mounted_and_named_is_there(overlay: list[Body]) -> None:
+    from_outside = {("Secret", "emberpool-tokens"), ("PersistentVolumeClaim", "models")}
+    there = {(each["kind"], each["metadata"]["name"]) for each in overlay} | from_outside
+    there |= {("PersistentVolumeClaim", "models")}
+    for _, template in pods(overlay):
+        spec = template["spec"]
+        assert wanted(template) <= there
+        volumes = {each["name"] for each in spec["volumes"]}
+        mounted = {mount["name"] for each in containers(template) for mount in each["volumeMounts"]}
+        assert mounted == volumes
+
+
+def wanted(template: Body) -> set[tuple[str, str]]:
+    spec = template["spec"]
+    found = {("PriorityClass", spec["priorityClassName"])}
+    if name := spec.get("serviceAccountName"):
+        found.add(("ServiceAccount", name))
+    for volume in spec["volumes"]:
+        if config := volume.get("configMap"):
+            found.add(("ConfigMap", config["name"]))
+        if claim := volume.get("persistentVolumeClaim"):
+            found.add(("PersistentVolumeClaim", claim["claimName"]))
+    for container in containers(template):
+        for each in container.get("env") or ():
+            if secret := (each.get("valueFrom") or {}).get("secretKeyRef"):
+                found.add(("Secret", secret["name"]))
+    return found
+
+
+# ---------------------------------------------------------------- security
+
+
+@pytest.mark.parametrize("which", ["overlay", "claims"])
+def test_pods_keep_to_the_restricted_standard(request: pytest.FixtureRequest, which: str) -> None:
+    """As Kubernetes' Pod Security Standards list it."""
+    allowed = {
+        *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"),
+        *("projected", "secret"),
+    }
+    for name, template in pods(request.getfixturevalue(which)):
+        spec = template["spec"]
+        assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & spec.keys(), name
+        assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} <= allowed, name
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in containers(template):
+            own = container["securityContext"]
+            assert own["allowPrivilegeEscalation"] is False
+            assert own["capabilities"] == {"drop": ["ALL"]}
+            assert not {"privileged", "runAsUser", "procMount"} & own.keys()
+            assert all("hostPort" not in port for port in container.get("ports") or ())
+
+
+def rules(objects: list[Body], kind: str, name: str) -> set[tuple[str, str]]:
+    found = set()
+    for each in of(objects, kind, name):
+        for rule in each["rules"]:
+            for group in rule["apiGroups"]:
+                suffix = f".{group}" if group else ""
+                for resource in rule["resources"]:
+                    plural, slash, below = resource.partition("/")
+                    found |= {(f"{plural}{suffix}{slash}{below}", verb) for verb in rule["verbs"]}
+    return found
+
+
+def test_the_controllers_may_do_what_the_tests_of_their_calls_run_with_and_no_more(
+    overlay: list[Body],
+) -> None:
+    granted = rules(overlay, "Role", "emberpool-controller") | rules(
+        overlay, "ClusterRole", "emberpool-controller"
+    )
+    assert granted == documented_role()
+    assert all(
+        resource.startswith("nodes") for resource, _ in rules(overlay, "ClusterRole", "emberpool-controller")
+    )
+    assert rules(overlay, "Role", "emberpool-gateway") == {
+        ("pods", verb) for verb in ("get", "list", "watch")
+    }
+
+
+def test_each_binding_joins_an_account_and_a_role_that_are_there(overlay: list[Body]) -> None:
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        for each in of(overlay, kind):
+            one(overlay, each["roleRef"]["kind"], each["roleRef"]["name"])
+            for subject in each["subjects"]:
+                one(overlay, subject["kind"], subject["name"])
+
+
+def test_an_agents_port_is_for_controllers_alone_and_residents_ports_are_for_all(
+    overlay: list[Body], known: PolicySet
+) -> None:
+    policy = one(overlay, "NetworkPolicy", "emberpool-seats")["spec"]
+    agents, residents = policy["ingress"]
+    (source,) = agents["from"]
+    for name, template in pods(overlay):
+        labels = template["metadata"]["labels"]
+        assert selects(source["podSelector"], labels) is (name == "emberpool-controller")
+        assert selects(policy["podSelector"], labels) is (name in FLEETS)
+    for fleet in FLEETS:
+        (agent,) = (each for each in containers(seat(overlay, fleet)) if each["name"] == "agent")
+        (port,) = (each["containerPort"] for each in agent["ports"] if each.get("name") == "agent")
+        assert agents["ports"] == [{"protocol": "TCP", "port": port}]
+    assert "from" not in residents
+    (span,) = residents["ports"]
+    numbers = [each.spec.engine.port or 0 for each in known.policies.values()]
+    assert span["port"] <= min(numbers) <= max(numbers) <= span["endPort"]
+    assert port not in range(span["port"], span["endPort"] + 1)
+
+
+def test_flow_control_takes_up_the_controllers_requests_alone(overlay: list[Body]) -> None:
+    (schema,), (level,) = of(overlay, "FlowSchema"), of(overlay, "PriorityLevelConfiguration")
+    assert schema["spec"]["priorityLevelConfiguration"]["name"] == level["metadata"]["name"]
+    (rule,) = schema["spec"]["rules"]
+    assert [each["serviceAccount"]["name"] for each in rule["subjects"]] == ["emberpool-controller"]
+    assert 1 <= schema["spec"]["matchingPrecedence"] < 9000
+
+
+# ---------------------------------------------------------------- selectors
+
+
+def test_selectors_take_the_pods_that_they_mean(overlay: list[Body], known: PolicySet) -> None:
+    templates = dict(pods(overlay))
+    for kind in ("Deployment", "StatefulSet"):
+        for body in of(overlay, kind):
+            assert selects(body["spec"]["selector"], body["spec"]["template"]["metadata"]["labels"])
+    for service in of(overlay, "Service"):
+        selector = {"matchLabels": service["spec"]["selector"]}
+        name = service["metadata"]["name"]
+        born = [
+            each for each, template in templates.items() if selects(selector, template["metadata"]["labels"])
+        ]
+        if name in known.policies:  # pods are born out of rotation
+            assert selector["matchLabels"] == {f"{SERVING_LABEL_PREFIX}{name}": "true"}
+            (port,) = service["spec"]["ports"]
+            assert (born, port["targetPort"]) == ([], known.policies[name].spec.engine.port)
+        else:
+            assert born == ["emberpool-controller" if name == "emberpool-keda" else name]
+    assert {each["metadata"]["name"] for each in of(overlay, "Service")} >= known.policies.keys()
+
+
+def test_budgets_leave_what_policies_and_fleets_promise(overlay: list[Body], known: PolicySet) -> None:
+    serving, spare = {}, {}
+    for body in of(overlay, "PodDisruptionBudget"):
+        spec, labels = body["spec"], body["spec"]["selector"]["matchLabels"]
+        assert (type(spec["minAvailable"]), spec["unhealthyPodEvictionPolicy"]) == (int, "AlwaysAllow")
+        if labels.get(SEAT_LABEL):
+            assert labels[SEAT_LABEL] == "Spare"
+            spare[labels[FLEET_LABEL]] = spec["minAvailable"]
+        for label in labels:
+            if label.startswith(SERVING_LABEL_PREFIX):
+                serving[label.removeprefix(SERVING_LABEL_PREFIX)] = spec["minAvailable"]
+    assert serving == {name: policy.spec.serving.min for name, policy in known.policies.items()}
+    with_spares = {name: fleet.spec.spare.min for name, fleet in known.fleets.items() if fleet.spec.spare.min}
+    assert spare == {name: max(0, least - 1) for name, least in with_spares.items()}
+
+
+# ---------------------------------------------------------------- seats
+
+
+def seat(objects: list[Body], fleet: str) -> Body:
+    template: Body = one(objects, "Deployment", fleet)["spec"]["template"]
+    return template
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_the_fleets_are_what_fleet_template_writes(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = BASE / "fleets" / FLEETS[fleet] / "deployment.yaml"
+    assert main(["fleet", "template", fleet, "-f", str(POLICIES), "-m", str(manifest), "--dry-run"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_variant_with_claims_is_what_fleet_template_writes(
+    claims: list[Body], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tmp_path / "spares.yaml"
+    with manifest.open("w") as file:
+        YAML().dump(one(claims, "Deployment", "spares"), file)
+    assert main(["fleet", "template", "spares", "-f", str(POLICIES), "-m", str(manifest), "--dry-run"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_containers_of_the_variant_share_one_claim(claims: list[Body], known: PolicySet) -> None:
+    spec = seat(claims, "spares")["spec"]
+    assert [each["name"] for each in spec["containers"]] == ["chat", "code", "draft"]
+    (claim,) = spec["resourceClaims"]
+    template = one(claims, "ResourceClaimTemplate", claim["resourceClaimTemplateName"])
+    (wanted_devices,) = template["spec"]["spec"]["devices"]["requests"]
+    assert wanted_devices["exactly"]["count"] == known.fleets["spares"].spec.seat.gpus
+    for each in spec["containers"]:
+        assert each["resources"]["claims"] == [{"name": claim["name"]}]
+        assert "nvidia.com/gpu" not in each["resources"]["limits"]
+
+
+def seconds_of(container: Mapping[str, Any], option: str) -> int:
+    words = container["args"]
+    return int(words[words.index(option) + 1])
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_a_seat_has_a_launcher_an_agent_as_sidecar_and_nothing_but_its_gate_to_be_ready_by(
+    overlay: list[Body], known: PolicySet, fleet: str
+) -> None:
+    spec = seat(overlay, fleet)["spec"]
+    assert spec["readinessGates"] == [{"conditionType": GATE}]
+    assert all(
+        not {"readinessProbe", "livenessProbe", "startupProbe"} & each.keys()
+        for each in containers(seat(overlay, fleet))
+    )
+    (agent,) = (each for each in spec["initContainers"] if each["name"] == "agent")
+    (engines,) = spec["containers"]
+    assert agent["restartPolicy"] == "Always"
+    assert engines["command"][1].endswith("/launcher.py")
+    ends = seconds_of(engines, "--drain-seconds") + seconds_of(engines, "--grace-seconds")
+    assert spec["terminationGracePeriodSeconds"] > ends
+    assert engines["resources"]["limits"]["nvidia.com/gpu"] == known.fleets[fleet].spec.seat.gpus
+    assert spec["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_a_rollout_takes_no_more_seats_than_there_are_spares(
+    overlay: list[Body], known: PolicySet, fleet: str
+) -> None:
+    spec = one(overlay, "Deployment", fleet)["spec"]
+    rolling = spec["strategy"]["rollingUpdate"]
+    assert isinstance(rolling["maxUnavailable"], int)
+    assert rolling["maxUnavailable"] <= known.fleets[fleet].spec.spare.min
+    assert rolling["maxSurge"] + rolling["maxUnavailable"] > 0
+    assert "replicas" not in spec  # who applies it again must not set back what Emberpool has written
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_the_agent_can_read_its_configuration_with_the_templates_annotations_over_it(
+    overlay: list[Body], fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: PolicySet
+) -> None:
+    template = seat(overlay, fleet)
+    (name,) = (each["configMap"]["name"] for each in template["spec"]["volumes"] if each["name"] == "config")
+    (tmp_path / "agent.json").write_text(one(overlay, "ConfigMap", name)["data"]["agent.json"])
+    lines = [f"{key}={json.dumps(value)}" for key, value in template["metadata"]["annotations"].items()]
+    (tmp_path / "annotations").write_text("\n".join(lines))
+    monkeypatch.setenv("EMBERPOOL_SEAT", "seat-0")
+    monkeypatch.setenv("EMBERPOOL_POD_UID", "uid-0")
+    config = load_config(tmp_path / "agent.json", tmp_path / "annotations")
+    assert (config.fleet, config.seat, config.uid, config.host) == (fleet, "seat-0", "uid-0", "0.0.0.0")
+    assert [each.policy for each in config.residents] == list(known.policies_on(fleet))
+    for each in config.residents:
+        kind = known.policies[each.policy].spec.engine.type
+        assert each.type.value == kind.value
+        assert each.environment["VLLM_SERVER_DEV_MODE"] == "1"
+        assert each.proof.agree
+    (agent,) = (each for each in containers(template) if each["name"] == "agent")
+    assert config.port == agent["ports"][0]["containerPort"]
+    ports = {known.policies[policy].spec.engine.port for policy in known.policies_on(fleet)}
+    assert {each["containerPort"] for each in agent["ports"][1:]} == ports
+
+
+# ---------------------------------------------------------------- controllers and gateways
+
+
+def test_the_policies_are_valid_and_where_the_overlay_deploys_them(
+    overlay: list[Body], known: PolicySet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["policy", "lint", str(POLICIES)]) == 0
+    capsys.readouterr()
+    namespaces = {each.metadata.namespace for each in (*known.fleets.values(), *known.policies.values())}
+    assert namespaces == {"serving"}
+    (config,) = of(overlay, "ConfigMap", "emberpool-policies")  # no hash: it is followed
+    assert config["data"]["policies.yaml"] == (POLICIES / "policies.yaml").read_text()
+
+
+@pytest.mark.parametrize("command", ["controller", "gateway"])
+def test_options_are_options_of_the_command(
+    overlay: list[Body], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    known_options = capsys.readouterr().out
+    (template,) = (t for name, t in pods(overlay) if name == f"emberpool-{command}")
+    (container,) = template["spec"]["containers"]
+    assert container["args"][0] == command
+    for argument in container["args"][1:]:
+        option = argument.partition("=")[0]
+        assert f" {option} " in known_options.replace(",", " ").replace("\n", " "), option
+
+
+def test_every_controller_is_named_to_the_gateways_and_keda_finds_all(overlay: list[Body]) -> None:
+    controllers = one(overlay, "StatefulSet", "emberpool-controller")["spec"]
+    service = one(overlay, "Service", controllers["serviceName"])["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    (gateway,) = one(overlay, "Deployment", "emberpool-gateway")["spec"]["template"]["spec"]["containers"]
+    named = {each.partition("=")[2] for each in gateway["args"] if each.startswith("--controller=")}
+    assert named == {
+        f"http://emberpool-controller-{number}.{controllers['serviceName']}:{service['ports'][0]['port']}"
+        for number in range(controllers["replicas"])
+    }
+    keda = one(overlay, "Service", "emberpool-keda")["spec"]
+    assert (keda["clusterIP"], [each["port"] for each in keda["ports"]]) == ("None", [DEFAULT_PORT])
+
+
+def test_a_gateway_has_the_time_that_it_wants_to_end(overlay: list[Body]) -> None:
+    spec = one(overlay, "Deployment", "emberpool-gateway")["spec"]["template"]["spec"]
+    (gateway,) = spec["containers"]
+    (drain,) = (each.partition("=")[2] for each in gateway["args"] if each.startswith("--drain-seconds="))
+    assert spec["terminationGracePeriodSeconds"] > int(drain)
+
+
+def test_every_probe_asks_a_port_that_the_container_has(overlay: list[Body]) -> None:
+    for name in ("emberpool-controller", "emberpool-gateway"):
+        (template,) = (t for each, t in pods(overlay) if each == name)
+        (container,) = template["spec"]["containers"]
+        names = {port["name"] for port in container["ports"]}
+        asked = {
+            container[kind]["httpGet"]["port"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")
+        }
+        assert asked <= names
