@@ -7,17 +7,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from scaler.cli.options import examples
+from scaler.cli.options import SERVER_VARIABLES, examples
 from scaler.cli.signal_options import AGENT_TOKEN, SIGNAL_TOKEN
 from scaler.cli.urls import base_url
 from scaler.errors import UserError
 from scaler.gateway.routes import QueueLimits
 from scaler.gateway.settings import MIB, GatewaySettings
-from scaler.runtime.gateway_options import GatewayOptions
+from scaler.runtime.gateway_options import DoorFiles, GatewayOptions, PodOptions
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _LARGEST_PORT = 65_535
+_PORT = 8000
 _DEFAULT = GatewaySettings()
 _SHORTEST = 0.001
 
@@ -36,28 +37,104 @@ def _count(name: str, text: str, *, least: int = 1) -> Any:  # noqa: ANN401 - as
     return _option(name, text, min=least)
 
 
+def _file(name: str, text: str) -> Any:  # noqa: ANN401 - as above
+    return _option(name, text, metavar="FILE", show_default=False)
+
+
+def _named(name: str, text: str) -> Any:  # noqa: ANN401 - as above
+    return _option(name, text, metavar="NAME", show_default=False)
+
+
+def port_number(text: str | int) -> int:
+    """Read the port to listen on.
+
+    For a Service called `emberpool-gateway` Kubernetes puts `tcp://…` into the variable of this option; that means nothing here.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    if isinstance(text, str) and text.startswith("tcp://"):
+        return _PORT
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= _LARGEST_PORT:
+        raise typer.BadParameter(f"{text!r} is no port from 0 to {_LARGEST_PORT}")
+    return number
+
+
 @app.command(
     epilog=examples(
         "EMBERPOOL_SIGNAL_TOKEN=… emberpool gateway --controller http://127.0.0.1:9080",
         "emberpool gateway --controller http://controller:9080 --host 0.0.0.0 --queue-seconds 30",
         "EMBERPOOL_GATEWAY_QUEUE_SECONDS=30 emberpool gateway -s http://controller-0:9080 -s http://controller-1:9080",
+        "emberpool gateway --kubernetes -n serving --policy policies/ --controller http://controller:9080",
         "curl -s 127.0.0.1:9082/v1/gateway   # what it holds, routes to, and goes by",
     )
 )
 def gateway(  # noqa: PLR0917 - typer hands every option over by name
     controller: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--controller",
             "-s",
             metavar="URL",
-            envvar="EMBERPOOL_SERVER",
-            help="Base URL of a controller; repeatable: name all of them.",
+            envvar=list(SERVER_VARIABLES),
+            help="Base URL of a controller; repeatable: name all of them. With --kubernetes there may be none.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    kubernetes: Annotated[
+        bool,
+        _option("kubernetes", "Watch pods, and route by their labels whether a controller is there or not."),
+    ] = False,
+    kubeconfig: Annotated[
+        str,
+        _option(
+            "kubeconfig",
+            "A kubeconfig, or several as in KUBECONFIG (default: as kubectl finds it, or the pod's service account).",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = "",
+    context: Annotated[str, _named("context", "Which of its contexts (default: the current one).")] = "",
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            envvar="EMBERPOOL_GATEWAY_NAMESPACE",
+            help="Where the pods are (default: the context's, or the service account's).",
+            show_default=False,
+        ),
+    ] = "",
+    peers: Annotated[
+        str,
+        _option(
+            "peers",
+            "With --kubernetes: labels of the gateways' own pods, in the namespace of this one. While no controller is heard, so"
+            " many share what a resident may hold; each is known by its pod's name.",
+            metavar="LABELS",
+            show_default=False,
+        ),
+    ] = "",
+    policy: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--policy",
+            "-f",
+            metavar="PATH",
+            envvar="EMBERPOOL_GATEWAY_POLICY",
+            help="With --kubernetes: policy file or directory; repeatable. It is followed, and SIGHUP has it read at once.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, _option("host", "Address of the OpenAI-compatible endpoint.")] = "127.0.0.1",
-    port: Annotated[int, _option("port", "Its port; 0 takes a free one.", min=0, max=_LARGEST_PORT)] = 8000,
+    port: Annotated[
+        int, _option("port", "Its port; 0 takes a free one.", parser=port_number, metavar="PORT")
+    ] = _PORT,
     metrics_port: Annotated[
         int,
         _option(
@@ -73,38 +150,25 @@ def gateway(  # noqa: PLR0917 - typer hands every option over by name
     ] = "",
     tls_certificate: Annotated[
         Path | None,
-        _option(
+        _file(
             "tls-certificate",
             "Serve TLS with this certificate (PEM, then those that vouch for it). SIGHUP reads it again.",
-            metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     tls_key: Annotated[
-        Path | None,
-        _option(
-            "tls-key",
-            "Its private key, where it isn't in the same file.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        Path | None, _file("tls-key", "Its private key, where it isn't in the same file.")
     ] = None,
     keys_file: Annotated[
         Path | None,
-        _option(
-            "keys-file",
-            "Let in only who shows a bearer key of this file, one a line. SIGHUP reads it again.",
-            metavar="FILE",
-            show_default=False,
+        _file(
+            "keys-file", "Let in only who shows a bearer key of this file, one a line. SIGHUP reads it again."
         ),
     ] = None,
     default_policy: Annotated[
         str,
-        _option(
+        _named(
             "default-policy",
             "Policy that gets what names no model: other paths below /v1, other methods than POST. Without it: refused.",
-            metavar="NAME",
-            show_default=False,
         ),
     ] = "",
     queue_requests: Annotated[
@@ -126,20 +190,16 @@ def gateway(  # noqa: PLR0917 - typer hands every option over by name
     ] = _DEFAULT.queue.max_cold_seconds,
     priority_header: Annotated[
         str,
-        _option(
+        _named(
             "priority-header",
             "Request header with a whole number: higher goes first. Set it in front of the gateway.",
-            metavar="NAME",
-            show_default=False,
         ),
     ] = _DEFAULT.priority_header,
     tenant_header: Annotated[
         str,
-        _option(
+        _named(
             "tenant-header",
             "Request header that says whose a request is; tenants take turns. Set it in front of the gateway.",
-            metavar="NAME",
-            show_default=False,
         ),
     ] = _DEFAULT.tenant_header,
     retry_after_seconds: Annotated[
@@ -213,36 +273,93 @@ def gateway(  # noqa: PLR0917 - typer hands every option over by name
     """Queue requests and pass them to the residents in rotation.
 
     It follows the routes that controllers publish and pushes its load to all of them; while none answers it goes on with
-    the last routes. SIGTERM finishes what it has accepted and takes no more; a second one ends it at once. The token that
+    the last routes. With --kubernetes it also watches the pods of all fleets (its account may get, list and watch pods), and
+    routes by their labels. SIGTERM finishes what it has accepted and takes no more; a second one ends it at once. The token that
     controllers want of those who push is read from the environment variable EMBERPOOL_SIGNAL_TOKEN, or where that is not
     set from EMBERPOOL_AGENT_TOKEN. Each option can be set as EMBERPOOL_GATEWAY_… too. What a policy says of its queue goes
     before the options here.
     """
-    token = os.environ.get(SIGNAL_TOKEN) or os.environ.get(AGENT_TOKEN)
-    if not token:
-        raise UserError(
-            f"{SIGNAL_TOKEN} is not set", hint="give it the token that the controllers want of those who push"
-        )
-    if tls_key is not None and tls_certificate is None:
-        raise UserError("--tls-key without --tls-certificate", hint="name the certificate's file, too")
     settings = _settings(locals())
+    controllers = tuple(base_url(each) for each in controller or ())
     options = GatewayOptions(
-        controllers=tuple(base_url(each) for each in controller),
-        token=token,
+        controllers=controllers,
+        token=_token() if controllers else "",
         instance=instance,
         host=host,
         port=port,
         metrics_port=metrics_port,
         drain_seconds=drain_seconds,
         settle_seconds=settle_seconds,
-        keys_file=keys_file,
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
+        files=door_files(keys_file, tls_certificate, tls_key),
+        pods=_pods(
+            kubernetes,
+            tuple(policy or ()),
+            {"kubeconfig": kubeconfig, "context": context, "namespace": namespace, "peers": peers},
+        ),
         settings=settings,
     )
+    if not controllers and options.pods is None:
+        raise UserError(
+            "nobody was named whose routes to follow",
+            hint="name the controllers with --controller, or watch pods with --kubernetes",
+        )
     from scaler.runtime.gateway_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 
     return run(options)
+
+
+def _token() -> str:
+    """Return what controllers want of those who push.
+
+    Raises:
+        UserError: nobody has said it.
+    """
+    token = os.environ.get(SIGNAL_TOKEN) or os.environ.get(AGENT_TOKEN)
+    if not token:
+        raise UserError(
+            f"{SIGNAL_TOKEN} is not set", hint="give it the token that the controllers want of those who push"
+        )
+    return token
+
+
+def _pods(kubernetes: bool, policies: tuple[Path, ...], where: Mapping[str, str]) -> PodOptions | None:
+    """Return whose pods to watch, by the options of that name.
+
+    Raises:
+        UserError: options don't go together.
+    """
+    if not kubernetes:
+        named = [name for name, value in (*where.items(), ("policy", policies)) if value]
+        if named:
+            raise UserError(f"--{named[0]} has no meaning without --kubernetes", hint="give both, or neither")
+        return None
+    if not policies:
+        raise UserError(
+            "--kubernetes without --policy",
+            hint="name the policy files: pods don't say which models they serve, and how much they may hold",
+        )
+    return PodOptions(policies=policies, **where)
+
+
+def door_files(
+    keys: Path | None, tls_certificate: Path | None, tls_key: Path | None, prefix: str = ""
+) -> DoorFiles:
+    """Return the files that say who may come in.
+
+    Args:
+        keys: the option `--keys-file`.
+        tls_certificate: the option of this name.
+        tls_key: the option of this name.
+        prefix: what the options begin with.
+
+    Raises:
+        UserError: there is a key without a certificate.
+    """
+    if tls_key is not None and tls_certificate is None:
+        raise UserError(
+            f"--{prefix}tls-key without --{prefix}tls-certificate", hint="name the certificate's file, too"
+        )
+    return DoorFiles(keys=keys, tls_certificate=tls_certificate, tls_key=tls_key, prefix=prefix)
 
 
 def _settings(given: Mapping[str, Any]) -> GatewaySettings:
@@ -289,6 +406,7 @@ _ELSEWHERE: Final = frozenset(
             "tls-key",
             "keys-file",
         ),
+        *("kubernetes", "kubeconfig", "context", "namespace", "peers", "policy"),
         *("drain-seconds", "settle-seconds", "help"),
     }
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scaler.cli.gateway import settings_of
+from scaler.cli.gateway import door_files, settings_of
 from scaler.cli.keda_options import KedaFlags, KedaHost, KedaPort, KedaStreamsSpecs, KedaTls
 from scaler.cli.options import Device, examples
 from scaler.cli.signal_options import (
@@ -94,6 +94,28 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
     gateway_port: Annotated[
         int, typer.Option(min=0, max=_LARGEST_PORT, help="Its port; 0 takes a free one.")
     ] = 8000,
+    gateway_keys_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Let in only who shows a bearer key of this file, one a line. SIGHUP reads it again.",
+            show_default=False,
+        ),
+    ] = None,
+    gateway_tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Serve TLS there with this certificate (PEM, then those that vouch for it). SIGHUP reads it again.",
+            show_default=False,
+        ),
+    ] = None,
+    gateway_tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Its private key, where it isn't in the same file.", show_default=False
+        ),
+    ] = None,
     gateway: Annotated[
         list[str] | None,
         typer.Option(
@@ -150,6 +172,9 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
         device=device,
         gateway_host=gateway_host,
         gateway_port=gateway_port,
+        gateway_files=door_files(
+            gateway_keys_file, gateway_tls_certificate, gateway_tls_key, prefix="gateway-"
+        ),
         gateway=settings_of(gateway or ()),
         controller_port=controller_port,
         state_dir=state_dir,

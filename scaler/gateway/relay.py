@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from scaler.gateway.observe import Outcome
-from scaler.gateway.sse import count_events, error_event
+from scaler.gateway.sse import count_events, ends_stream, error_event
 from scaler.gateway.upstream import BROKEN, Held
 
 STREAM_CUT: Final[dict[str, Any]] = {
@@ -96,7 +96,8 @@ class _Pump:
             try:
                 chunk = await content.readany()
             except BROKEN:
-                return None
+                whole = events is not None and not events.tail and ends_stream(ready)
+                return b"" if whole else None  # all that is missing then is the last chunk's mark
             ready = chunk if events is None else events.feed(chunk)
             if events is not None and count_events(ready):
                 now = time.monotonic()

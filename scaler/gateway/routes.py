@@ -207,15 +207,6 @@ class RouteTable:
         routes = self._policies.get(policy)
         return routes is None or not routes.endpoints
 
-    def in_flight(self, policy: PolicyName) -> int:
-        """Return the policy's requests in flight, those on endpoints that have left included."""
-        return sum(load.in_flight for load in self._loads.get(policy, {}).values())
-
-    def endpoint_in_flight(self, key: EndpointKey) -> int:
-        """Return what one endpoint holds; 0 when it is unknown."""
-        load = self._loads.get(key.policy, {}).get(key)
-        return load.in_flight if load is not None else 0
-
     def state(self, policy: PolicyName, now: float) -> list[dict[str, object]]:
         """Return what people want to see of a policy's endpoints, those that have left and still hold something included."""
         return [

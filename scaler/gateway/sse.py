@@ -32,6 +32,12 @@ _MISTAKES: Final = frozenset(
     }
 )
 """Types and codes of errors that are the client's own: OpenAI's, Anthropic's, vLLM's and SGLang's words for a bad request."""
+_DONE: Final = b"[DONE]"
+"""What ends a stream of events without a type."""
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "message_stop"})
+"""Types of events that end a stream, of the same two APIs."""
+_LONGEST_END: Final = 256 * 1024
+"""An event that ends a stream may hold the whole answer once more; one that is longer isn't looked for."""
 _TYPED_PATHS: Final = ("/responses", "/messages")
 """Ends of paths whose streams have events with a type, errors among them."""
 
@@ -167,6 +173,18 @@ def _has_content(choice: object) -> bool:
     delta = choice.get("delta")
     carried = isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role")
     return bool(choice.get("text") or carried or choice.get("finish_reason"))
+
+
+def ends_stream(events: bytes) -> bool:
+    """Whether the last of some whole events is the one that ends its stream: nothing of the answer can be missing then."""
+    last = list(_data(events[-_LONGEST_END:]))[-1:]
+    if last == [_DONE]:
+        return True
+    try:
+        event = json.loads(b"".join(last))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(event, dict) and event.get("type") in _ENDS
 
 
 def count_events(events: bytes) -> int:

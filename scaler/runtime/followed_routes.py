@@ -1,19 +1,20 @@
 """What a gateway makes of the routes that it follows: its own share of them."""
 
+import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any
 
 from scaler.gateway.proxy import Gateway
 from scaler.gateway.routes import EndpointKey
 from scaler.runtime.published_routes import PublishedTable, divided
+from scaler.runtime.route_sources import Routes, RouteSources
 from warmpool.seats import PolicyName
 
 Listed = Callable[[PolicyName, Collection[EndpointKey]], None]
 
 
 class FollowedRoutes:
-    """Puts each published table into the gateway, as this gateway's share of it.
+    """Puts what controllers and pods say into the gateway, as this gateway's share of it.
 
     Args:
         gateway: whose routes they become.
@@ -21,48 +22,57 @@ class FollowedRoutes:
         listed: told of each policy's endpoints before the first request goes to them.
 
     Attributes:
-        table: the last one; None before the first.
-        gateways: the live gateways, as far as anybody knows.
+        sources: all that was told.
     """
 
     def __init__(self, gateway: Gateway, instance: str, listed: Listed) -> None:
-        self.table: PublishedTable | None = None
-        self.gateways: tuple[str, ...] = ()
+        self.sources = RouteSources()
         self._gateway = gateway
         self._instance = instance
         self._listed = listed
 
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        """The live gateways, as far as anybody knows."""
+        return self.sources.crowd
+
     def take(self, table: PublishedTable, changed: Collection[PolicyName] | None) -> None:
-        """Take a table over.
+        """Take a controller's table over.
 
         Raises:
-            ValueError: the gateway can't use it; its last one stays.
+            ValueError: the gateway can't use it; its last routes stay.
         """
-        gateways = self.gateways if table.gateways is None else table.gateways  # the last known number holds
-        was_blind, table = self.table is not None and self.table.blind, self._seen(table)
-        if changed is None or gateways != self.gateways or was_blind:
-            changed = table.policies.keys() | self._gateway.routes.policies.keys()
-        there = {name: table.policies[name] for name in changed if name in table.policies}
-        shares = divided(there, gateways, self._instance)
-        for name in changed:
-            self._listed(name, [each.key for each in shares[name].endpoints] if name in shares else ())
-        self._gateway.routes.update({name: shares.get(name) for name in changed})
-        self.table, self.gateways = table, gateways
+        now = time.monotonic()
+        self._put(*self.sources.with_table(table, changed, now), now)
 
-    def _seen(self, table: PublishedTable) -> PublishedTable:
-        """Return a table with the endpoints that are known, where it says nothing of any."""
-        if not table.blind or self.table is None:
-            return table
-        known = self.table.policies
-        policies = {
-            name: replace(routes, endpoints=known[name].endpoints) if name in known else routes
-            for name, routes in table.policies.items()
-        }
-        return replace(table, policies=policies)
+    def take_pods(self, pods: Routes, changed: Collection[PolicyName], watched_at: float) -> None:
+        """Take what pods' labels say over; see `RouteSources.with_pods`.
+
+        Raises:
+            ValueError: the gateway can't use it; its last routes stay.
+        """
+        now = time.monotonic()
+        self._put(*self.sources.with_pods(pods, changed, watched_at, now), now)
+
+    def look(self, watched_at: float, *, heard: bool, peers: tuple[str, ...] = ()) -> None:
+        """Let the time do what it does; see `RouteSources.with_time`."""
+        now = time.monotonic()
+        after, names = self.sources.with_time(heard=heard, peers=peers, watched_at=watched_at, now=now)
+        if names:
+            self._put(after, names, now)
+        self.sources = after
+
+    def _put(self, after: RouteSources, names: Collection[PolicyName], now: float) -> None:
+        there = {name: routes for name in names if (routes := after.routes(name, now)) is not None}
+        shares = divided(there, after.crowd, self._instance)
+        for name in names:
+            self._listed(name, [each.key for each in shares[name].endpoints] if name in shares else ())
+        self._gateway.routes.update({name: shares.get(name) for name in names})
+        self.sources = after
 
     def state(self) -> dict[str, Any]:
         """Return what people want to see, as JSON has it."""
-        table = self.table
+        table = self.sources.table
         return {
             "term": table.term if table is not None else None,
             "version": table.version if table is not None else None,

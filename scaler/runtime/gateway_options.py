@@ -7,11 +7,47 @@ from scaler.gateway.settings import GatewaySettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoorFiles:
+    """Files that say who may come in.
+
+    Attributes:
+        keys: file with the keys of which clients must show one; None: whatever they show goes on to the engine.
+        tls_certificate: file with the certificate and those that vouch for it; None: no TLS.
+        tls_key: file with its private key; None: it is in the same file.
+        prefix: what the options that name them begin with, as messages say it.
+    """
+
+    keys: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOptions:
+    """Whose pods a gateway watches.
+
+    Attributes:
+        policies: policy files and directories; they say which model is whose, and how much a resident may hold.
+        kubeconfig: path of a kubeconfig; empty: as kubectl finds it, or the service account of the pod.
+        context: which of its contexts; empty: the current one.
+        namespace: instead of the context's.
+        peers: labels of the gateways' own pods, in this gateway's own namespace; empty: they aren't watched.
+    """
+
+    policies: tuple[Path, ...]
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    peers: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
     """Options of one gateway process.
 
     Attributes:
-        controllers: base URLs of all controllers.
+        controllers: base URLs of all controllers; there may be none for one that watches pods.
         token: bearer token that controllers want of those who push.
         instance: its id among the live gateways; empty: host name and process id.
         host: address that the OpenAI-compatible endpoint listens on.
@@ -20,9 +56,8 @@ class GatewayOptions:
             same address; 0 takes a free one.
         drain_seconds: how long requests in flight may take after SIGTERM.
         settle_seconds: how long of that new connections are still taken.
-        keys_file: file with the keys of which clients must show one; None: whatever they show goes on to the engine.
-        tls_certificate: file with the certificate and those that vouch for it; None: no TLS.
-        tls_key: file with its private key; None: it is in the same file.
+        files: who may come in.
+        pods: whose pods it watches; None: it knows what controllers say.
         settings: limits and deadlines; who it is and whom it pushes to is said above.
     """
 
@@ -34,9 +69,8 @@ class GatewayOptions:
     metrics_port: int = 9082
     drain_seconds: float = 30.0
     settle_seconds: float = 0.0
-    keys_file: Path | None = None
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
+    files: DoorFiles = field(default_factory=DoorFiles)
+    pods: PodOptions | None = None
     settings: GatewaySettings = field(default_factory=GatewaySettings)
 
     def assumptions(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """`emberpool gateway`: the gateway as a process of its own, which outlives its controllers.
 
-It follows the routes that controllers publish, pushes its samples to all of them, and on SIGTERM finishes what it has
-accepted.
+It follows the routes that controllers publish, and pods where it is told to; it pushes its samples to all controllers, and on
+SIGTERM finishes what it has accepted.
 """
 
 import asyncio
@@ -12,8 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import structlog
@@ -22,12 +21,12 @@ from prometheus_client import CollectorRegistry
 
 from scaler.errors import UserError
 from scaler.gateway.garbage import keep_garbage_quiet
-from scaler.gateway.keys import Keys, parse_keys
 from scaler.gateway.proxy import Gateway
 from scaler.runtime import logs
 from scaler.runtime.first_tokens import FirstTokenReporter
 from scaler.runtime.followed_routes import FollowedRoutes
-from scaler.runtime.gateway_options import GatewayOptions
+from scaler.runtime.gateway_files import GatewayFiles
+from scaler.runtime.gateway_options import GatewayOptions, PodOptions
 from scaler.runtime.hang_up import reload_on_hang_up
 from scaler.runtime.lifetime import first_error, stop_on_signals
 from scaler.runtime.metrics import Page, catalogue
@@ -35,6 +34,9 @@ from scaler.runtime.route_follower import RouteFollower
 from scaler.runtime.sockets import listen, port_taken, url_of
 from warmpool import listening
 from warmpool.metric_families import counter, expose_declared_only, gauge
+
+if TYPE_CHECKING:
+    from scaler.runtime.gateway_pods import GatewayPods
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +66,7 @@ async def _main(options: GatewayOptions) -> int:
 
 
 async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.Event) -> int:
-    instance = options.instance or f"{socket.gethostname()}-{os.getpid()}"
+    instance = options.instance or _name(options)
     registry = CollectorRegistry()
     dropped = counter(catalogue.FIRST_TOKENS_DROPPED, registry)
     streams = gauge(catalogue.ROUTES_CONNECTED, registry)
@@ -72,9 +74,10 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
     settings = replace(
         options.settings, instance=instance, controllers=options.controllers, token=options.token
     )
-    gateway = Gateway(settings, tokens, registry)
-    files = GatewayFiles(options, gateway)
+    files = GatewayFiles(options.files)
     files.read()
+    gateway = Gateway(settings, tokens, registry)
+    files.guard(gateway)
     followed = FollowedRoutes(gateway, instance, tokens.listed)
     follower = RouteFollower(
         options.controllers,
@@ -82,14 +85,21 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
         lambda controller, connected: streams.labels(controller).set(connected),
         instance,
     )
+    pods = await _pods(stack, options.pods, followed, follower)
 
     def shown() -> dict[str, Any]:
         return {
             "instance": instance,
             "routes": followed.state(),
+            **({} if pods is None else pods.state()),
             **gateway.state(),
             "assumptions": options.assumptions(),
         }
+
+    def read_again() -> None:
+        files.read_again()
+        if pods is not None:
+            pods.policies.read_again()
 
     headers = {
         "Authorization": f"Bearer {options.token}"
@@ -104,8 +114,9 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
             for part in (
                 follower.run(session),
                 tokens.run(session),
-                files.follow(reload_on_hang_up(stack, stop)),
+                _each(reload_on_hang_up(stack, stop), read_again),
                 keep_garbage_quiet(lambda: gateway.idle),
+                *(() if pods is None else pods.parts()),
             )
         ]
         await stop.wait()
@@ -116,80 +127,28 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
     return 0 if finished else 1
 
 
-class GatewayFiles:
-    """The keys and the certificate, read at the start and again at each SIGHUP.
-
-    Args:
-        options: name the files.
-        gateway: gets the keys.
-
-    Attributes:
-        tls: what the listener uses; None: no TLS. Connections after a reload get the new certificate.
-    """
-
-    def __init__(self, options: GatewayOptions, gateway: Gateway) -> None:
-        self.tls: ssl.SSLContext | None = None
-        self._options = options
-        self._gateway = gateway
-        self._latest: ssl.SSLContext | None = None
-
-    def read(self) -> None:
-        """Read all of them.
-
-        Raises:
-            UserError: one can't be used; then nothing changes.
-        """
-        options = self._options
-        keys = None if options.keys_file is None else _keys(options.keys_file)
-        if options.tls_certificate is not None:
-            self._latest = _tls(options.tls_certificate, options.tls_key)
-            if self.tls is None:
-                self.tls = _tls(options.tls_certificate, options.tls_key)
-                self.tls.sni_callback = self._take_latest
-        self._gateway.keys = keys
-
-    def _take_latest(
-        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _: ssl.SSLContext
-    ) -> None:
-        """Give a connection the latest certificate: a context in use that is told of a key which doesn't fit loses both."""
-        if self._latest is not None:
-            connection.context = self._latest
-
-    async def follow(self, asked: asyncio.Event) -> None:
-        """Read them again whenever somebody asks."""
-        while True:
-            await asked.wait()
-            asked.clear()
-            try:
-                self.read()
-            except UserError as error:
-                log.warning("files can't be used; the last ones hold", error=str(error))
-            else:
-                log.info("files read again")
+def _name(options: GatewayOptions) -> str:
+    """Return who we are: by our pod's name, which is its host name, where others know us by that."""
+    host = socket.gethostname()
+    return host if options.pods is not None and options.pods.peers else f"{host}-{os.getpid()}"
 
 
-def _keys(path: Path) -> Keys:
-    try:
-        keys = Keys(parse_keys(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"--keys-file {path} can't be read: {error}", hint="it has one key a line, as UTF-8"
-        ) from error
-    if not len(keys):
-        raise UserError(f"--keys-file {path} has no key", hint="leave the option away to let everyone in")
-    return keys
+async def _pods(
+    stack: AsyncExitStack, options: PodOptions | None, followed: FollowedRoutes, follower: RouteFollower
+) -> "GatewayPods | None":
+    if options is None:
+        return None
+    from scaler.runtime.gateway_pods import open_pods  # noqa: PLC0415 - policies' models, which others go without
+
+    return await open_pods(stack, options, followed, follower)
 
 
-def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise UserError(
-            f"--tls-certificate {certificate} can't be used: {error}",
-            hint="certificate, then those that vouch for it, as PEM; --tls-key names its key's file",
-        ) from error
-    return context
+async def _each(asked: asyncio.Event, do: Callable[[], None]) -> None:
+    """Do something whenever an event is set, until cancelled."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        do()
 
 
 async def _entered(

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -40,24 +41,28 @@ from scaler.runtime.controller import Controller, Tick, Wiring, heartbeat
 from scaler.runtime.direct_routes import DirectRoutes
 from scaler.runtime.events import EventLog
 from scaler.runtime.garbage import keep_garbage_quiet
+from scaler.runtime.gateway_files import GatewayFiles
 from scaler.runtime.gateway_options import assumptions
 from scaler.runtime.hang_up import reload_on_hang_up
 from scaler.runtime.keda_answers import KedaAnswers
-from scaler.runtime.learning import Learning
+from scaler.runtime.keeping import Keeping
+from scaler.runtime.kept_files import FileArchive
 from scaler.runtime.lifetime import Stopped, first_error, or_stop, stop_on_signals
 from scaler.runtime.local_options import LocalOptions
 from scaler.runtime.local_plan import LocalPlan, describe, make_plan, templates
 from scaler.runtime.local_policies import LocalPolicies, table
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
+from scaler.runtime.orders_api import OrdersApi
 from scaler.runtime.policy_process import PolicyReader
 from scaler.runtime.proofs import expectations
 from scaler.runtime.push_tokens import PushTokens
-from scaler.runtime.reload import Force, Reloader, Told
+from scaler.runtime.reload import Cause, Followed, Force, Reloader, Told
 from scaler.runtime.reload_api import ReloadApi
+from scaler.runtime.remembering import remembering
 from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signal_factories import factories, listeners
-from scaler.runtime.signals import PolicySignals, SignalsFollow
+from scaler.runtime.signals import PolicySignals
 from scaler.runtime.sockets import listen, port_taken
 from scaler.signals.pushed_redis import RedisSamples
 from scaler.state_directory import state_directory
@@ -90,6 +95,7 @@ def run(options: LocalOptions) -> int:
 
 
 async def _main(options: LocalOptions) -> int:
+    GatewayFiles(options.gateway_files).read()  # before seconds of start-up, and not after
     plan = make_plan(options, await find_gpus() if options.device != "cpu" else ())
     if options.dry_run:
         sys.stdout.write(describe(plan) + "\n")
@@ -126,12 +132,14 @@ class _Machine:
     cluster: LocalCluster
     actuator: Actuator
     controller: Controller
-    learning: Learning
+    keeping: Keeping
     agreement: Agreement
+    term: Term
     gateway: Gateway
     signals: PolicySignals
     listeners: Sequence[RedisSamples]
     reloader: Reloader | None
+    files: GatewayFiles
     gateway_url: str
     controller_url: str
 
@@ -196,7 +204,7 @@ async def _machine(
         agents, term = HttpAgents(session, door.token), Term(holder=f"local-{os.getpid()}", epoch=1)
         ports = Ports(cluster=cluster, agents=agents, clock=clock, events=events)
         actuator = Actuator(ports, term, mailbox.ended)
-        keda = KedaAnswers(plan.set, clock, options.keda)
+        keda = KedaAnswers(plan.set, clock, options.keda, registry)
 
         def published(tick: Tick) -> None:
             keda.published(tick)
@@ -212,42 +220,48 @@ async def _machine(
             ledger=_journal(stack, directory / "decisions.jsonl").append,
             published=published,
         )
-        learning = Learning(directory, clock)
         begun = table(plan.set, plan.set, options.seat_budget)
-        controller = Controller(begun, wiring, mailbox, learned=await learning.read())
+        controller = Controller(begun, wiring, mailbox)
+        agreement, keeping = remembering(controller, cluster, agents, FileArchive(directory, clock))
+        await keeping.read()
         settings = replace(
             options.gateway, instance=f"gateway-{os.getpid()}", controllers=(door.url,), token=door.token
         )
         gateway = Gateway(settings, _FirstTokens(actuator), registry)
+        files = GatewayFiles(options.gateway_files)
+        files.read()
+        files.guard(gateway)
         ports.queued = lambda policy: gateway.stats(policy).queued
         direct = DirectRoutes(gateway, cluster, controller, clock)
         force = keda.following(
-            SignalsFollow(LocalPolicies(plan.set, options.seat_budget, direct.adopt), signals)
+            Followed(LocalPolicies(plan.set, options.seat_budget, direct.adopt), signals.follow)
         )
         told = Told(metrics=metrics, events=events, clock=clock)
         reloader = _reloader(stack, options.policies, force, plan.set, told)
         intake = Intake(report=cluster.report, token=door.token, tokens=tokens)
-        agreement = Agreement(cluster, agents, term, directory)
         app = Api(controller, intake, registry, agreement).application()
         app.add_routes(ReloadApi(controller, reloader, door.token).routes())
+        app.add_routes(OrdersApi(controller, door.token).routes())
         app.add_routes(SignalApi(signals, tokens).routes())
         app.add_routes(keda.routes())
         app.router.add_get("/v1/gateway", partial(_shown, gateway, options.gateway))
         await stack.enter_async_context(keda.serve())
         await _serve_api(stack, app, door)
-        gateway_url = await _serve_gateway(stack, gateway, options)
+        gateway_url = await _serve_gateway(stack, gateway, options, files.tls)
         stack.callback(cluster.subscribe(direct.look))
         direct.look()
         yield _Machine(
             cluster=cluster,
             actuator=actuator,
             controller=controller,
-            learning=learning,
+            keeping=keeping,
             agreement=agreement,
+            term=term,
             gateway=gateway,
             signals=signals,
             listeners=listeners(signals, options.signals),
             reloader=reloader,
+            files=files,
             gateway_url=gateway_url,
             controller_url=door.url,
         )
@@ -282,9 +296,13 @@ async def _serve_api(stack: AsyncExitStack, app: web.Application, door: _Door) -
     await listening.start(runner, door.listener)
 
 
-async def _serve_gateway(stack: AsyncExitStack, gateway: Gateway, options: LocalOptions) -> str:
+async def _serve_gateway(
+    stack: AsyncExitStack, gateway: Gateway, options: LocalOptions, tls: ssl.SSLContext | None
+) -> str:
     try:
-        return await stack.enter_async_context(gateway.serve(options.gateway_host, options.gateway_port))
+        return await stack.enter_async_context(
+            gateway.serve(options.gateway_host, options.gateway_port, tls=tls)
+        )
     except OSError as error:
         raise port_taken(options.gateway_host, options.gateway_port, "--gateway-port", error) from error
 
@@ -299,12 +317,12 @@ async def _run_until(signals: _Signals, machine: _Machine) -> None:
                 machine.actuator.run(),
                 machine.controller.run(),
                 heartbeat(machine.controller, _HEARTBEAT_SECONDS),
-                machine.learning.keep(lambda: machine.controller.learned),
-                machine.agreement.run(),
+                machine.keeping.run(),
+                machine.agreement.run(machine.term),
                 keep_garbage_quiet(machine.controller),
                 _announce(machine),
                 _watch_failures(machine.cluster),
-                _reload(machine.reloader, signals.reload),
+                _reload(machine, signals.reload),
                 machine.signals.run(),
                 *(each.run() for each in machine.listeners),
             )
@@ -320,16 +338,20 @@ async def _run_until(signals: _Signals, machine: _Machine) -> None:
         impatience.cancel()
 
 
-async def _reload(reloader: Reloader | None, asked: asyncio.Event) -> None:
-    """Reload the policy files, or say at each SIGHUP that there are none."""
-    if reloader is None:
+async def _reload(machine: _Machine, asked: asyncio.Event) -> None:
+    """Follow the policy files, and read them and the gateway's files again at each SIGHUP, or say that there are none."""
+    async with asyncio.TaskGroup() as tasks:
+        if machine.reloader is not None:
+            tasks.create_task(machine.reloader.run())
         while True:
             await asked.wait()
             asked.clear()
-            _say("SIGHUP: nothing to reload, for no --policy was given")
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(reloader.run())
-        tasks.create_task(reloader.follow(asked))
+            if machine.files.named:
+                machine.files.read_again()
+            if machine.reloader is not None:
+                machine.reloader.request(Cause.SIGNAL)
+            elif not machine.files.named:
+                _say("SIGHUP: nothing to reload, for no --policy was given")
 
 
 async def _kill_on_second_signal(stop: asyncio.Event, cluster: LocalCluster) -> None:

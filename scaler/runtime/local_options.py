@@ -6,6 +6,7 @@ from pathlib import Path
 
 from scaler.gateway.settings import GatewaySettings
 from scaler.keda.settings import KedaSettings
+from scaler.runtime.gateway_options import DoorFiles
 from scaler.runtime.signal_options import SignalOptions
 
 
@@ -21,6 +22,7 @@ class LocalOptions:
         device: `auto`, `cpu` or `cuda`.
         gateway_host: address that the OpenAI-compatible endpoint listens on.
         gateway_port: its port; 0 takes a free one.
+        gateway_files: who may come in there.
         gateway: the gateway's limits and deadlines; who it is and whom it pushes to is not said here.
         controller_port: port of the controller's API on 127.0.0.1; 0 takes a free one.
         state_dir: where records, logs and local.json go; None: a temporary directory, removed at the end.
@@ -41,6 +43,7 @@ class LocalOptions:
     device: str = "auto"
     gateway_host: str = "127.0.0.1"
     gateway_port: int = 8000
+    gateway_files: DoorFiles = field(default_factory=DoorFiles)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     controller_port: int = 9080
     state_dir: Path | None = None

