@@ -19,7 +19,7 @@ from scaler.cli.signal_options import (
     signal_options,
 )
 from scaler.errors import UserError
-from scaler.runtime.controller_options import ControllerOptions
+from scaler.runtime.controller_options import ControllerOptions, KubernetesOptions
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -30,6 +30,7 @@ _LARGEST_PORT = 65_535
     epilog=examples(
         "EMBERPOOL_AGENT_TOKEN=… emberpool controller --policy policies/ --agents agents.yaml",
         "emberpool controller --policy policies/ --agents agents.yaml --host 0.0.0.0 --state-dir /var/lib/emberpool",
+        "emberpool controller --policy policies/ --kubernetes --namespace serving --keda-port 6000",
         "",
         "The list of agents:",
         "apiVersion: emberpool.dev/v1alpha1",
@@ -54,9 +55,44 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
         ),
     ],
     agents: Annotated[
-        Path,
+        Path | None,
         typer.Option(metavar="FILE", help="The file that lists the agents of all seats.", show_default=False),
-    ],
+    ] = None,
+    kubernetes: Annotated[
+        bool,
+        typer.Option(
+            "--kubernetes", help="Work on a Kubernetes cluster. Several replicas may run; one of them leads."
+        ),
+    ] = False,
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="How the cluster is reached (default: KUBECONFIG, the pod's service account, ~/.kube/config).",
+            show_default=False,
+        ),
+    ] = "",
+    context: Annotated[
+        str, typer.Option(metavar="NAME", help="Which context of the kubeconfig.", show_default=False)
+    ] = "",
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Where the fleets are (default: the context's, or the pod's own).",
+            show_default=False,
+        ),
+    ] = "",
+    advertise: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Where other replicas reach this one's API (default: --host and --port, in a pod POD_IP).",
+            show_default=False,
+        ),
+    ] = "",
     host: Annotated[str, typer.Option(help="Address of its API.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=_LARGEST_PORT, help="Its port; 0 takes a free one.")] = 9080,
     state_dir: Annotated[
@@ -73,10 +109,12 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
     keda_tls: KedaTls = None,
     keda_streams_specs: KedaStreamsSpecs = False,
 ) -> int:
-    """Decide for the seats of a list of agents, on VMs, under Slurm, in containers; Kubernetes comes later.
+    """Decide for the seats of a list of agents, on VMs, under Slurm, in containers, or for the pods of a Kubernetes namespace.
 
-    One controller works with a list at a time. It starts and ends no seat: what the list has is what there is. Agents
-    report to it, and gateways follow its routes. Its end leaves residents as they are; the next one finds out from the
+    One controller works with a list at a time. It starts and ends no seat: what the list has is what there is. On Kubernetes it sizes
+    the fleets' workloads; one replica leads, by a Lease, and the others stand by: they answer KEDA and people as the leader does, and
+    one of them takes over within seconds when it is gone. Agents
+    report to all of them, and gateways follow their routes. Its end leaves residents as they are; the next one finds out from the
     agents what serves. SIGHUP, and POST /-/reload with the token, have policies read at once; `emberpool policy status`
     tells which are in force. The token that agents want is read from the environment variable EMBERPOOL_AGENT_TOKEN.
     Gateways and others who push samples show that one, too, or the one in EMBERPOOL_SIGNAL_TOKEN, which is good for
@@ -88,9 +126,13 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
             f"{AGENT_TOKEN} is not set",
             hint="give it the token that the agents were started with; they refuse others",
         )
+    given = KubernetesOptions(
+        kubeconfig=kubeconfig, context=context, namespace=namespace, advertise=advertise
+    )
     options = ControllerOptions(
         policies=tuple(policy),
         agents=agents,
+        kubernetes=_cluster(given, agents, kubernetes=kubernetes),
         token=token,
         host=host,
         port=port,
@@ -101,3 +143,28 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
     from scaler.runtime.controller_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 
     return run(options)
+
+
+def _cluster(given: KubernetesOptions, agents: Path | None, *, kubernetes: bool) -> KubernetesOptions | None:
+    """Return which cluster is meant; None with a list of agents.
+
+    Raises:
+        UserError: both were named, or none, or options for a cluster without one.
+    """
+    if kubernetes and agents is not None:
+        raise UserError(
+            "--agents and --kubernetes were both given", hint="seats are either listed or a cluster's pods"
+        )
+    if kubernetes:
+        return given
+    if agents is None:
+        raise UserError(
+            "there is no word of where the seats are",
+            hint="--agents FILE lists them, or --kubernetes finds them in a cluster",
+        )
+    if given != KubernetesOptions():
+        raise UserError(
+            "--kubeconfig, --context, --namespace and --advertise are for --kubernetes",
+            hint="add --kubernetes",
+        )
+    return None

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 
+from scaler.cli import keda_findings
 from scaler.cli.failures import FAILED, OK, Unasked
 from scaler.cli.human import duration
 from scaler.cli.options import examples, group, path_of
@@ -22,7 +23,8 @@ from scaler.keda.forecast import at_an_answer, at_an_error, rules_of
 from scaler.keda.intent import fleet_of, intent_of
 from scaler.keda.objects import Hpa, OwnTrigger, ScaledObject, read_hpa, read_scaled_object
 
-app = group("KEDA: the external scaler, asked as an operator asks it.")
+app = group("KEDA: the external scaler, asked as an operator asks it, and what sizes the fleets.")
+keda_findings.register(app)
 
 _LOCAL: Final = "127.0.0.1:6000"
 

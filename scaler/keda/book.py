@@ -1,6 +1,7 @@
 """Who has asked for what, and was answered what: for people who look for the reason, bounded, in memory."""
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -69,6 +70,14 @@ class Book:
         else:
             self._entries.move_to_end(key)
         return entry
+
+    def last_calls(self) -> Iterator[tuple[str, float]]:
+        """Yield who has asked, as namespace/name, with the Unix time of their last call; who asked last comes first."""
+        seen: set[Asker] = set()
+        for (asker, _), entry in reversed(self._entries.items()):
+            if asker not in seen and entry.at:
+                seen.add(asker)
+                yield f"{asker.namespace}/{asker.name}", entry.at
 
     def as_json(self) -> list[dict[str, Any]]:
         """Write all entries, the newest first. Of keys that mean nothing here only the names: values may be secrets."""

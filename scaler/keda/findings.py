@@ -67,6 +67,7 @@ class Code(StrEnum):
     TARGET_NOT_ONE = "TargetNotOne"
     NOT_KEDAS = "NotKedas"
     OLD_OPERATOR = "OldOperator"
+    NO_SCALED_OBJECT = "NoScaledObject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class Finding:
         code: what.
         severity: how much it matters.
         path: where, in the object that `object` names.
-        object: ScaledObject or HorizontalPodAutoscaler.
+        object: ScaledObject, HorizontalPodAutoscaler or Fleet.
         message: what is wrong.
         hint: the mend.
     """

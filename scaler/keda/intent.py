@@ -1,5 +1,7 @@
 """What policy files want of the ScaledObject that sizes a fleet. PURE."""
 
+from collections.abc import Mapping
+
 from scaler.errors import UserError
 from scaler.keda.findings import Intent
 from scaler.keda.objects import ScaledObject, Target
@@ -9,12 +11,27 @@ from scaler.policy.fleet import Fleet, ResizedBy
 from scaler.policy.floors import seats_at_rest
 from warmpool.seats import FleetName
 
+Workloads = Mapping[tuple[str, Target], str]
+"""Fleets by namespace and workload."""
+
+
+def workloads_of(policies: PolicySet) -> Workloads:
+    """Return whose workload is whose."""
+    return {
+        (fleet.metadata.namespace, _workload(fleet)): str(name) for name, fleet in policies.fleets.items()
+    }
+
 
 def fleet_of(policies: PolicySet, scaled: ScaledObject) -> str | None:
     """Return the fleet that a ScaledObject is about: whose workload it scales, else whose total it follows; None for companions."""
-    for name, fleet in policies.fleets.items():
-        if fleet.metadata.namespace == scaled.namespace and _workload(fleet) == scaled.target:
-            return str(name)
+    return fleet_among(workloads_of(policies), scaled)
+
+
+def fleet_among(workloads: Workloads, scaled: ScaledObject) -> str | None:
+    """Return what `fleet_of` does, for who asks of many."""
+    sized = workloads.get((scaled.namespace, scaled.target))
+    if sized is not None:
+        return sized
     asked = [each.asks for each in scaled.own if each.asks.subject is Subject.FLEET]
     return asked[0].name if asked else None
 

@@ -101,6 +101,11 @@ class Board:
         """Whether anything has been decided that can be asked for."""
         return bool(self.current.fleets or self.current.policies)
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody is told of what is put up."""
+        return bool(self._listeners)
+
     def follow(self, fleets: Names, policies: Names) -> None:
         """Take the names of the policies in force; figures of others are dropped."""
         before = self.current

@@ -22,6 +22,7 @@ from scaler.keda import health
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.answers import TARGET, Answer, Code, Refused, answer, check_known, check_metric
 from scaler.keda.book import Asker, Book, Entry, Refusal
+from scaler.keda.counting import CANCELLED, OK, UNKNOWN, Counting, Uncounted
 from scaler.keda.health import Health
 from scaler.keda.published import Board
 from scaler.keda.pushes import Pushes, TooManyStreams
@@ -65,6 +66,7 @@ class KedaServer:
         monotonic: the clock of the board's figures, in seconds.
         wall: Unix time.
         settings: how it listens.
+        counting: is told of calls.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class KedaServer:
         monotonic: Callable[[], float],
         wall: Callable[[], float],
         settings: KedaSettings,
+        counting: Counting | None = None,
     ) -> None:
         self._board = board
         self._monotonic = monotonic
         self._wall = wall
         self._settings = settings
+        self._counting = counting or Uncounted()
         self._pushes = Pushes(board, monotonic)
         self._health = Health(board, (SERVICE,), self._pushes.ended)
         self.book = Book()
@@ -119,14 +123,33 @@ class KedaServer:
         """
         unary, streamed = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         handlers = {
-            "IsActive": unary(_answering(self._is_active)),
-            "GetMetricSpec": unary(_answering(self._metric_spec)),
-            "GetMetrics": unary(_answering(self._metrics)),
-            "StreamIsActive": streamed(_answering(self._stream_is_active)),
+            "IsActive": unary(self._counted("IsActive", self._is_active)),
+            "GetMetricSpec": unary(self._counted("GetMetricSpec", self._metric_spec)),
+            "GetMetrics": unary(self._counted("GetMetrics", self._metrics)),
+            "StreamIsActive": streamed(self._counted("StreamIsActive", self._stream_is_active)),
         }
         if self._settings.streams_specs:
-            handlers["StreamMetricSpec"] = streamed(_answering(self._stream_metric_spec))
+            handlers["StreamMetricSpec"] = streamed(
+                self._counted("StreamMetricSpec", self._stream_metric_spec)
+            )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    def _counted(self, method: str, handler: "_Handler") -> "_Answering":
+        """Have a handler's calls counted by how they end, streams when they do."""
+        answering, counting, now = _answering(handler), self._counting, self._monotonic
+
+        async def handle(request: object, context: Any) -> bytes | None:  # noqa: ANN401 - grpc has no types
+            began, code = now(), UNKNOWN
+            try:
+                answer, code = await answering(request, context)
+            except asyncio.CancelledError:
+                code = CANCELLED
+                raise
+            finally:
+                counting.called(method, code, now() - began)
+            return answer
+
+        return handle
 
     # ------------------------------------------------------------------ the calls
 
@@ -160,6 +183,7 @@ class KedaServer:
             try:
                 async for active in push.states():
                     await _write(context, pb.IsActiveResponse(result=active).SerializeToString())
+                    self._counting.pushed(active=active)
             finally:
                 entry.streams -= 1
 
@@ -200,18 +224,19 @@ class KedaServer:
 
 
 _Handler = Callable[[Any], Awaitable[bytes | None]]
+_Answering = Callable[[object, Any], Awaitable[bytes | None]]
 
 
-def _answering(handler: _Handler) -> Callable[[object, Any], Awaitable[bytes | None]]:
-    """Make what a handler raises the call's status.
+def _answering(handler: _Handler) -> Callable[[object, Any], Awaitable[tuple[bytes | None, str]]]:
+    """Make what a handler raises the call's status, which is returned beside the answer.
 
     Not by grpc's own way to abort: its exception stays in a cycle with all frames that it has come through, and a caller who is
     refused a thousand times a second would have the garbage collector stop everybody.
     """
 
-    async def handle(_: object, context: Any) -> bytes | None:  # noqa: ANN401 - grpc has no types
+    async def handle(_: object, context: Any) -> tuple[bytes | None, str]:  # noqa: ANN401 - grpc has no types
         try:
-            return await handler(context)
+            return await handler(context), OK
         except Refused as error:
             status, message = _STATUSES[error.code], str(error)
         except BadTrigger as error:
@@ -222,7 +247,7 @@ def _answering(handler: _Handler) -> Callable[[object, Any], Awaitable[bytes | N
             status, message = error.status, str(error)
         context.set_code(status)
         context.set_details(message)
-        return b""
+        return b"", str(status.name)
 
     return handle
 

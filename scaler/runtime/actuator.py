@@ -21,7 +21,7 @@ from scaler.errors import ClusterError, Conflict, LeadershipLost
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog, PromotionRecord, Trigger
 from warmpool.claim import Errand, Resolution, Term, new_claim, overtakes, resolve_orphan
-from warmpool.errors import AgentBusy, NeedsWitness, NoRoom, StaleEpoch, WarmpoolError, WrongState
+from warmpool.errors import AgentBusy, GpuUnfit, NeedsWitness, NoRoom, StaleEpoch, WarmpoolError, WrongState
 from warmpool.plan import (
     Action,
     Demote,
@@ -51,6 +51,8 @@ _ALONE_SECONDS = 5.0
 """How long a resident is left alone after a failed parking, unparking or proof, doubled with each further one."""
 _LONGEST_ALONE_SECONDS = 300.0
 """Room comes and goes: what was refused is asked for again every five minutes."""
+_PAUSE_MARGIN_SECONDS = 2.0
+"""What a demotion keeps of a terminating seat's grace for pausing and settling, once the requests have ended."""
 _WAKES_BEFORE_LATE = 4.0
 """A wake that takes so many times what wakes have taken hangs; one that has to make room first takes some two of them."""
 _OPERATIONS: Mapping[type[Action], Operation] = {
@@ -82,6 +84,17 @@ class Deadlines:
     prove: float = 20.0
     park: float = 60.0
     unpark: float = 120.0
+
+    def draining(self, seat: Seat, now: float) -> float:
+        """Return what a demotion gives the accepted requests of a seat: of one that is terminating, no more than its grace.
+
+        Args:
+            seat: the seat.
+            now: Unix seconds.
+        """
+        if seat.leaves_by is None:
+            return self.drain
+        return max(_AT_ONCE_SECONDS, min(self.drain, seat.leaves_by - _PAUSE_MARGIN_SECONDS - now))
 
     def unparking(self, resident: Resident | None) -> float:
         """Return what a promotion gets for unparking a resident: 0 for one that isn't parked.
@@ -166,6 +179,10 @@ class Actuator:
         """Return the seats that may be planned with: all but those that rest after a failed promotion."""
         now = self._ports.clock.wall()
         return [seat for seat in seats if not self._rests_now(seat, now)]
+
+    def works_on(self, seat: SeatName) -> bool:
+        """Whether an action is under way on a seat."""
+        return seat in self._busy
 
     def _rests_now(self, seat: Seat, now: float) -> bool:
         rest = self._rests.get(seat.name)
@@ -325,10 +342,11 @@ class Actuator:
     async def _rest(self, seat: Seat, error: Exception) -> None:
         """Leave a seat alone for a while after a failed promotion; replace it when it fails again and again.
 
-        One that has no room, no time or no witness at the moment is no worse than another would be in its place.
+        One that has no room, no time or no witness at the moment is no worse than another would be in its place; and one on a GPU
+        that its node calls unfit is replaced by what the verdict says, not by how often it refuses.
         """
         rest = self._rests.setdefault(seat.name, _Rest())
-        rest.failures += not isinstance(error, NoRoom | AgentBusy | NeedsWitness)
+        rest.failures += not isinstance(error, NoRoom | AgentBusy | NeedsWitness | GpuUnfit)
         rest.until = self._ports.clock.wall() + _REST_SECONDS * 2 ** max(0, rest.failures - 1)
         if rest.failures >= _FAILURES_BEFORE_REPLACE:
             del self._rests[seat.name]
@@ -357,13 +375,12 @@ class Actuator:
 
     async def _demote(self, seat: Seat, policy: PolicyName) -> None:
         deadlines = self._deadlines
-        claim = self._claim(
-            Errand(operation=Operation.DEMOTE, policy=policy), deadlines.drain + deadlines.pause
-        )
+        seconds = deadlines.draining(seat, self._ports.clock.wall())
+        claim = self._claim(Errand(operation=Operation.DEMOTE, policy=policy), seconds + deadlines.pause)
         claimed = await self._ports.cluster.claim(seat, claim)
         outcome, phases = "Failed", dict[str, float]()
         try:
-            drained = await self._ports.agents.drain(claimed, claim, policy, deadline=deadlines.drain)
+            drained = await self._ports.agents.drain(claimed, claim, policy, deadline=seconds)
             paused = await self._ports.agents.pause(claimed, claim, policy, deadline=deadlines.pause)
             outcome, phases = "Demoted", {**drained.phases, **paused.phases}
         except (WrongState, AgentBusy):

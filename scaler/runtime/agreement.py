@@ -6,21 +6,17 @@ resident that would be its own and only witness: it goes on waiting, and its sea
 
 One that answers otherwise than what was kept may be wrong, or the first with other weights, which nobody can tell: it waits
 for a second that sides with it, and after a while it is told what was kept, fails by it, and is replaced.
-
-Whatever goes wrong with the file costs the keeping and nothing else, and is told once.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
 from scaler.cluster.agents import Witnesses
 from scaler.cluster.port import Cluster
-from scaler.store.recordings import Recordings, added, load, save
+from scaler.store.recordings import MOST, Recordings, added
 from warmpool.claim import Term
 from warmpool.errors import WarmpoolError
 from warmpool.expectations import Ownership, Recording, Statement, agreed, difference, objection
@@ -28,14 +24,11 @@ from warmpool.seats import PolicyName, Resident, Seat
 
 log = structlog.get_logger(__name__)
 
-FILE: Final = "expectations.json"
-"""Name of the file in a state directory."""
 WAITS: Final = "NeedsWitness"
 """How the words begin by which an agent says that a resident waits for a witness (`warmpool.agent.proof`)."""
 _DEADLINE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 5.0
-"""How often one that goes on waiting is looked at again: an agent that didn't answer, a file that couldn't be read."""
-_FILE_SECONDS: Final = 10.0
+"""How often one that goes on waiting is looked at again: an agent may not have answered."""
 DOUBT_SECONDS: Final = 600.0
 """How long one that answers otherwise waits for a second: seats of one rollout start within minutes of each other."""
 _AT_ONCE: Final = 16
@@ -62,72 +55,72 @@ class _Waiting(NamedTuple):
         return self.seat.uid, self.policy, self.resident.restarts, self.resident.pid
 
 
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """What a resident said, and the seat that it said it on."""
-
-    uid: str
-    statement: Statement
-
-
 class Agreement:
     """Runs until cancelled.
 
     Args:
         cluster: the seats.
         witnesses: asks and tells residents.
-        term: in whose name they are told.
-        directory: where what was agreed on is kept; None keeps it for as long as this process runs.
+        agreed: called when something new was agreed on, for whoever keeps it.
 
     Attributes:
+        recordings: per policy, what its residents have agreed on.
         doubts: per seat's uid and policy, where a resident that waits answers otherwise than others did.
     """
 
-    def __init__(
-        self, cluster: Cluster, witnesses: Witnesses, term: Term, directory: Path | None = None
-    ) -> None:
+    def __init__(self, cluster: Cluster, witnesses: Witnesses, agreed: Callable[[], None]) -> None:
         self._cluster = cluster
         self._witnesses = witnesses
-        self._term = term
-        self._path = None if directory is None else directory / FILE
-        self._recordings: Recordings = {}
-        self._heard: dict[_Life, _Heard] = {}
+        self._agreed = agreed
+        self.recordings: Recordings = {}
+        self._heard: dict[_Life, Statement] = {}
         self._doubted: dict[_Life, float] = {}
         self._told: set[str] = set()
         self.doubts: Mapping[tuple[str, PolicyName], str] = {}
 
-    async def run(self) -> None:
-        """Look at each change of the cluster, and again after a while as long as somebody waits."""
-        self._recordings = await self._read()
-        changed = asyncio.Event()
+    def learn(self, kept: Recordings) -> None:
+        """Take over what was agreed on before; what was agreed on since is newer."""
+        since = {
+            name: [each for each in found if each not in kept.get(name, ())]
+            for name, found in self.recordings.items()
+        }
+        self.recordings = {
+            name: (*kept.get(name, ()), *since.get(name, ()))[-MOST:] for name in kept.keys() | since.keys()
+        }
+
+    async def run(self, term: Term) -> None:
+        """Look at each change of the cluster, and again after a while as long as somebody waits.
+
+        Args:
+            term: in whose name residents are told.
+        """
+        changed, waits = asyncio.Event(), False
         changed.set()
         unsubscribe = self._cluster.subscribe(changed.set)
         try:
             while True:
-                waits = bool(self._waiting())
                 try:
                     async with asyncio.timeout(_RETRY_SECONDS if waits else None):
                         await changed.wait()
                 except TimeoutError:
                     pass
                 changed.clear()
-                await self.look()
+                waits = await self.look(term)
         finally:
             unsubscribe()
 
-    async def look(self) -> None:
-        """Ask those that wait, let them agree, and tell them."""
+    async def look(self, term: Term) -> bool:
+        """Ask those that wait, let them agree, and tell them; returns whether anybody waited."""
         waiting = self._waiting()
-        self._forget_gone()
+        self._forget_gone(waiting)
         if not waiting:
-            return
+            return False
         await self._together(self._ask(each) for each in waiting if each.life not in self._heard)
         for policy in sorted({each.policy for each in waiting}):
             lives = {each.life for each in waiting if each.policy == policy}
-            await self._agree(
-                policy, [heard.statement for life, heard in self._heard.items() if life in lives]
-            )
-        await self._together(self._tell(each) for each in waiting)
+            self._agree(policy, [statement for life, statement in self._heard.items() if life in lives])
+        await self._together(self._tell(each, term) for each in waiting)
+        return True
 
     def _waiting(self) -> Sequence[_Waiting]:
         return [
@@ -138,13 +131,15 @@ class Agreement:
             if resident.waiting.startswith(WAITS)
         ]
 
-    def _forget_gone(self) -> None:
+    def _forget_gone(self, waiting: Sequence[_Waiting]) -> None:
         """Forget what was said on seats that are gone; who has left its witness behind stays one in the recording."""
+        if not self._heard:
+            return
         there = {seat.uid for seat in self._cluster.seats()}
-        self._heard = {life: heard for life, heard in self._heard.items() if heard.uid in there}
+        self._heard = {life: said for life, said in self._heard.items() if life[0] in there}
         self._doubted = {life: since for life, since in self._doubted.items() if life in self._heard}
-        waiting = {(each.seat.uid, each.policy) for each in self._waiting()}
-        self.doubts = {place: why for place, why in self.doubts.items() if place in waiting}
+        places = {(each.seat.uid, each.policy) for each in waiting}
+        self.doubts = {place: why for place, why in self.doubts.items() if place in places}
 
     @staticmethod
     async def _together(work: Iterable[Coroutine[None, None, None]]) -> None:
@@ -165,9 +160,9 @@ class Agreement:
             self._complain(waiting, "a resident's answers can't be had", error)
             return
         if told.statement is not None:
-            self._heard[waiting.life] = _Heard(waiting.seat.uid, told.statement)
+            self._heard[waiting.life] = told.statement
 
-    async def _agree(self, policy: PolicyName, statements: Iterable[Statement]) -> None:
+    def _agree(self, policy: PolicyName, statements: Iterable[Statement]) -> None:
         """Keep what most of a policy's residents that wait answer alike, for each engine that they run with."""
         for alike in _by_engine(statements):
             found = agreed(alike)
@@ -175,23 +170,23 @@ class Agreement:
                 not _contradiction(each, found) for each in self._known(policy, found.ownership)
             ):
                 continue
-            self._recordings = added(self._recordings, policy, found)
+            self.recordings = added(self.recordings, policy, found)
             log.info("residents agree on what they answer", policy=policy, witnesses=sorted(found.witnesses))
-            await self._write()
+            self._agreed()
 
     def _known(self, policy: PolicyName, running: Ownership) -> Sequence[Recording]:
         """Return what residents that run with the same were found to answer, the newest first."""
-        kept = self._recordings.get(policy, ())
+        kept = self.recordings.get(policy, ())
         return [each for each in reversed(kept) if not each.ownership.differences(running)]
 
-    async def _tell(self, waiting: _Waiting) -> None:
-        heard = self._heard.get(waiting.life)
-        recording = None if heard is None else self._fitting(waiting, heard.statement)
+    async def _tell(self, waiting: _Waiting, term: Term) -> None:
+        statement = self._heard.get(waiting.life)
+        recording = None if statement is None else self._fitting(waiting, statement)
         if recording is None:
             return
         try:
             await self._witnesses.tell(
-                waiting.seat, waiting.policy, recording, epoch=self._term.epoch, deadline=_DEADLINE_SECONDS
+                waiting.seat, waiting.policy, recording, epoch=term.epoch, deadline=_DEADLINE_SECONDS
             )
         except WarmpoolError as error:
             self._complain(waiting, "a resident can't be told what it is compared with", error)
@@ -222,29 +217,6 @@ class Agreement:
         if told not in self._told:
             self._told.add(told)
             log.warning(what, seat=waiting.seat.name, policy=waiting.policy, error=str(error))
-
-    # ------------------------------------------------------------------ the file
-
-    async def _read(self) -> Recordings:
-        if self._path is None:
-            return {}
-        try:
-            async with asyncio.timeout(_FILE_SECONDS):
-                return await asyncio.to_thread(load, self._path)
-        except (OSError, TimeoutError) as error:
-            log.warning("what residents agreed on can't be read", file=str(self._path), error=str(error))
-            return {}
-
-    async def _write(self) -> None:
-        if self._path is None:
-            return
-        try:
-            async with asyncio.timeout(_FILE_SECONDS):
-                await asyncio.to_thread(save, self._path, self._recordings)
-        except (OSError, TimeoutError) as error:
-            if str(self._path) not in self._told:
-                self._told.add(str(self._path))
-                log.warning("what residents agree on can't be kept", file=str(self._path), error=str(error))
 
 
 def _by_engine(statements: Iterable[Statement]) -> Iterable[Sequence[Statement]]:

@@ -7,7 +7,7 @@ import hmac
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -17,6 +17,7 @@ from scaler.core.model import PolicyDecision, Reason
 from scaler.runtime.agreement import Agreement
 from scaler.runtime.controller import Controller, Tick
 from scaler.runtime.metrics import Page
+from scaler.runtime.orders import freeze_json
 from scaler.runtime.push_tokens import PushTokens
 from scaler.version import VERSION
 from warmpool.errors import BadOrder
@@ -24,6 +25,8 @@ from warmpool.seats import FleetName, Resident, Seat, SeatValue
 from warmpool.states import PROMOTABLE, ResidentState
 from warmpool.wire import seat_to_json
 
+TOKEN_HEADER: Final = "Emberpool-Token"  # noqa: S105 - the name of a header
+"""Shows the token, too: a Kubernetes API server that a request comes through keeps `Authorization` for itself."""
 _BODY_LIMIT_BYTES = 256 * 1024
 """Reports are a few kilobytes."""
 
@@ -58,6 +61,7 @@ class Api:
         intake: where reports go.
         registry: what `/metrics` shows.
         agreement: knows where a resident that waits for a witness answers otherwise than others; None where nobody does.
+        unready: says why this process can't answer yet though it has decided; empty if it can.
     """
 
     def __init__(
@@ -66,10 +70,12 @@ class Api:
         intake: Intake,
         registry: CollectorRegistry,
         agreement: Agreement | None = None,
+        unready: Callable[[], str] = lambda: "",
     ) -> None:
         self._controller = controller
         self._intake = intake
         self._agreement = agreement
+        self._unready = unready
         self._page = Page(registry)
 
     def application(self) -> web.Application:
@@ -94,9 +100,8 @@ class Api:
         return web.Response(text="ok\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        if self._controller.last is None:
-            return web.Response(status=503, text="no decision yet\n")
-        return web.Response(text="ok\n")
+        why = "no decision yet" if self._controller.last is None else self._unready()
+        return web.Response(status=503, text=f"{why}\n") if why else web.Response(text="ok\n")
 
     async def _agents(self, request: web.Request) -> web.Response:
         if not self._intake.takes(request):
@@ -131,7 +136,11 @@ class Api:
         created = [seat.created_at for seat in tick.seats if seat.fleet == name]
         return {
             "name": name,
+            "namespace": self._controller.table.namespaces.get(name, ""),
             "mode": "Observe" if spec.observe else "Enforce",
+            "frozen": None
+            if (freeze := self._controller.orders.freezes.get(name)) is None
+            else freeze_json(freeze),
             "maxSeats": spec.max_seats,
             "replicas": view.replicas,
             "total": decided.total,
@@ -224,8 +233,12 @@ def _cold(resident: Resident) -> bool:
 
 def authorized(request: web.Request, *tokens: str) -> bool:
     """Whether a request shows one of the bearer tokens that whoever changes something must show."""
-    shown = request.headers.get("Authorization", "").encode()
-    return any(token and hmac.compare_digest(shown, f"Bearer {token}".encode()) for token in tokens)
+    shown = [request.headers.get("Authorization", ""), f"Bearer {request.headers.get(TOKEN_HEADER, '')}"]
+    return any(
+        token and hmac.compare_digest(each.encode(errors="replace"), f"Bearer {token}".encode())
+        for token in tokens
+        for each in shown
+    )
 
 
 def unauthorized() -> web.Response:

@@ -3,14 +3,19 @@
 Events only wake it; every decision is made from a whole snapshot of the islands that are looked at
 (`scaler.runtime.lookout`). `next_wakeup` of their last decision replaces polling timers. Publishing comes after the actions
 have begun, so that no promotion waits for its own record.
+
+A controller that stands by ticks as well: it sees and decides, so that its windows are warm and its memory is right when it comes to
+lead. It begins nothing, and tells nobody what it would have done.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -39,6 +44,8 @@ from scaler.runtime.lookout import LONGEST_SECONDS, Lookout, Watched
 from scaler.runtime.mailbox import Mailbox, Wake
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.observer import Views, observe
+from scaler.runtime.order_rules import Order, OrderRefused, Sight
+from scaler.runtime.orders import Orders, whole
 from scaler.runtime.recent import RecentDecisions
 from scaler.runtime.start_times import StartTimes
 from scaler.store.histories import History
@@ -46,6 +53,12 @@ from warmpool.plan import InFlight, Limits, Plan, Planner, Promote, Recall, Swit
 from warmpool.seats import FleetName, PolicyName, Seat
 
 log = structlog.get_logger(__name__)
+
+OLDEST_CACHE_SECONDS: Final = 100.0
+"""A cluster's cache that hasn't been known to be current for this long: a watch that says nothing for 90 s is given up, and a list
+comes next."""
+_PINNED_SECONDS: Final = 60.0
+_NOTHING: Final = Plan()
 
 
 class Signals(Protocol):
@@ -74,6 +87,7 @@ class PolicyTable:
         calendar: what the clock says of them.
         seat_budget: seats that all fleets together may have; None for no such limit.
         gpu_budget: GPUs that all fleets together may have; None for no such limit.
+        namespaces: in which namespace each fleet is, as it is written.
     """
 
     policies: Sequence[PolicySpec]
@@ -84,6 +98,7 @@ class PolicyTable:
     calendar: Calendar = field(default_factory=Calendar)
     seat_budget: int | None = None
     gpu_budget: int | None = None
+    namespaces: Mapping[FleetName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +141,16 @@ class Wiring:
 
     cluster: Cluster
     signals: Signals
-    actuator: Actuator
     events: EventLog
     clock: Clock
     metrics: ControllerMetrics
     ledger: Callable[[Mapping[str, Any]], None]
+    actuator: Actuator | None = None
+    """Carries out what is decided, from the start; None: the controller stands by until it is told to lead."""
     published: Callable[[Tick], None] = _untold
     """Takes each tick once its actions have begun: for those who answer others from it. It must not block."""
+    pinned: Callable[[], Collection[FleetName]] = tuple
+    """Returns the fleets whose size stays as it is at present, whatever is decided, because people have stopped who writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +163,7 @@ class _Seen:
         stock: all seats, as the cluster's cache has them.
         marked: the seats that are looked at, with the lent ones marked.
         snapshot: what the law may look at.
+        left_alone: fleets of which no seat is replaced.
     """
 
     wall: float
@@ -152,11 +171,22 @@ class _Seen:
     stock: Stock
     marked: Stock
     snapshot: Snapshot
+    left_alone: frozenset[FleetName]
 
     @property
     def seats(self) -> Iterator[Seat]:
         """The seats that are looked at."""
         return chain.from_iterable(self.marked.values())
+
+    @property
+    def enforced(self) -> frozenset[FleetName]:
+        """The fleets that are looked at and not only observed: something may be done on their seats."""
+        return frozenset(fleet.name for fleet in self.on.fleets if not fleet.observe)
+
+    @property
+    def ours(self) -> Iterator[Seat]:
+        """The seats of those."""
+        return chain.from_iterable(self.marked.get(fleet, ()) for fleet in self.enforced)
 
 
 class Controller:
@@ -167,7 +197,12 @@ class Controller:
         wiring: everything that does I/O.
         mailbox: what wakes it.
         limits: caps of the planner.
-        learned: what fleets had learned before a restart, in the time of this wiring's clock.
+
+    Attributes:
+        last: the last tick; None before the first.
+        looks: how often it was woken, whether or not there was anything to see.
+        recent: the last decisions.
+        orders: what people have ordered.
     """
 
     def __init__(
@@ -176,24 +211,24 @@ class Controller:
         wiring: Wiring,
         mailbox: Mailbox,
         limits: Limits | None = None,
-        learned: Mapping[FleetName, History] | None = None,
     ) -> None:
-        learned = learned or {}
         self._table = self._coming = table
         self._wiring = wiring
         self._mailbox = mailbox
         self._limits = limits or Limits()
-        rises = {name: history.rises for name, history in learned.items()}
-        self._memory = Memory.initial(wiring.clock.monotonic(), rises)
-        self._starts = StartTimes({name: history.starts for name, history in learned.items()})
+        self._memory = Memory.initial(wiring.clock.monotonic())
+        self._starts = StartTimes()
         self._ledger = Ledger()
         self._lending = Lending()
         self._planner = Planner()
         self._views = Views(self._starts.seconds)
         self._lookout = _lookout(table)
         self._in_flight: dict[FleetName, InFlight] = {}
+        self._actuator = wiring.actuator
+        self.looks = 0
         self.last: Tick | None = None
         self.recent = RecentDecisions()
+        self.orders = Orders(wiring.clock, wiring.events, mailbox)
         wiring.events.watch(wiring.metrics)
         wiring.metrics.loaded(wiring.clock.wall())
 
@@ -222,6 +257,83 @@ class Controller:
         self._mailbox.wake("policies", urgent=True)
 
     @property
+    def actuator(self) -> Actuator | None:
+        """What carries out what is decided; None while it stands by."""
+        return self._actuator
+
+    def lead(self, actuator: Actuator) -> None:
+        """Act from the next tick on, and ask for that tick.
+
+        What was remembered while it stood by stays: it is what the law makes of the same seats and signals. The ledger begins anew,
+        for its lines must make a whole by themselves.
+        """
+        self._actuator = actuator
+        self.orders.lead()
+        self._planner, self._ledger = Planner(), Ledger()
+        self._in_flight.clear()
+        self.metrics.led(leading=True)
+        self._mailbox.wake("start", urgent=True)
+
+    def stand_by(self) -> None:
+        """Begin nothing any more, and go on looking."""
+        self._actuator = None
+        self.orders.stand_by()
+        self.metrics.led(leading=False)
+
+    def order(self, order: Order) -> str:
+        """Take an order of a person and say what it does; the next tick carries it out.
+
+        Raises:
+            OrderRefused: it can't be carried out; nothing has happened.
+        """
+        tick, actuator = self.last, self._actuator
+        if tick is None or actuator is None:
+            raise OrderRefused(
+                "NotLeading" if actuator is None else "NotReady",
+                "this controller doesn't lead"
+                if actuator is None
+                else "this controller has decided nothing yet",
+                hint="ask again in some seconds",
+                status=HTTPStatus.SERVICE_UNAVAILABLE,
+            )
+        stock = self.orders.mark(self._wiring.cluster.stock())
+        return self.orders.give(order, self._sight(tick.snapshot, tick.decision, stock, actuator))
+
+    def _sight(self, snapshot: Snapshot, decision: Decision, stock: Stock, actuator: Actuator) -> Sight:
+        """Return what an order is judged by."""
+        seats = {seat.name: seat for seat in chain.from_iterable(stock.values())}
+        free = {seat.name for seat in actuator.candidates(seats.values())}
+        return Sight(
+            wall=self._wiring.clock.wall(),
+            policies={policy.name: policy for policy in self._table.policies},
+            fleets={fleet.name: fleet for fleet in self._table.fleets},
+            namespaces=self._table.namespaces,
+            snapshot=snapshot,
+            decision=decision,
+            seats=seats,
+            occupied={name for name in seats if name not in free or actuator.works_on(name)},
+            freezes=self.orders.freezes,
+            drained=self.orders.drained_of,
+        )
+
+    def learn(self, histories: Mapping[FleetName, History]) -> None:
+        """Take over what fleets learned before, in the time of this wiring's clock, of those that have learned less since."""
+        memory = self._memory
+        longer = {
+            name: history.rises
+            for name, history in histories.items()
+            if _begins_before(history.rises, _rises(memory, name))
+        }
+        fleets = {
+            name: replace(known, rises=longer.pop(name)) if name in longer else known
+            for name, known in memory.fleets.items()
+        }
+        self._memory = replace(memory, fleets=fleets, learned={**memory.learned, **longer})
+        for name, history in histories.items():
+            self._starts.remember(name, history.starts)
+        self._ledger = Ledger()  # a replay takes up what is remembered from now on
+
+    @property
     def learned(self) -> Mapping[FleetName, History]:
         """What fleets have learned and must outlive a restart."""
         measured, memory = self._starts.measured, self._memory
@@ -234,7 +346,7 @@ class Controller:
         """Tick until cancelled. What an action or an adapter raises is handled there; a fault of the core ends the loop."""
         unsubscribe = self._wiring.cluster.subscribe(self._cluster_changed)
         self._mailbox.wake("start", urgent=True)
-        self.metrics.led(leading=True)
+        self.metrics.led(leading=self._actuator is not None)
         try:
             while True:
                 causes = await self._mailbox.wait(self._sleep())
@@ -256,9 +368,13 @@ class Controller:
         return min(max(left, 0.001), LONGEST_SECONDS)
 
     def tick(self, wake: Wake) -> None:
-        """Observe, decide, plan, begin the actions, publish: for the islands that it is time to look at."""
-        wiring = self._wiring
-        if not wiring.cluster.synced:
+        """Observe, decide, plan, begin the actions, publish: for the islands that it is time to look at.
+
+        What hasn't been known to be current for long is no ground to decide on: nothing is done then, and nothing new is told.
+        """
+        wiring, actuator = self._wiring, self._actuator
+        self.looks += 1
+        if not wiring.cluster.synced or wiring.cluster.age > OLDEST_CACHE_SECONDS:
             return
         began, wall = wiring.clock.monotonic(), wiring.clock.wall()
         wiring.metrics.woke(wake.causes)
@@ -271,12 +387,19 @@ class Controller:
         seen = self._see(picked, stock, wall, began)
         before = self._memory
         decision = self._decide(picked, seen.snapshot, began)
-        planned = self._plan(seen, decision, wall)
-        wiring.actuator.adopt(seen.seats)
-        wiring.actuator.start(planned.actions, self._triggers(planned, wall))
+        planned = _NOTHING
+        if actuator is not None:
+            planned = self._plan(actuator, seen, decision, wall)
+            if self.orders.waiting:
+                sight = self._sight(seen.snapshot, decision, seen.marked, actuator)
+                planned = self.orders.carry_out(planned, sight)
+            actuator.adopt(seen.ours)
+            actuator.start(planned.actions, self._triggers(planned, wall))
         tick = self.last = self._tick(wake, seen, decision, planned)
-        wiring.metrics.ticked(tick, self._table, wiring.clock.monotonic() - began)
-        self._publish(tick, seen, decision, before)
+        wiring.metrics.looked(wall, wiring.clock.monotonic() - began)
+        if actuator is not None:
+            wiring.metrics.ticked(tick, self._table)
+            self._publish(tick, seen, decision, before)
 
     def _follow(self, table: PolicyTable) -> None:
         """Put a table in force: look at everything, and forget what isn't in it."""
@@ -296,7 +419,9 @@ class Controller:
         for each in picked:
             each.seats = {fleet.name: here[fleet.name] for fleet in each.island.fleets}
         decided = {} if self.last is None else self.last.decision.policies
-        marked = self._lending.mark(on.policies, clocked.serving_floors, decided, here)
+        windows = {policy.name: policy.burst.stable_window for policy in on.policies}
+        self.orders.look(here, windows, self._actuator, now)
+        marked = self.orders.mark(self._lending.mark(on.policies, clocked.serving_floors, decided, here))
         for fleet, seats in marked.items():
             self._starts.look(fleet, seats, wall)
         load = partial(wiring.signals.load, now=now)
@@ -305,16 +430,31 @@ class Controller:
         wiring.signals.seen(snapshot.loads)
         for each in picked:
             each.replicas = {fleet.name: snapshot.fleets[fleet.name].replicas for fleet in each.island.fleets}
+        ordered = self.orders.frozen(here)
         snapshot = replace(
             snapshot,
             serving_floors=clocked.serving_floors,
             seat_floors=clocked.seat_floors,
-            frozen=clocked.frozen,
+            frozen=_later({**self._pinned(here, now), **clocked.frozen}, ordered),
+            ordered=self.orders.kept(windows.keys()),
             seat_budget=table.seat_budget,
             gpu_budget=table.gpu_budget,
             partial=self._lookout.partial(picked),
         )
-        return _Seen(wall=wall, on=on, stock=stock, marked=marked, snapshot=snapshot)
+        return _Seen(
+            wall=wall,
+            on=on,
+            stock=stock,
+            marked=marked,
+            snapshot=snapshot,
+            left_alone=frozenset(clocked.frozen) | frozenset(ordered),
+        )
+
+    def _pinned(self, fleets: Iterable[FleetName], now: float) -> Mapping[FleetName, float]:
+        """Return until when pinned fleets keep their size: for a while, in whole steps, so that the ledger has little to tell."""
+        until = (math.floor(now / _PINNED_SECONDS) + 2.0) * _PINNED_SECONDS
+        pinned = self._wiring.pinned()
+        return {fleet: until for fleet in fleets if fleet in pinned}
 
     def _decide(self, picked: Sequence[Watched], snapshot: Snapshot, now: float) -> Decision:
         """Decide island by island, so that each has its own time at which it is looked at again.
@@ -344,9 +484,9 @@ class Controller:
             law=LAW_VERSION,
         )
 
-    def _plan(self, seen: _Seen, decision: Decision, wall: float) -> Plan:
+    def _plan(self, actuator: Actuator, seen: _Seen, decision: Decision, wall: float) -> Plan:
         """Name the seats, within what the limits leave beside what is under way on fleets that aren't looked at."""
-        actuator, under_way = self._wiring.actuator, self._in_flight
+        under_way = self._in_flight
         for fleet in seen.marked:
             under_way.pop(fleet, None)
         limits = replace(
@@ -357,7 +497,7 @@ class Controller:
             max_demotions=max(0, self._limits.max_demotions - sum(e.demotions for e in under_way.values())),
         )
         planned = self._planner.plan(
-            _wants(seen, decision),
+            replace(_wants(seen, decision), kept=self.orders.places(decision)),
             actuator.candidates(seen.seats),
             limits,
             wall,
@@ -420,7 +560,7 @@ class Controller:
                 before=before,
                 snapshot=seen.snapshot,
                 decision=decision,
-                actions=[action.why for action in tick.plan.actions],
+                actions=whole(tick.plan.actions, self.orders.notes()),
             )
         )
         if "decision" in line:
@@ -434,8 +574,7 @@ def _lookout(table: PolicyTable) -> Lookout:
 
 
 def _wants(seen: _Seen, decision: Decision) -> Wants:
-    enforced = {fleet.name for fleet in seen.on.fleets if not fleet.observe}
-    frozen = seen.snapshot.frozen
+    enforced, frozen = seen.enforced, seen.snapshot.frozen
     resized = {
         fleet.name for fleet in seen.on.fleets if fleet.resized and fleet.name not in frozen
     } & enforced
@@ -453,7 +592,7 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
         order=[policy.name for policy in order],
         totals={name: decision.fleets[name].total for name in resized},
         replicas={name: seen.snapshot.fleets[name].replicas for name in resized},
-        frozen=frozenset(frozen),
+        frozen=seen.left_alone,
         ended_at_once=frozenset(policy.name for policy in seen.on.policies if policy.ended_at_once),
         warm=warm,
         starting=starting,
@@ -469,8 +608,16 @@ def _beside(before: Snapshot, part: Snapshot) -> Snapshot:
         serving_floors={**before.serving_floors, **part.serving_floors},
         seat_floors={**before.seat_floors, **part.seat_floors},
         frozen={**before.frozen, **part.frozen},
+        ordered={**before.ordered, **part.ordered},
         partial=False,
     )
+
+
+def _later(
+    frozen: Mapping[FleetName, float], ordered: Mapping[FleetName, float]
+) -> Mapping[FleetName, float]:
+    """Put freezes together: of two of one fleet the one that ends later holds."""
+    return {**frozen, **{fleet: max(until, frozen.get(fleet, until)) for fleet, until in ordered.items()}}
 
 
 def _rises(memory: Memory, fleet: FleetName) -> Rises:
@@ -478,12 +625,15 @@ def _rises(memory: Memory, fleet: FleetName) -> Rises:
     return memory.learned.get(fleet, NO_RISES) if known is None else known.rises
 
 
+def _begins_before(rises: Rises, others: Rises) -> bool:
+    return rises.since is not None and (others.since is None or rises.since < others.since)
+
+
 async def heartbeat(controller: Controller, longest: float) -> None:
-    """Raise if the loop has not ticked for `longest` seconds: a stuck controller is worse than a restarted one."""
+    """Raise if the loop has not gone on for `longest` seconds: a stuck controller is worse than a restarted one."""
     seen = -1
     while True:
         await asyncio.sleep(longest)
-        number = controller.last.number if controller.last else 0
-        if number == seen:
+        if controller.looks == seen:
             raise RuntimeError(f"the decision loop has not ticked for {longest:.0f} s")
-        seen = number
+        seen = controller.looks

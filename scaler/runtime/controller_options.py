@@ -8,12 +8,30 @@ from scaler.runtime.signal_options import SignalOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesOptions:
+    """Which cluster, and what other replicas are told.
+
+    Attributes:
+        kubeconfig: path of a kubeconfig file, or several as in `KUBECONFIG`; empty: as kubectl would.
+        context: which of its contexts; empty: the current one.
+        namespace: where the fleets are; empty: the context's, or the pod's.
+        advertise: base URL under which other replicas reach this one; empty: it is worked out.
+    """
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    advertise: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerOptions:
     """Options of one controller process.
 
     Attributes:
         policies: policy files or directories.
-        agents: the file that lists the agents.
+        agents: the file that lists the agents; None on Kubernetes.
+        kubernetes: the cluster; None with a list of agents.
         token: bearer token that agents want, and must show when they report.
         host: address that its API listens on.
         port: the API's port; 0 takes a free one.
@@ -23,7 +41,8 @@ class ControllerOptions:
     """
 
     policies: tuple[Path, ...]
-    agents: Path
+    agents: Path | None = None
+    kubernetes: KubernetesOptions | None = None
     token: str = field(repr=False)
     host: str = "127.0.0.1"
     port: int = 9080

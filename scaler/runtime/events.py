@@ -96,6 +96,7 @@ class EventLog:
         self._seen: dict[FleetName, Sequence[Seat]] = {}
         self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
         self._residents: dict[SeatName, dict[PolicyName, tuple[ResidentState, int | None, int]]] = {}
+        self._leaving: set[SeatName] = set()
         self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
         self._watchers: list[Watcher] = []
 
@@ -116,9 +117,13 @@ class EventLog:
         for name in {seat.name for seat in before} - {seat.name for seat in seats}:
             del self._values[name]
             self._residents.pop(name, None)
+            self._leaving.discard(name)
             self.record("seat", seat=name, fleet=None, value="Gone", serves=None)
 
     def _seat(self, seat: Seat) -> None:
+        if seat.terminating and seat.name not in self._leaving:
+            self._leaving.add(seat.name)
+            self.record("leaving", seat=seat.name, fleet=seat.fleet, serving=sorted(seat.serving))
         value = (seat.value, _served(seat))
         if self._values.get(seat.name) != value:
             self._values[seat.name] = value

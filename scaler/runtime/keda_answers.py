@@ -4,27 +4,38 @@ A tick puts up the islands that it looked at, after its actions have begun. That
 an answer never waits for a tick and never shows half of one.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from scaler.core.model import FallbackBehavior, FleetSpec, PolicySpec, Quality, Reading
-from scaler.errors import PolicyFault
 from scaler.keda.published import Board, FleetFigures, PolicyFigures
 from scaler.keda.settings import KedaSettings
 from scaler.policy.compile import PolicySet
-from scaler.policy.reading import Reading as PolicyReading
 from scaler.runtime.clock import Clock
 from scaler.runtime.controller import Tick
-from scaler.runtime.reload import Force
+from scaler.runtime.metrics.keda import KedaMetrics
+from scaler.runtime.reload import Followed, Force
+from scaler.runtime.told_decisions import Told
+from warmpool.seats import FleetName
 
 log = structlog.get_logger(__name__)
 
 _RAISING = frozenset({FallbackBehavior.STATIC, FallbackBehavior.CURRENT_REPLICAS_IF_HIGHER})
 """Fallbacks that ask for residents, whatever served before."""
+
+
+LoweringRefused = Callable[[FleetName, int], str]
+"""Says why a fleet had better not be asked for so few seats now, whoever asks; empty if it may."""
+
+
+def never(_fleet: FleetName, _total: int) -> str:
+    """Refuse nothing: for clusters whose seats are chosen by name."""
+    return ""
 
 
 class KedaAnswers:
@@ -34,16 +45,29 @@ class KedaAnswers:
         policies: the policies in force at first.
         clock: time.
         settings: how the server listens; None: there is none.
+        registry: where its calls are counted.
+        refused: knows of seats that a lower total could cost.
 
     Attributes:
         board: what is put up.
     """
 
-    def __init__(self, policies: PolicySet, clock: Clock, settings: KedaSettings | None) -> None:
+    def __init__(
+        self,
+        policies: PolicySet,
+        clock: Clock,
+        settings: KedaSettings | None,
+        registry: CollectorRegistry | None = None,
+        refused: LoweringRefused = never,
+    ) -> None:
         self.board = Board()
         self._clock = clock
         self._settings = settings
+        self._refused = refused
         self._server: Any = None
+        self._metrics: KedaMetrics | None = None
+        if settings is not None and registry is not None:
+            self._metrics = KedaMetrics(registry, self._open_streams, self._last_calls)
         self.follow(policies)
 
     def follow(self, policies: PolicySet) -> None:
@@ -55,19 +79,35 @@ class KedaAnswers:
 
     def following(self, force: Force) -> Force:
         """Return what puts sets in force as `force` does, and for the answers too."""
-        return _Following(force, self)
+        return Followed(force, self.follow)
+
+    def followed(self, told: Told) -> None:
+        """Put up what the leader has decided, while another leads."""
+        self.board.publish(told.fleets, told.policies)
 
     def published(self, tick: Tick) -> None:
-        """Put up what a tick decided."""
-        if self._settings is None:
+        """Put up what a tick decided, if it is told to anybody: to KEDA, or to other replicas."""
+        if self._settings is None and not self.board.watched:
             return
         now, before = self._clock.monotonic(), self.board.current.fleets
         self.board.publish(
             {
-                str(fleet.name): _fleet(tick, fleet, now, before.get(fleet.name))
+                str(fleet.name): self._fleet(tick, fleet, now, before.get(fleet.name))
                 for fleet in tick.looked.fleets
             },
             {str(policy.name): _policy(tick, policy, now) for policy in tick.looked.policies},
+        )
+
+    def _fleet(self, tick: Tick, fleet: FleetSpec, now: float, before: FleetFigures | None) -> FleetFigures:
+        decided = tick.decision.fleets[fleet.name]
+        last = tick.snapshot.fleets[fleet.name].replicas if before is None else before.total
+        held = decided.total < last and (_may_cost(tick, fleet) or self._refused(fleet.name, decided.total))
+        return FleetFigures(
+            at=now,
+            total=min(last, fleet.max_seats) if held else decided.total,
+            serving=decided.serving,
+            spare=decided.spare,
+            fallback=min(fleet.max_seats, _fallbacks(tick, fleet) + decided.spare + decided.held),
         )
 
     def routes(self) -> list[web.RouteDef]:
@@ -86,65 +126,45 @@ class KedaAnswers:
             return
         from scaler.keda.server import KedaServer  # noqa: PLC0415 - grpc, for those who have a KEDA
 
-        self._server = KedaServer(self.board, self._clock.monotonic, self._clock.wall, self._settings)
+        clock = self._clock
+        self._server = KedaServer(self.board, clock.monotonic, clock.wall, self._settings, self._metrics)
         async with self._server.serve() as port:
             log.info("KEDA is answered", host=self._settings.host, port=port)
             yield port
 
+    def _open_streams(self) -> int:
+        return 0 if self._server is None else int(self._server.open_streams)
+
+    def _last_calls(self) -> Iterable[tuple[str, float]]:
+        return () if self._server is None else self._server.book.last_calls()
+
     async def _asked(self, _: web.Request) -> web.Response:
         items = [] if self._server is None else self._server.book.as_json()
-        streams = 0 if self._server is None else self._server.open_streams
+        streams = self._open_streams()
         served = self._server is not None
         return web.json_response({"served": served, "openStreams": streams, "items": items})
 
 
-class _Following:
-    """See `KedaAnswers.following`."""
-
-    def __init__(self, force: Force, answers: KedaAnswers) -> None:
-        self._force = force
-        self._answers = answers
-
-    def refuse(self, reading: PolicyReading) -> Sequence[PolicyFault]:
-        """See `Force.refuse`."""
-        return self._force.refuse(reading)
-
-    def adopt(self, policies: PolicySet) -> Sequence[str]:
-        """See `Force.adopt`."""
-        notes = self._force.adopt(policies)
-        self._answers.follow(policies)
-        return notes
-
-
-def _fleet(tick: Tick, fleet: FleetSpec, now: float, before: FleetFigures | None) -> FleetFigures:
-    decided = tick.decision.fleets[fleet.name]
-    own = [policy for policy in tick.looked.policies if policy.fleets[0].fleet == fleet.name]
-    fallbacks = sum(
-        max(policy.serving_min, policy.fallback_serving) for policy in own if policy.fallback in _RAISING
-    )
-    return FleetFigures(
-        at=now,
-        total=_total(tick, fleet, before),
-        serving=decided.serving,
-        spare=decided.spare,
-        fallback=min(fleet.max_seats, fallbacks + decided.spare + decided.held),
+def _fallbacks(tick: Tick, fleet: FleetSpec) -> int:
+    """Return the residents that fallbacks ask for on the fleet that their policies name first."""
+    return sum(
+        max(policy.serving_min, policy.fallback_serving)
+        for policy in tick.looked.policies
+        if policy.fleets[0].fleet == fleet.name and policy.fallback in _RAISING
     )
 
 
-def _total(tick: Tick, fleet: FleetSpec, before: FleetFigures | None) -> int:
-    """Return the total that is told: as decided, and lower than before only when the planner would lower it, too.
+def _may_cost(tick: Tick, fleet: FleetSpec) -> bool:
+    """Whether a lower total could cost seats that serve, so that the last one goes on being told.
 
-    That is while nothing is being promoted and every serving pod is Ready: whoever scales down then removes seats that serve,
-    for a ReplicaSet takes pods that aren't Ready first, and knows of deletion costs a moment late.
+    That is while something is being promoted or a serving pod isn't Ready: a ReplicaSet takes pods that aren't Ready first, and
+    knows of deletion costs a moment late.
     """
-    total = tick.decision.fleets[fleet.name].total
-    if before is None or total >= before.total:
-        return total
     supplies = tick.snapshot.fleets[fleet.name].supply.values()
     seats = tick.stock.get(fleet.name, ())
-    if any(supply.promoting for supply in supplies) or any(seat.serving and not seat.ready for seat in seats):
-        return min(before.total, fleet.max_seats)
-    return total
+    return any(supply.promoting for supply in supplies) or any(
+        seat.serving and not seat.ready for seat in seats
+    )
 
 
 def _policy(tick: Tick, policy: PolicySpec, now: float) -> PolicyFigures:

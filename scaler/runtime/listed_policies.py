@@ -10,7 +10,7 @@ from scaler.errors import PolicyFault
 from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
 from scaler.runtime.controller import PolicyTable
-from scaler.runtime.routing import limits
+from scaler.runtime.policy_tables import table_of
 from warmpool.seats import FleetName
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ class ListedPolicies:
         self._sizes = sizes(listed)
         self._adopt = adopt
 
-    def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
+    async def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
         """See `Force.refuse`."""
         return unlisted_fleets(reading, self._sizes)
 
@@ -71,12 +71,4 @@ def table(policies: PolicySet, listed: Mapping[FleetName, int]) -> PolicyTable:
                 "maxSeats differs from the list of agents", fleet=name, maxSeats=spec.max_seats, listed=count
             )
         fleets.append(replace(spec, max_seats=min(spec.max_seats, count)))
-    return PolicyTable(
-        policies=tuple(policies.policy_specs.values()),
-        fleets=tuple(fleets),
-        hash=policies.short_hash,
-        models={name: policy.models for name, policy in policies.policies.items()},
-        queues={name: limits(policy.spec.queue) for name, policy in policies.policies.items()},
-        calendar=policies.calendar,
-        gpu_budget=policies.gpu_budget,
-    )
+    return table_of(policies, fleets)

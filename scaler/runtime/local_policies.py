@@ -34,7 +34,7 @@ class LocalPolicies:
         self._seat_budget = seat_budget
         self._adopt = adopt
 
-    def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
+    async def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
         """See `Force.refuse`."""
         return [*_new_fleets(self._begun, reading), *_new_policies(self._begun, reading)]
 
@@ -64,6 +64,7 @@ def table(begun: PolicySet, policies: PolicySet, seat_budget: int | None) -> Pol
         calendar=policies.calendar,
         seat_budget=seat_budget,
         gpu_budget=policies.gpu_budget,
+        namespaces={name: fleet.metadata.namespace for name, fleet in policies.fleets.items()},
     )
 
 

@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from types import MappingProxyType
 
 from scaler.cluster.port import Stock
 from scaler.core.model import FleetSpec, FleetView, Kind, Load, PolicySpec, Snapshot, Supply
 from scaler.core.starting import late_after
 from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue, isnt_up
-from warmpool.states import PROMOTABLE, Depth, ResidentState
+from warmpool.states import Depth, ResidentState
 
 _IN_ROTATION = frozenset(
     {
@@ -25,8 +26,23 @@ _IN_ROTATION = frozenset(
 )
 _FIRST_DEADLINE_SECONDS = 3600.0
 """While no start has been seen nobody knows how long one takes."""
-_OCCUPIED = frozenset({SeatValue.SERVING, SeatValue.DRAINING})
-"""Another resident computes here; this one's could take its place."""
+_STARTING, _SERVING, _SPARE, _LENT = SeatValue.STARTING, SeatValue.SERVING, SeatValue.SPARE, SeatValue.LENT
+_DRAINING, _HELD = SeatValue.DRAINING, SeatValue.HELD
+_IS_PAUSED, _IS_PARKED = ResidentState.PAUSED, ResidentState.PARKED
+"""By names of their own: looking an enum's members up takes long, and there are thousands of seats."""
+_PAUSED: Mapping[SeatValue, tuple[str, ...]] = MappingProxyType(
+    {
+        _SPARE: ("promotable",),
+        _LENT: ("promotable",),
+        _SERVING: ("switchable",),
+        _DRAINING: ("switchable",),
+    }
+)
+"""What a resident that is paused on a seat is to its policy's supply: another may have to leave the seat first."""
+_PARKED: Mapping[SeatValue, tuple[str, ...]] = MappingProxyType(
+    {**_PAUSED, _SPARE: ("promotable", "parked"), _LENT: ("promotable", "parked")}
+)
+"""The same for one that is parked, or on the move."""
 _BEHIND = (SeatValue.SERVING, SeatValue.DRAINING, SeatValue.PROMOTING)
 """Another resident has the seat; one that isn't up can start here once that one has left."""
 _PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
@@ -86,21 +102,28 @@ class Views:
             or self.wall >= known.until
         ):
             moved_before = self.wall - start_deadline(start)
-            until = self.wall + min(_until_overdue(seats, moved_before), default=math.inf)
-            view = _view(seats, policies, moved_before)
+            worth = [seat.value for seat in seats]
+            until = self.wall + min(_until_overdue(seats, worth, moved_before), default=math.inf)
+            values = _counted_as(seats, worth, frozenset(policies), moved_before)
+            view = _view(seats, values, policies, (replicas, start))
         elif known.view.replicas != replicas or known.view.start_seconds != start:
-            until, view = known.until, known.view
+            until, view = known.until, replace(known.view, replicas=replicas, start_seconds=start)
         else:
             return known.view
-        view = replace(view, replicas=replicas, start_seconds=start)
+        if known is not None and known.view == view:
+            view = known.view  # whoever keeps something by it finds the same object again
         self._known[fleet] = _Counted(seats, policies, until, view)
         return view
 
 
-def _until_overdue(seats: Iterable[Seat], moved_before: float) -> Iterator[float]:
+def _until_overdue(
+    seats: Sequence[Seat], values: Sequence[SeatValue], moved_before: float
+) -> Iterator[float]:
     """Yield the seconds after which each seat that starts will have done so for too long."""
-    for seat in seats:
-        if seat.value is SeatValue.STARTING and (since := _moved_at(seat)) > max(0.0, moved_before):
+    if _STARTING not in values:
+        return
+    for seat, value in zip(seats, values, strict=True):
+        if value is _STARTING and (since := _moved_at(seat)) > max(0.0, moved_before):
             yield since - moved_before
 
 
@@ -148,35 +171,46 @@ def _named(policies: Iterable[PolicySpec]) -> Mapping[FleetName, Sequence[Policy
     return named
 
 
-def _view(seats: Sequence[Seat], policies: Sequence[PolicyName], moved_before: float) -> FleetView:
-    named = frozenset(policies)
-    values = [_value(seat, named, moved_before) for seat in seats]
+def _view(
+    seats: Sequence[Seat],
+    values: Sequence[SeatValue],
+    policies: Sequence[PolicyName],
+    workload: tuple[int, float],
+) -> FleetView:
+    replicas, start_seconds = workload
     return FleetView(
-        serving=values.count(SeatValue.SERVING) + values.count(SeatValue.PROMOTING),
-        draining=values.count(SeatValue.DRAINING),
-        spare=values.count(SeatValue.SPARE),
-        lent=values.count(SeatValue.LENT),
-        starting=values.count(SeatValue.STARTING),
-        held=values.count(SeatValue.HELD),
+        serving=values.count(_SERVING) + values.count(SeatValue.PROMOTING),
+        draining=values.count(_DRAINING),
+        spare=values.count(_SPARE),
+        lent=values.count(_LENT),
+        starting=values.count(_STARTING),
+        held=values.count(_HELD),
         doomed=values.count(SeatValue.DOOMED),
+        replicas=replicas,
+        start_seconds=start_seconds,
         supply=_supplies(seats, values, policies),
-        kinds=_kinds(seats, values, named),
+        kinds=_kinds(seats, values, frozenset(policies)),
     )
 
 
-def _value(seat: Seat, policies: frozenset[PolicyName], moved_before: float) -> SeatValue:
-    """Return what a seat is worth to these policies.
+def _counted_as(
+    seats: Sequence[Seat], values: Sequence[SeatValue], policies: frozenset[PolicyName], moved_before: float
+) -> Sequence[SeatValue]:
+    """Return what seats are worth to these policies.
 
     One that serves a policy which is no longer in force is left as it is, and takes a replica without serving anybody:
     counted as serving it would belong to no policy's want, and spare seats would be deleted in its place. One whose
     start has got no further since `moved_before` takes a replica, and nobody knows whether it will ever serve.
     """
-    value = seat.value
-    if value is SeatValue.SERVING and policies.isdisjoint(seat.serving):
-        return SeatValue.HELD
-    if value is SeatValue.STARTING and 0.0 < _moved_at(seat) <= moved_before:
-        return SeatValue.HELD
-    return value
+    if _SERVING not in values and _STARTING not in values:
+        return values
+    return [
+        _HELD
+        if (value is _SERVING and policies.isdisjoint(seat.serving))
+        or (value is _STARTING and 0.0 < _moved_at(seat) <= moved_before)
+        else value
+        for seat, value in zip(seats, values, strict=True)
+    ]
 
 
 _IN_USE = frozenset(
@@ -212,21 +246,26 @@ def _supplies(
     found: dict[PolicyName, list[str]] = {policy: [] for policy in policies}
     wakes = _Wakes()
     for seat, value in zip(seats, values, strict=True):
-        claimed = None if seat.claim is None or seat.claim.operation not in _PROMOTIONS else seat.claim.policy
+        claim, serving = seat.claim, seat.serving
+        claimed = None if claim is None or claim.operation not in _PROMOTIONS else claim.policy
         if claimed in found:
             found[claimed].append("promoting")
         if not seat.usable:
             continue
         for resident in seat.residents:
-            policy = resident.policy
-            if policy not in found:
+            policy, state = resident.policy, resident.state
+            if (parts := found.get(policy)) is None:
                 continue
             if resident.wake_seconds:
                 wakes.take(resident)
-            if policy != claimed and (part := _part(seat, value, resident)):
-                found[policy].append(part)
-                if part == "promotable" and resident.state is not ResidentState.PAUSED:
-                    found[policy].append("parked")
+            if policy == claimed:
+                continue
+            if policy in serving and state in _IN_ROTATION:
+                parts.append("serving")
+            elif state is _IS_PAUSED:
+                parts += _PAUSED.get(value, ())
+            else:
+                parts += _parts(seat, value, resident)
     return {
         policy: Supply(
             **{part: parts.count(part) for part in set(parts)},
@@ -267,27 +306,23 @@ class _Wakes:
         return median(self._parked[policy]) if policy in self._parked else 0.0
 
 
-def _part(seat: Seat, value: SeatValue, resident: Resident) -> str:
-    """Return which part of its policy's supply a resident of a usable seat is; empty if none."""
+def _parts(seat: Seat, value: SeatValue, resident: Resident) -> tuple[str, ...]:
+    """Return what a resident of a usable seat is to its policy's supply that is neither in rotation nor paused."""
     state = resident.state
-    if resident.policy in seat.serving and state in _IN_ROTATION:
-        return "serving"
-    if value is SeatValue.DRAINING and (state is ResidentState.DRAINING or state is ResidentState.SERVING):
-        return "draining"
-    if state not in PROMOTABLE and not _moves(seat, resident):
-        return _part_of_starts(seat, value, resident)
-    if value is SeatValue.SPARE or value is SeatValue.LENT:
-        return "promotable"
-    return "switchable" if value in _OCCUPIED else ""
+    if value is _DRAINING and (state is ResidentState.DRAINING or state is ResidentState.SERVING):
+        return ("draining",)
+    if state is _IS_PARKED or _moves(seat, resident):
+        return _PARKED.get(value, ())
+    return _parts_of_starts(seat, value, resident)
 
 
-def _part_of_starts(seat: Seat, value: SeatValue, resident: Resident) -> str:
-    """Return which part of its policy's supply a resident is that isn't up; empty if it is up, or starts on a seat of its own."""
+def _parts_of_starts(seat: Seat, value: SeatValue, resident: Resident) -> tuple[str, ...]:
+    """Return the same for a resident that isn't up; nothing if it is up, or starts on a seat of its own."""
     if not isnt_up(seat, resident):
-        return ""
-    if value is SeatValue.SPARE or value is SeatValue.LENT:
-        return "cramped" if resident.waiting else "startable"
-    return "blocked" if value in _BEHIND and not resident.waiting else ""
+        return ()
+    if value is _SPARE or value is _LENT:
+        return ("cramped",) if resident.waiting else ("startable",)
+    return ("blocked",) if value in _BEHIND and not resident.waiting else ()
 
 
 def _moves(seat: Seat, resident: Resident) -> bool:
@@ -307,7 +342,7 @@ def serves(seat: Seat, policy: PolicyName) -> bool:
     The label is believed over an agent's report that may be a moment older: a resident that was put into rotation a
     moment ago counts, whatever step its agent last reported, unless it is one that can't lead there.
     """
-    if policy not in seat.serving or not seat.usable:
+    if policy not in seat.serving or not seat.answers:
         return False
     resident = seat.resident(policy)
     return resident is not None and resident.state in _IN_ROTATION

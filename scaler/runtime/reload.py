@@ -6,7 +6,7 @@ and `emberpool policy status`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -99,7 +99,7 @@ class Attempt:
 class Force(Protocol):
     """Where sets are put in force."""
 
-    def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
+    async def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
         """Say what this process can't do of a set that is right by itself; nothing if it can be put in force."""
 
     def adopt(self, policies: PolicySet) -> Sequence[str]:
@@ -108,6 +108,29 @@ class Force(Protocol):
         Returns:
             What of it can't take effect while this process runs, as sentences.
         """
+
+
+class Followed:
+    """Puts sets in force as another `Force` does, and for one more who follows what is adopted.
+
+    Args:
+        force: puts them in force for everything else.
+        follow: takes each set that was adopted.
+    """
+
+    def __init__(self, force: Force, follow: Callable[[PolicySet], None]) -> None:
+        self._force = force
+        self._follow = follow
+
+    async def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
+        """See `Force.refuse`."""
+        return await self._force.refuse(reading)
+
+    def adopt(self, policies: PolicySet) -> Sequence[str]:
+        """See `Force.adopt`."""
+        notes = self._force.adopt(policies)
+        self._follow(policies)
+        return notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +230,7 @@ class Reloader:
             return self._end(cause, Outcome.REJECTED, faults=answer.faults, more_faults=answer.more_faults)
         if new is None:
             return None if first and cause is None else self._end(cause, Outcome.UNCHANGED)
-        faults = self._force.refuse(Reading(set=new, files=answer.files, places=answer.places))
+        faults = await self._force.refuse(Reading(set=new, files=answer.files, places=answer.places))
         if faults:
             return self._end(cause, Outcome.REJECTED, faults=faults)
         self._notes = self._force.adopt(new)

@@ -1,7 +1,9 @@
 """`POST /-/reload`, and what `emberpool policy status` asks for."""
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 
@@ -18,6 +20,10 @@ _STATUS = {
 }
 
 
+Conditions = Callable[[], Sequence[Mapping[str, Any]]]
+"""Returns conditions of fleets: `fleet`, `type`, `reason`, `message`."""
+
+
 class ReloadApi:
     """Handlers over one reloader.
 
@@ -25,12 +31,20 @@ class ReloadApi:
         controller: whose policies are asked for.
         reloader: None where no policy file was given.
         token: bearer token that whoever wants a reload must show.
+        conditions: returns what is to be known of the fleets in force beside their numbers, as JSON.
     """
 
-    def __init__(self, controller: Controller, reloader: Reloader | None, token: str) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        reloader: Reloader | None,
+        token: str,
+        conditions: Conditions = tuple,
+    ) -> None:
         self._controller = controller
         self._reloader = reloader
         self._token = token
+        self._conditions = conditions
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -53,8 +67,9 @@ class ReloadApi:
         return web.json_response(attempt.as_json(), status=_STATUS[attempt.outcome])
 
     async def _status(self, _: web.Request) -> web.Response:
+        conditions = {"conditions": list(self._conditions())}
         if self._reloader is not None:
-            return web.json_response(self._reloader.status())
+            return web.json_response({**self._reloader.status(), **conditions})
         table = self._controller.table
         return web.json_response(
             {
@@ -65,6 +80,7 @@ class ReloadApi:
                 "files": [],
                 "notChangedLive": [],
                 "lastAttempt": None,
+                **conditions,
             }
         )
 

@@ -4,6 +4,9 @@ Its first line is the whole table. A reader that asks for `?changes=1` gets of e
 others get the whole table each time. A reader that is slow gets everything that changed meanwhile in one line: nothing is queued for
 anybody. Nothing is published before the cluster is synced, and a controller that hears no agent says so, so that one that has just
 begun, or that is cut off from its agents, takes no endpoint from any gateway.
+
+A controller that stands by keeps streams open and says nothing on them: once it leads, gateways that read it already have its first
+table at once.
 """
 
 import asyncio
@@ -57,7 +60,7 @@ class RoutePublisher:
         cluster: whose changes are published.
         routes: works out all policies' routes to some seats.
         gateways: returns the ids of the gateways that are heard.
-        term: the controller's term.
+        term: the controller's term; None: it stands by.
         coming: returns in how many seconds one more resident is expected, of the policies of which that is known.
     """
 
@@ -66,7 +69,7 @@ class RoutePublisher:
         cluster: Cluster,
         routes: Routes,
         gateways: Callable[[], Sequence[str]],
-        term: int,
+        term: int | None,
         coming: Callable[[], Mapping[PolicyName, float]] = dict,
     ) -> None:
         self._cluster = cluster
@@ -76,6 +79,7 @@ class RoutePublisher:
         self._coming = coming
         self._began = time.monotonic()
         self._table: PublishedTable | None = None
+        self._version = self._first = 0
         self._said: dict[PolicyName, str] = {}
         self._changed_at: dict[PolicyName, int] = {}
         self._lines: dict[int, bytes] = {}
@@ -89,6 +93,17 @@ class RoutePublisher:
     def table(self) -> PublishedTable | None:
         """The last table; None before the first."""
         return self._table
+
+    def lead(self, term: int) -> None:
+        """Publish from now on, in this term; each reader gets a whole table first."""
+        self._term, self._table = term, None
+        self._first = self._version + 1
+        self._lines.clear()
+        self._dirty.set()
+
+    def stand_by(self) -> None:
+        """Publish nothing any more; readers keep the last table."""
+        self._term = self._table = None
 
     async def run(self) -> None:
         """Publish each change until cancelled; changes of one moment make one table."""
@@ -115,7 +130,7 @@ class RoutePublisher:
         self._tell()
 
     def _publish(self) -> None:
-        if not self._cluster.synced:
+        if self._term is None or not self._cluster.synced:
             return
         now = time.monotonic()
         changes = self._rotation.look(self._cluster.stock(), now, self._coming())
@@ -124,15 +139,15 @@ class RoutePublisher:
         blind = (last is None or last.blind) and not self._heard()
         if last is not None and not changes and (gateways, blind) == (last.gateways, last.blind):
             return
-        version = 1 if last is None else last.version + 1
+        self._version += 1
         self._table = PublishedTable(
             term=self._term,
-            version=version,
+            version=self._version,
             gateways=gateways,
             policies=dict(self._rotation.policies),
             blind=blind,
         )
-        self._say(changes, version)
+        self._say(changes, self._version)
         self._tell()
 
     def _live(self, now: float) -> tuple[str, ...]:
@@ -212,7 +227,7 @@ class RoutePublisher:
             if table is None or table.version == sent:
                 text = HEARTBEAT
             else:
-                text, sent = self._line(sent if changes else 0), table.version
+                text, sent = self._line(sent if changes and sent >= self._first else 0), table.version
             async with asyncio.timeout(_WRITE_SECONDS):
                 await response.write(text)
             with suppress(TimeoutError):

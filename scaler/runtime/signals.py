@@ -3,23 +3,21 @@
 A sample or a reading that may be a burst has the loop tick at once; any other lets it tick within its next moment.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from scaler.core.model import Load
-from scaler.errors import PolicyFault, SampleRejected
+from scaler.errors import SampleRejected
 from scaler.policy.compile import PolicySet
-from scaler.policy.reading import Reading
 from scaler.policy.signals import EngineMetrics, RedisServer, Signal
 from scaler.runtime import signal_view
 from scaler.runtime.clock import Clock
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.metrics.signals import Read
-from scaler.runtime.reload import Force
 from scaler.runtime.sources import Factory, Sources, Wanted
 from scaler.signals.board import PUSHED, Board, Change
 from scaler.signals.expected import expectation, signals_of
@@ -240,29 +238,6 @@ class PolicySignals:
                     counts=(state.read, state.failed, state.spoilt),
                     last_at=0.0 if state.newest is None else self._wall(state.newest),
                 )
-
-
-class SignalsFollow:
-    """Puts sets in force as another `Force` does, and for the signals too.
-
-    Args:
-        force: puts them in force for everything else.
-        signals: follow what it adopts.
-    """
-
-    def __init__(self, force: Force, signals: PolicySignals) -> None:
-        self._force = force
-        self._signals = signals
-
-    def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
-        """See `Force.refuse`."""
-        return self._force.refuse(reading)
-
-    def adopt(self, policies: PolicySet) -> Sequence[str]:
-        """See `Force.adopt`."""
-        notes = self._force.adopt(policies)
-        self._signals.follow(policies)
-        return notes
 
 
 def _objective(policies: PolicySet, key: SignalKey, signal: Signal) -> float | None:

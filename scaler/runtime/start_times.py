@@ -17,13 +17,10 @@ class StartTimes:
 
     A seat that was up when it was first seen says nothing, nor does one that was up before: its engine was restarted, or its
     resident changes its depth. The start of a seat lasts from its creation until a resident on it can be promoted.
-
-    Args:
-        before: what was measured before a restart, per fleet, oldest first.
     """
 
-    def __init__(self, before: Mapping[FleetName, Sequence[float]] | None = None) -> None:
-        self._measured = {fleet: deque(times, _KEPT) for fleet, times in (before or {}).items()}
+    def __init__(self) -> None:
+        self._measured: dict[FleetName, deque[float]] = {}
         self._last: dict[FleetName, Sequence[Seat]] = {}
         self._seen: dict[FleetName, dict[SeatName, Seat]] = {}
         self._been_up: dict[str, bool] = {}  # by the seats' uids
@@ -32,6 +29,11 @@ class StartTimes:
     def measured(self) -> Mapping[FleetName, Sequence[float]]:
         """Seconds of the last starts, per fleet, oldest first."""
         return {fleet: tuple(times) for fleet, times in self._measured.items()}
+
+    def remember(self, fleet: FleetName, before: Sequence[float]) -> None:
+        """Take over what was measured before a restart, oldest first, unless as much has been measured since."""
+        if len(before) > len(self._measured.get(fleet, ())):
+            self._measured[fleet] = deque(before, _KEPT)
 
     def look(self, fleet: FleetName, seats: Sequence[Seat], wall: float) -> None:
         """Take a fleet's seats as they are now; those that are the same objects as before are not looked at again.

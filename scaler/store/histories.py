@@ -42,13 +42,7 @@ def save(path: Path, histories: Mapping[FleetName, History], now: float, wall: f
     Raises:
         OSError: the file can't be written.
     """
-    data = {
-        "format": _FORMAT,
-        "savedAt": wall,
-        "clock": now,
-        "fleets": {name: encode(history) for name, history in histories.items()},
-    }
-    state_file.write(path, data)
+    state_file.write(path, to_json(histories, now, wall))
 
 
 def load(path: Path, now: float, wall: float) -> Mapping[FleetName, History]:
@@ -62,11 +56,26 @@ def load(path: Path, now: float, wall: float) -> Mapping[FleetName, History]:
     Raises:
         OSError: the file is there and can't be read.
     """
-    parse = partial(_parsed, now=now, wall=wall)
+    parse = partial(from_json, now=now, wall=wall)
     return state_file.read(path, parse, "the fleets' history can't be read and begins anew") or {}
 
 
-def _parsed(data: Any, now: float, wall: float) -> Mapping[FleetName, History]:  # noqa: ANN401 - what a file holds
+def to_json(histories: Mapping[FleetName, History], now: float, wall: float) -> dict[str, Any]:
+    """Return what fleets have learned as JSON; see `save`."""
+    return {
+        "format": _FORMAT,
+        "savedAt": wall,
+        "clock": now,
+        "fleets": {name: encode(history) for name, history in histories.items()},
+    }
+
+
+def from_json(data: Any, now: float, wall: float) -> Mapping[FleetName, History]:  # noqa: ANN401 - JSON is what it is
+    """Read what `to_json` has returned, in the time of the clock that runs now.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is something else.
+    """
     if data["format"] != _FORMAT:
         raise ValueError(f"format {data['format']}, and {_FORMAT} is known")
     moved = (now - float(data["clock"])) - (wall - float(data["savedAt"]))

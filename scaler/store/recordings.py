@@ -27,11 +27,7 @@ def save(path: Path, recordings: Recordings) -> None:
     Raises:
         OSError: the file can't be written.
     """
-    data = {
-        "format": _FORMAT,
-        "policies": {name: [recording_to_json(each) for each in kept] for name, kept in recordings.items()},
-    }
-    state_file.write(path, data)
+    state_file.write(path, to_json(recordings))
 
 
 def load(path: Path) -> Recordings:
@@ -40,7 +36,9 @@ def load(path: Path) -> Recordings:
     Raises:
         OSError: the file is there and can't be read.
     """
-    return state_file.read(path, _parsed, "what residents agreed on can't be read, and they agree anew") or {}
+    return (
+        state_file.read(path, from_json, "what residents agreed on can't be read, and they agree anew") or {}
+    )
 
 
 def added(recordings: Recordings, policy: PolicyName, recording: Recording) -> Recordings:
@@ -48,7 +46,20 @@ def added(recordings: Recordings, policy: PolicyName, recording: Recording) -> R
     return {**recordings, policy: (*recordings.get(policy, ()), recording)[-MOST:]}
 
 
-def _parsed(data: Mapping[str, Any]) -> Recordings:
+def to_json(recordings: Recordings) -> dict[str, Any]:
+    """Return what residents have agreed on as JSON."""
+    return {
+        "format": _FORMAT,
+        "policies": {name: [recording_to_json(each) for each in kept] for name, kept in recordings.items()},
+    }
+
+
+def from_json(data: Mapping[str, Any]) -> Recordings:
+    """Read what `to_json` has returned.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, BadOrder: it is something else.
+    """
     if data["format"] != _FORMAT:
         raise ValueError(f"format {data['format']}, and this is {_FORMAT}")
     return {

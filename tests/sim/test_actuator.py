@@ -12,7 +12,7 @@ from scaler.runtime.events import EventLog, Trigger
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster
 from warmpool.claim import Errand, Term, new_claim
-from warmpool.errors import AgentBusy, EngineLost, NoRoom
+from warmpool.errors import AgentBusy, EngineLost, GpuUnfit, NoRoom
 from warmpool.plan import Action, Demote, Park, Promote, Recall, Release, Replace, Resize, Switch, Unpark
 from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue, seat_value
 from warmpool.states import Depth
@@ -102,9 +102,10 @@ async def test_a_seat_that_fails_again_and_again_is_replaced() -> None:
         assert len(on.kinds("replace")) == 1
 
 
-async def test_a_seat_without_room_rests_and_is_not_replaced() -> None:
+@pytest.mark.parametrize("refusal", [NoRoom("3 MiB are free"), GpuUnfit("GPU-a is Suspect: Xid 79")])
+async def test_a_seat_that_can_take_nobody_now_rests_and_is_not_replaced(refusal: Exception) -> None:
     async with stage() as on:
-        on.cluster.engines.refuse = lambda *_: NoRoom("3 MiB are free")
+        on.cluster.engines.refuse = lambda *_: refusal
         for _ in range(5):
             on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
             await asyncio.sleep(0.1)

@@ -120,7 +120,7 @@ def unready(tick: Tick) -> Tick:
     return replace(tick, stock={SPARES: [replace(seat, ready=False) for seat in tick.stock[SPARES]]})
 
 
-async def test_nothing_is_put_up_where_nothing_is_served(tmp_path: Path) -> None:
+async def test_what_is_decided_is_put_up_for_whom_it_is_told_to(tmp_path: Path) -> None:
     keda = KedaAnswers(policies(tmp_path), LoopClock(), None)
     async with world(*specs()) as on, keda.serve() as port:
         await settled(on)
@@ -128,12 +128,15 @@ async def test_nothing_is_put_up_where_nothing_is_served(tmp_path: Path) -> None
         keda.published(on.controller.last)
         assert port is None
         assert not keda.board.decided
+        keda.board.subscribe(lambda _: None)  # another replica follows
+        keda.published(on.controller.last)
+        assert keda.board.decided
 
 
 class Force:
     """Takes every set."""
 
-    def refuse(self, _: Reading) -> list[object]:
+    async def refuse(self, _: Reading) -> list[object]:
         return []
 
     def adopt(self, _: PolicySet) -> list[str]:

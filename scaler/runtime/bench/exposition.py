@@ -132,7 +132,7 @@ def controller(shape: Shape) -> tuple[CollectorRegistry, ControllerMetrics, Sequ
     metrics, told = ControllerMetrics(registry), []
     for tick in ticks(of, 5):
         began = time.perf_counter()
-        metrics.ticked(tick, of, 0.001)
+        metrics.ticked(tick, of)
         told.append(time.perf_counter() - began)
     return registry, metrics, told
 

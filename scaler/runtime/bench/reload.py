@@ -71,7 +71,7 @@ class _Whole:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    def refuse(self, offered: reading.Reading) -> Sequence[PolicyFault]:
+    async def refuse(self, offered: reading.Reading) -> Sequence[PolicyFault]:
         del offered
         return ()
 

@@ -86,7 +86,11 @@ BUILD_INFO = _gauge(
     Label("version", "one value a process"),
     Label("python", "one value a process"),
 )
-LEADER = _gauge("leader", "1 while this process leads and acts, 0 while it stands by.", "boolean")
+LEADER = _gauge(
+    "leader",
+    "1 while this process leads and acts, 0 while it stands by: then it shows no series of policies and fleets, which are the leader's.",
+    "boolean",
+)
 TICK_DURATION = Family(
     name="emberpool_tick_duration_seconds",
     kind=Kind.HISTOGRAM,

@@ -66,10 +66,13 @@ class ControllerMetrics:
 
     # -------------------------------------------------------------- told by the controller
 
-    def ticked(self, tick: "Tick", table: "PolicyTable", seconds: float) -> None:
-        """Take over what one tick saw and decided for the policies and fleets of `table`, and how long it took."""
+    def looked(self, at: float, seconds: float) -> None:
+        """Note a tick, whoever leads: Unix time of it, and how long it took."""
         self._tick_seconds.observe(seconds)
-        self._last_tick_at.set(tick.at)
+        self._last_tick_at.set(at)
+
+    def ticked(self, tick: "Tick", table: "PolicyTable") -> None:
+        """Take over what a tick of the leader saw and decided for the policies and fleets of `table`."""
         self._owned.take(tick, table)
 
     def woke(self, causes: Mapping[str, int]) -> None:
@@ -78,8 +81,10 @@ class ControllerMetrics:
             self._wakeups.labels(cause if cause in catalogue.CAUSES else "other").inc(count)
 
     def led(self, *, leading: bool) -> None:
-        """Note whether this process leads."""
+        """Note whether this process leads. While it stands by, what policies and fleets have is the leader's to show."""
         self._leader.set(leading)
+        if not leading:
+            self._owned.hide()
 
     def loaded(self, at: float) -> None:
         """Note that the policies in force are those that were asked for, at Unix time `at`."""
@@ -173,6 +178,11 @@ class _Owned(Collector):
             if known is not None:
                 self._held.elapse(fleet.name, _counts(known[1]), now - known[0])
             self._views[fleet.name] = (now, tick.snapshot.fleets[fleet.name])
+
+    def hide(self) -> None:
+        """Show nothing until the next tick; what was counted stays, and the time until then is nobody's."""
+        self._seen = None
+        self._views.clear()
 
     def _forget_others(self, table: "PolicyTable") -> None:
         policies = {policy.name for policy in table.policies}

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from scaler.cluster.agents import Told
-from scaler.runtime.agreement import DOUBT_SECONDS, FILE, Agreement
-from scaler.store.recordings import MOST, added, load, save
+from scaler.runtime.agreement import DOUBT_SECONDS, Agreement
+from scaler.runtime.kept_files import EXPECTATIONS as FILE
+from scaler.store.recordings import MOST, Recordings, added, load, save
 from warmpool.claim import Term
 from warmpool.errors import AgentError, EngineLost
 from warmpool.expectations import Answer, Ownership, Recording, Statement
@@ -35,6 +36,7 @@ class Residents:
     told: dict[str, Recording] = field(default_factory=dict)
     fails: dict[str, AgentError | EngineLost] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    agreed: list[int] = field(default_factory=list)
     changed: list[Callable[[], None]] = field(default_factory=list)
     agreement: Agreement = field(init=False)
 
@@ -91,11 +93,12 @@ class Residents:
 
 
 @asynccontextmanager
-async def running(residents: Residents, directory: Path | None = None) -> AsyncIterator[Residents]:
-    agreement = Agreement(residents, residents, Term(holder="t", epoch=7), directory)  # type: ignore[arg-type]
+async def running(residents: Residents, kept: Recordings | None = None) -> AsyncIterator[Residents]:
+    agreement = Agreement(residents, residents, lambda: residents.agreed.append(1))  # type: ignore[arg-type]
+    agreement.learn(kept or {})
     residents.agreement = agreement
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(agreement.run())
+        task = tasks.create_task(agreement.run(Term(holder="t", epoch=7)))
         try:
             yield residents
         finally:
@@ -132,15 +135,17 @@ async def test_those_that_run_with_something_else_are_no_witnesses() -> None:
         assert residents.told == {}
 
 
-async def test_who_comes_later_is_told_what_was_kept(tmp_path: Path) -> None:
-    async with running(Residents(), tmp_path) as residents:
+async def test_who_comes_later_is_told_what_was_kept() -> None:
+    async with running(Residents()) as residents:
         residents.join("a", 1)
         residents.join("b", 1)
         await asyncio.sleep(1)
-    async with running(Residents(), tmp_path) as residents:
-        residents.join("c", 1)
+        assert residents.agreed == [1]
+    async with running(Residents(), residents.agreement.recordings) as later:
+        later.join("c", 1)
         await asyncio.sleep(1)
-        assert residents.told["c"].witnesses == {"a", "b"}
+        assert later.told["c"].witnesses == {"a", "b"}
+        assert not later.agreed
 
 
 async def test_one_that_answers_otherwise_waits_for_a_second_and_is_then_told() -> None:
@@ -216,6 +221,16 @@ def test_a_file_that_is_none_is_set_aside(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     assert load(tmp_path / FILE) == {}
     assert (tmp_path / "expectations.unreadable").read_text() == text
+
+
+def test_what_was_agreed_on_since_is_newer_than_what_was_kept() -> None:
+    agreement = Agreement(Residents(), Residents(), lambda: None)  # type: ignore[arg-type]
+    agreement.recordings = {CHAT: (recording(1), recording(9))}
+    agreement.learn({CHAT: (recording(1), recording(2)), PolicyName("code"): (recording(3),)})
+    assert agreement.recordings == {
+        CHAT: (recording(1), recording(2), recording(9)),
+        PolicyName("code"): (recording(3),),
+    }
 
 
 def test_the_oldest_go() -> None:

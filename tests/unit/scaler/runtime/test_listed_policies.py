@@ -42,9 +42,10 @@ def test_a_fleet_is_no_larger_than_its_list_and_one_without_policy_is_left_alone
     ]
 
 
-def test_a_fleet_without_seats_is_refused_at_its_place(listed: AgentList, tmp_path: Path) -> None:
+async def test_a_fleet_without_seats_is_refused_at_its_place(listed: AgentList, tmp_path: Path) -> None:
     offered = reading(tmp_path, fleet(), fleet("sparse"), policy("chat"))
-    (fault,) = ListedPolicies(listed, lambda _: None).refuse(offered)
+    force = ListedPolicies(listed, lambda _: None)
+    (fault,) = await force.refuse(offered)
     assert (fault.line, fault.column, fault.path) == (8, 18, "metadata.name")
     assert fault.message == "fleet sparse has no seat in the list of agents"
-    assert ListedPolicies(listed, lambda _: None).refuse(reading(tmp_path, fleet(), policy("chat"))) == []
+    assert await force.refuse(reading(tmp_path, fleet(), policy("chat"))) == []

@@ -18,8 +18,8 @@ def moved(text: str, fleets: str) -> str:
     return text.replace("fleets: [{name: spares, targetInFlight: 4}]", fleets)
 
 
-def refused(directory: Path, *documents: str) -> list[str]:
-    faults = LocalPolicies(BEGUN, None, lambda _: None).refuse(reading(directory, *documents))
+async def refused(directory: Path, *documents: str) -> list[str]:
+    faults = await LocalPolicies(BEGUN, None, lambda _: None).refuse(reading(directory, *documents))
     return [f"{fault.line}: {fault.message}" for fault in faults]
 
 
@@ -112,15 +112,17 @@ def test_what_does_not_take_effect_is_not_in_force_either() -> None:
     assert found.models["chat"] == ("chat",)
 
 
-def test_fleets_and_policies_that_nothing_was_started_for_are_refused_at_their_place(tmp_path: Path) -> None:
-    assert refused(tmp_path, fleet(), fleet("new"), policy("chat")) == [
+async def test_fleets_and_policies_that_nothing_was_started_for_are_refused_at_their_place(
+    tmp_path: Path,
+) -> None:
+    assert await refused(tmp_path, fleet(), fleet("new"), policy("chat")) == [
         "8: fleet new can't be added while `emberpool local` runs: it has no seats"
     ]
-    assert refused(tmp_path, fleet(), policy("chat"), policy("talk")) == [
+    assert await refused(tmp_path, fleet(), policy("chat"), policy("talk")) == [
         "15: policy talk can't be added while `emberpool local` runs: no engine was started for it"
     ]
     elsewhere = moved(policy("chat"), "fleets: [{name: own, targetInFlight: 4}]")
-    assert refused(tmp_path, fleet("own"), elsewhere) == [
+    assert await refused(tmp_path, fleet("own"), elsewhere) == [
         "8: policy chat has its engines on none of the fleets that it names now"
     ]
-    assert refused(tmp_path, fleet(), policy("chat")) == []
+    assert await refused(tmp_path, fleet(), policy("chat")) == []

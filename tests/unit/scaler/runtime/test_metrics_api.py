@@ -188,3 +188,11 @@ async def test_a_page_is_compressed_for_those_who_ask(encoding: str) -> None:
         async with on.session.get(f"{on.url}/metrics", headers={"Accept-Encoding": encoding}) as answer:
             assert answer.headers.get("Content-Encoding", "identity") == encoding
             assert "emberpool_leader 0.0" in await answer.text()
+
+
+async def test_a_token_may_come_in_a_header_of_ours_where_a_proxy_keeps_the_usual_one() -> None:
+    async with served() as on:
+        for token, status in (("t", 204), ("wrong", 401), ("", 401)):
+            headers = {"Emberpool-Token": token}
+            async with on.session.post(f"{on.url}/v1/agents", json={"seat": "s"}, headers=headers) as answer:
+                assert answer.status == status

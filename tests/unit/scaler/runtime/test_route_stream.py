@@ -41,7 +41,7 @@ def seat(number: int) -> Seat:
 class Published:
     """One controller's publisher on a port that it can have again."""
 
-    def __init__(self, cluster: Cluster, term: int = 1, gateways: tuple[str, ...] = ()) -> None:
+    def __init__(self, cluster: Cluster, term: int | None = 1, gateways: tuple[str, ...] = ()) -> None:
         self.publisher = RoutePublisher(
             cluster, lambda seats: routes([POLICY, REST], MODELS, seats), lambda: gateways, term
         )
@@ -242,3 +242,19 @@ async def test_a_controller_without_seats_is_not_blind() -> None:
     published = Published(cluster())
     async with published.served(), following(published.url) as followed:
         assert not (await followed.until(lambda _: True)).blind
+
+
+async def test_a_controller_that_comes_to_lead_publishes_on_streams_that_are_open_already() -> None:
+    made = cluster(1)
+    published = Published(made, term=None)
+    async with published.served(), following(published.url) as followed:
+        await asyncio.sleep(0.3)
+        assert published.publisher.table is None
+        published.publisher.lead(4)
+        await followed.until(lambda table: (table.term, seats(table)) == (4, ["seat-1"]))
+        published.publisher.stand_by()
+        made.objects.add(seat(2))
+        await asyncio.sleep(0.5)
+        assert seats(followed.tables[-1]) == ["seat-1"]
+        published.publisher.lead(6)
+        await followed.until(lambda table: (table.term, len(seats(table))) == (6, 2))

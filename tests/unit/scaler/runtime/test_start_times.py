@@ -64,7 +64,8 @@ def test_a_seat_that_goes_away_while_it_starts_says_nothing() -> None:
 
 
 def test_the_median_of_the_last_starts_counts() -> None:
-    times = StartTimes({FLEET: (10.0, 500.0)})
+    times = StartTimes()
+    times.remember(FLEET, (10.0, 500.0))
     one = seat("a", ResidentState.STARTING)
     times.look(FLEET, [one], 101.0)
     times.look(FLEET, [paused(one)], 120.0)

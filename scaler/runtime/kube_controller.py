@@ -1,0 +1,316 @@
+"""The controller on Kubernetes: several replicas, of which one leads at a time, and all answer.
+
+A replica that stands by keeps the same caches, takes the same samples and reports, and decides for itself without acting, so that it
+goes on at once where the leader ends. What KEDA and people ask it, it answers as the leader does: it follows the leader's decisions,
+and passes questions on. It stands for election once it has seen the cluster.
+"""
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import aiohttp
+import structlog
+
+from scaler.cluster.http_agents import HttpAgents
+from scaler.cluster.kube.access import AccessOptions, find_access
+from scaler.cluster.kube.client import KubeClient
+from scaler.cluster.kube.cluster import KubeCluster, Place
+from scaler.cluster.kube.config_maps import KeptConfigMaps
+from scaler.cluster.kube.election import Elector, KubeLeases, Leadership
+from scaler.cluster.kube.events import Event, Subject
+from scaler.cluster.kube.fleets import KubeFleet, find_fleets
+from scaler.cluster.kube.lease import Candidate
+from scaler.cluster.kube.writing import Writing
+from scaler.cluster.static.asking import StateReader
+from scaler.errors import ClusterError, LeadershipLost, NotFound, UserError
+from scaler.policy.reading import Reading
+from scaler.runtime.controller import PolicyTable
+from scaler.runtime.controller_assembly import assemble
+from scaler.runtime.controller_options import KubernetesOptions
+from scaler.runtime.controller_wiring import Begin, Seats
+from scaler.runtime.decision_feed import PATH, DecisionFeed
+from scaler.runtime.decision_follower import DecisionFollower
+from scaler.runtime.keda_watch import KedaWatch
+from scaler.runtime.kept_config_maps import ConfigMapArchive
+from scaler.runtime.kube_events import KubeEvents
+from scaler.runtime.kube_policies import KubePolicies
+from scaler.runtime.leaders_answers import LeadersAnswers
+from scaler.runtime.led import LedAgents, led_lanes
+from scaler.runtime.lifetime import or_stop
+from scaler.runtime.metrics.keda import FindingMetrics
+from scaler.runtime.policy_tables import table_of
+from scaler.runtime.reload import Followed, Force
+from scaler.runtime.seat_names import LentSeats, SeatUids
+from scaler.runtime.sockets import url_of
+from warmpool.claim import Term
+from warmpool.seats import FleetName, PolicyName
+
+log = structlog.get_logger(__name__)
+
+LEASE: Final = "emberpool-controller"
+"""Name of the Lease; one controller leads in a namespace."""
+POD_IP: Final = "POD_IP"
+"""The environment variable with the pod's address, which the manifests set."""
+
+
+async def serve(stack: AsyncExitStack, begin: Begin, policies: Reading) -> None:
+    """Run until a signal asks for the end.
+
+    Raises:
+        UserError: the cluster can't be reached as it was named, or policies and cluster don't go together.
+        Stopped: in an exception group; the signal came first.
+    """
+    options = begin.options.kubernetes
+    assert options is not None
+    me = Candidate(
+        identity=f"{socket.gethostname()}-{secrets.token_hex(3)}",
+        address=advertised(options, begin.listener, os.environ),
+    )
+    wanted = AccessOptions(
+        kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace
+    )
+    access = await find_access(wanted, os.environ)
+    client = await stack.enter_async_context(KubeClient(access))
+    session = await stack.enter_async_context(aiohttp.ClientSession())
+    role = _Role()
+    lanes = led_lanes(lambda: role.leadership)
+    place = Place(client=client, namespace=access.namespace, instance=me.identity, through=lanes)
+    fleets = await or_stop(begin.stop, _fleets(place, policies))
+    log.info("cluster", server=access.server, namespace=access.namespace, source=access.source)
+    site = _Site(place=place, fleets=fleets, session=session, me=me, role=role)
+    await _Replica(stack, begin, site).serve(stack)
+
+
+async def _fleets(place: Place, policies: Reading) -> tuple[KubeFleet, ...]:
+    try:
+        return await find_fleets(place.client, place.namespace, policies.set.fleets.values())
+    except ClusterError as error:
+        raise UserError(
+            f"the cluster can't be asked for the fleets' workloads: {error}",
+            hint="is this the right cluster? Name another with --kubeconfig and --context",
+        ) from error
+
+
+def advertised(options: KubernetesOptions, listener: socket.socket, environ: Mapping[str, str]) -> str:
+    """Return the base URL under which other replicas reach this one.
+
+    Raises:
+        UserError: it listens on all addresses, and nobody says which of them is to be named.
+    """
+    if options.advertise:
+        return options.advertise.rstrip("/")
+    host, port = listener.getsockname()[:2]
+    if not ipaddress.ip_address(host).is_unspecified:
+        return url_of(listener)
+    pod = environ.get(POD_IP, "")
+    if not pod:
+        raise UserError(
+            f"with --host {host} other replicas can't be told where this one is",
+            hint=f"set {POD_IP} to the pod's address by the downward API (fieldPath: status.podIP), or name --advertise URL",
+        )
+    return f"http://[{pod}]:{port}" if ":" in pod else f"http://{pod}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Site:
+    """Where a replica works, and as whom.
+
+    Attributes:
+        place: the cluster, with lanes that are closed to who doesn't lead.
+        fleets: the first fleets.
+        session: reaches agents and other replicas.
+        me: who it is.
+        role: whether it leads.
+    """
+
+    place: Place
+    fleets: tuple[KubeFleet, ...]
+    session: aiohttp.ClientSession
+    me: Candidate
+    role: "_Role"
+
+
+class _Role:
+    """Whether this replica leads.
+
+    Attributes:
+        leadership: the term that is on; None while it stands by.
+        has_led: whether it ever did.
+    """
+
+    def __init__(self) -> None:
+        self.leadership: Leadership | None = None
+        self.has_led = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether it does now."""
+        return self.leadership is not None
+
+    @contextmanager
+    def of(self, leadership: Leadership) -> Iterator[None]:
+        """Lead for as long as the context lasts."""
+        self.leadership, self.has_led = leadership, True
+        try:
+            yield
+        finally:
+            self.leadership = None
+
+
+class _Replica:
+    """One replica of the controller.
+
+    Args:
+        stack: what has to be closed goes onto it.
+        begin: what it begins with.
+        site: where it works.
+    """
+
+    def __init__(self, stack: AsyncExitStack, begin: Begin, site: "_Site") -> None:
+        place, token = site.place, begin.options.token
+        self._begin = begin
+        self._me = site.me
+        self._role = site.role
+        self._cluster = KubeCluster(place, site.fleets, StateReader(site.session, token))
+        leases = KubeLeases(place.client, place.namespace, LEASE)
+        self._elector = Elector(leases, site.me, highest=lambda: self._cluster.highest_epoch)
+        self._watch = KedaWatch(place.client, place.namespace, begin.policies, self._replicas, self._tell)
+        self._parts = assemble(stack, begin, self._seats(site, HttpAgents(site.session, token)))
+        self._feed = DecisionFeed(self._parts.keda.board, begin.clock, token)
+        self._follower = DecisionFollower(
+            lambda: self._elector.leader, site.me.identity, self._parts.keda.followed, begin.clock
+        )
+        FindingMetrics(begin.registry, lambda: self._watch.counts() if self._role.leads else {})
+        app = self._parts.app
+        app.router.add_get(PATH, self._feed.stream)
+        app.add_routes(self._watch.routes())
+        passing = LeadersAnswers(
+            site.session, lambda: self._role.leads, lambda: self._elector.leader, site.me.identity
+        )
+        passing.serve_on(app)
+
+    def _seats(self, site: "_Site", agents: HttpAgents) -> Seats:
+        place, cluster = site.place, self._cluster
+        writing, lane = Writing(place.client), place.through.housekeeping
+        archive = ConfigMapArchive(
+            KeptConfigMaps(writing, lane, place.namespace), self._begin.clock, self._home
+        )
+        uids, lent = SeatUids(cluster.seats, self._begin.clock.monotonic), LentSeats()
+        events = KubeEvents(self._tell, place.namespace, LEASE, uids.of, self._workload)
+
+        def force(adopt: Callable[[PolicyTable], None]) -> Force:
+            found = KubePolicies(place.client, place.namespace, site.fleets, cluster.adopt, adopt)
+            return Followed(found, self._watch.follow)
+
+        return Seats(
+            cluster=cluster,
+            agents=agents,
+            table=table_of(self._begin.policies),
+            force=force,
+            archive=archive,
+            events=events.take,
+            ticked=lambda tick: cluster.lend(lent.take(tick)),
+            unready=self._unready,
+            pinned=lambda: self._watch.paused,
+            conditions=self._conditions,
+            lowering_refused=cluster.lowering_refused,
+        )
+
+    # ------------------------------------------------------------ what others ask of it
+
+    def _tell(self, event: Event) -> None:
+        if self._role.leads:
+            self._cluster.recorder.tell(event)
+
+    def _workload(self, name: str) -> Subject | None:
+        fleet = self._cluster.fleets.get(FleetName(name))
+        if fleet is None:
+            return None
+        return Subject.of(fleet.target.kind, fleet.target.namespace, fleet.target.name)
+
+    def _replicas(self, fleet: FleetName) -> int | None:
+        try:
+            return self._cluster.replicas(fleet) if self._cluster.synced else None
+        except NotFound:
+            return None
+
+    def _home(self, policy: PolicyName) -> FleetName | None:
+        """Return the fleet that a policy names first."""
+        named = (spec.fleets for spec in self._parts.controller.coming.policies if spec.name == policy)
+        return next((shares[0].fleet for shares in named if shares), None)
+
+    def _conditions(self) -> Sequence[Mapping[str, str]]:
+        of_cluster = [
+            {"fleet": fleet, "type": str(each.type), "reason": str(each.type), "message": each.message}
+            for fleet, conditions in self._cluster.conditions.items()
+            for each in conditions
+        ]
+        return [*of_cluster, *self._watch.conditions()]
+
+    def _unready(self) -> str:
+        """Say why nothing can be answered yet: once there was something, it ages, and the replica stays ready."""
+        if self._role.has_led or self._follower.heard:
+            return ""
+        return "stands by, and has not heard the leader yet"
+
+    # ------------------------------------------------------------ running
+
+    async def serve(self, stack: AsyncExitStack) -> None:
+        """Answer, follow and lead, until a signal asks for the end."""
+        begin, parts = self._begin, self._parts
+        headers = {"Authorization": f"Bearer {begin.options.token}"}
+        following = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
+        await stack.enter_async_context(parts.listening())
+        log.info(
+            "controller listens",
+            url=url_of(begin.listener),
+            advertised=self._me.address,
+            policies=begin.policies.short_hash,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(part)
+                for part in (
+                    *parts.standing(),
+                    self._follower.run(following),
+                    self._watch.run(),
+                    self._stand(),
+                )
+            ]
+            await begin.stop.wait()
+            log.info("controller ends; residents stay as they are", led=self._role.leads)
+            await parts.end_actions(self._me.identity)
+            for task in running:
+                task.cancel()
+
+    async def _stand(self) -> None:
+        """Stand for election, once the cluster has been seen: who leads acts at once."""
+        await self._cluster.wait_synced()
+        await self._elector.run(self._lead)
+
+    async def _lead(self, leadership: Leadership) -> None:
+        """Lead for one term; cancelled when it is over."""
+        term, parts = leadership.term, self._parts
+        ports = replace(parts.ports, agents=LedAgents(parts.ports.agents, leadership))
+        with self._role.of(leadership), self._feed.of(term):
+            async with self._cluster.leading(leadership), asyncio.TaskGroup() as tasks:
+                tasks.create_task(_watch_term(self._cluster, term))
+                tasks.create_task(parts.lead(term, ports))
+                self._watch.lead()
+
+
+async def _watch_term(cluster: KubeCluster, term: Term) -> None:
+    """Give the term up as soon as an agent has taken orders of a later one: the Lease was deleted, or set back.
+
+    Raises:
+        LeadershipLost: it has.
+    """
+    later = await cluster.superseded(term.epoch)
+    raise LeadershipLost(f"an agent has seen term {later}, and this is {term.epoch}")

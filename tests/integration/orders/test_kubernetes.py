@@ -1,0 +1,69 @@
+"""Orders on Kubernetes: given to any replica, carried out by the one that leads, and known to the one that leads next."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.integration.processes.rig import TOKEN
+from tests.integration.standby.rig import LEASE_SECONDS, Replica, Rig, running
+
+
+async def order(rig: Rig, replica: Replica, **body: Any) -> tuple[int, dict[str, Any]]:
+    headers = {"Emberpool-Token": TOKEN}
+    async with rig.session.post(f"{replica.url}/v1/orders", json=body, headers=headers) as answer:
+        return answer.status, await answer.json()
+
+
+async def items(rig: Rig, replica: Replica, plural: str) -> dict[str, dict[str, Any]]:
+    status, text, _ = await rig.get(replica, f"/v1/{plural}")
+    return {each["name"]: each for each in json.loads(text)["items"]} if status == 200 else {}
+
+
+async def told(
+    rig: Rig, replica: Replica, plural: str, condition: Callable[[dict[str, dict[str, Any]]], bool]
+) -> dict[str, dict[str, Any]]:
+    async def holds() -> dict[str, dict[str, Any]] | None:
+        found = await items(rig, replica, plural)
+        return found if found and condition(found) else None
+
+    found: dict[str, dict[str, Any]] = await rig.until(f"what {plural} shall be", holds)
+    return found
+
+
+async def test_an_order_to_who_stands_by_is_carried_out_and_what_stands_outlives_the_leader(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as rig:
+        seats = await items(rig, rig.a, "seats")
+        (busy,) = [name for name, seat in seats.items() if seat["serving"]]
+        (idle,) = seats.keys() - {busy}
+        status, answer = await order(
+            rig, rig.b, id="1", operation="Promote", seat=idle, uid=seats[idle]["uid"], policy="chat"
+        )
+        assert (status, answer["accepted"]) == (200, True)
+        await told(rig, rig.b, "seats", lambda found: found[idle]["serving"] == ["chat"])
+
+        status, answer = await order(rig, rig.b, id="2", operation="Drain", seat=busy, reason="row 3")
+        assert status == 200
+        until = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
+        freeze = {"operation": "Freeze", "fleet": "spares", "until": until, "reason": "driver", "by": "anna"}
+        namespace = (await items(rig, rig.a, "fleets"))["spares"]["namespace"]
+        status, answer = await order(rig, rig.b, id="3", namespace=namespace, **freeze)
+        assert (status, answer["accepted"]) == (200, True)
+        await told(rig, rig.b, "seats", lambda found: found[busy]["drained"] and not found[busy]["serving"])
+        frozen = (await items(rig, rig.b, "fleets"))["spares"]["frozen"]
+        assert (frozen["reason"], frozen["by"]) == ("driver", "anna")
+
+        assert await rig.processes.end("a") == 0
+        await rig.until("b to lead", lambda: rig.leads(rig.b), LEASE_SECONDS)
+        after = await told(rig, rig.b, "fleets", lambda found: found["spares"]["frozen"] is not None)
+        assert after["spares"]["frozen"] == frozen
+        await told(
+            rig, rig.b, "seats", lambda found: found[busy]["drained"] and found[idle]["serving"] == ["chat"]
+        )
+        status, _ = await order(rig, rig.b, id="4", operation="Thaw", fleet="spares")
+        assert status == 200
+        assert (await items(rig, rig.b, "fleets"))["spares"]["frozen"] is None

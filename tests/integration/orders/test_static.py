@@ -1,0 +1,137 @@
+"""Orders at a real controller process, carried out by real agents with engines; given by the command line, as people do."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.integration.processes.rig import TOKEN, Rig, running
+
+
+async def order(rig: Rig, token: str = TOKEN, **body: Any) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with rig.session.post(f"{rig.controller}/v1/orders", json=body, headers=headers) as answer:
+        return answer.status, await answer.json()
+
+
+def say(rig: Rig, *arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "scaler", *arguments, "--controller", rig.controller],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "EMBERPOOL_AGENT_TOKEN": TOKEN},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+async def test_a_life_of_orders(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        seats = await rig.serving(1)
+        (busy,) = {name for name, seat in seats.items() if "chat" in seat["serving"]}
+        (idle,) = seats.keys() - {busy}
+
+        promote = {"id": "1", "operation": "Promote", "seat": idle, "policy": "chat"}
+        status, answer = await order(rig, "wrong", **promote)
+        assert (status, answer["error"]["code"]) == (401, "Unauthorized")
+        status, answer = await order(rig, **promote, uid="another")
+        assert (status, answer["error"]["code"]) == (409, "AnotherSeat")
+        status, answer = await order(rig, **{**promote, "seat": busy})
+        assert (status, answer["error"]["code"]) == (409, "Serving")
+        status, answer = await order(rig, **{**promote, "operation": "Dance"})
+        assert (status, answer["error"]["code"]) == (400, "BadOrder")
+        async with rig.session.post(
+            f"{rig.controller}/v1/orders", data=b"[" * 100_000, headers={"Authorization": f"Bearer {TOKEN}"}
+        ) as refused:
+            assert refused.status == 400
+        assert rig.events("order")[-1]["outcome"] == "Refused"
+
+        code, out, err = say(rig, "seat", "promote", idle, "-p", "chat", "--dry-run")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"seat/{idle}: promotes chat on {idle} and keeps it for 60 s at least")
+        assert [e for e in rig.events("order") if e["outcome"] == "Accepted"] == []
+
+        code, out, err = say(rig, "seat", "promote", idle, "-p", "chat", "--reason", "before the launch")
+        assert (code, err) == (0, "")
+        both = await rig.serving(2)
+        (told,) = [e for e in rig.events("order") if e["outcome"] == "Accepted"]
+        assert (told["operation"], told["seat"], told["reason"]) == ("Promote", idle, "before the launch")
+        (promoted,) = [e for e in rig.events("promotion") if e["seat"] == idle]
+        assert promoted["outcome"] == "Promoted"
+        assert promoted["canary"] > 0.0
+        assert set(both) == {busy, idle}
+
+        code, out, err = say(rig, "seat", "drain", busy, "--reason", "row 3 loses power")
+        assert (code, err) == (0, "")
+        await rig.until(
+            "the handover",
+            f"{rig.controller}/v1/seats",
+            lambda body: all(
+                seat["drained"] and not seat["serving"] for seat in body["items"] if seat["name"] == busy
+            ),
+        )
+        await rig.serving(1)
+        code, _, err = say(rig, "seat", "demote", idle)
+        assert code == 1
+        assert "its floor is 1" in err
+
+        code, out, err = say(rig, "fleet", "freeze", "spares", "--minutes", "60", "--reason", "driver")
+        assert (code, err) == (0, "")
+        frozen = (await fleets(rig))["spares"]
+        assert frozen["namespace"] == "default"
+        assert frozen["frozen"]["reason"] == "driver"
+
+        assert await rig.processes.end("controller") == 0
+        await rig.start_controller()
+        body = await rig.until(
+            "the drain that was kept",
+            f"{rig.controller}/v1/seats",
+            lambda body: any(seat["name"] == busy and seat["drained"] for seat in body["items"]),
+        )
+        assert not any(seat["drained"] for seat in body["items"] if seat["name"] == idle)
+        after = (await fleets(rig))["spares"]["frozen"]
+        assert after == frozen["frozen"]
+
+        code, out, err = say(rig, "fleet", "freeze", "spares", "--end")
+        assert (code, err) == (0, "")
+        assert (await fleets(rig))["spares"]["frozen"] is None
+        code, out, _ = say(
+            rig,
+            "decision",
+            "list",
+            "--state-dir",
+            str(rig.directory / "state"),
+            "--last",
+            "1000",
+            "-o",
+            "wide",
+        )
+        assert code == 0
+        assert "before the launch" in out
+        assert "Freeze ordered by" in out
+
+
+async def fleets(rig: Rig) -> dict[str, Any]:
+    body = await rig.until("fleets", f"{rig.controller}/v1/fleets", lambda body: bool(body["items"]))
+    return {each["name"]: each for each in body["items"]}
+
+
+async def test_a_freeze_has_an_end_within_a_week_and_an_order_is_carried_out_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        late = datetime.fromtimestamp(time.time() + 8 * 86_400, UTC).isoformat()
+        freeze = {"id": "1", "operation": "Freeze", "fleet": "spares", "reason": "x"}
+        status, answer = await order(rig, **freeze, until=late)
+        assert (status, "7 days" in answer["error"]["message"]) == (400, True)
+        soon = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
+        first = await order(rig, **freeze, until=soon)
+        assert await order(rig, **freeze, until=soon) == first
+        assert first[0] == 200
+        assert len([e for e in rig.events("order") if e["outcome"] == "Accepted"]) == 1
+        status, answer = await order(rig, id="2", operation="Thaw", fleet="spares", namespace="elsewhere")
+        assert (status, answer["error"]["code"]) == (404, "OtherNamespace")
+        assert json.dumps(answer["error"]["hint"]) == '"ask the controller of namespace elsewhere"'
