@@ -1,6 +1,7 @@
 """What a controller answers, read leniently: a newer one may say more, and an older one less."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -8,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from scaler.cli.failures import Failed
 from warmpool.errors import BadOrder
-from warmpool.seats import Seat, SeatValue, seat_value
+from warmpool.seats import Seat, SeatValue
 from warmpool.wire import seat_from_json
 
 Parsed = TypeVar("Parsed")
@@ -37,6 +38,8 @@ class FleetAnswer(Answer):
     """One fleet."""
 
     name: str
+    namespace: str = ""
+    workload: str = ""
     mode: str = ""
     max_seats: int | None = None
     replicas: int | None = None
@@ -62,12 +65,113 @@ class PolicyAnswer(Answer):
     demand: float | None = None
     needed: float | None = None
     capacity: float | None = None
-    wanted: Mapping[str, int] = Field(default_factory=dict)
+    wanted: Mapping[str, int] | None = None
+    """Residents that the load asks for, by fleet; None where only pods tell of the policy."""
     serving: Mapping[str, int] = Field(default_factory=dict)
+    in_rotation: Mapping[str, int] | None = None
+    """Residents that have the serving label, by fleet; None where no cluster was asked."""
     queued: float | None = None
     in_flight: float | None = None
     oldest_wait_seconds: float | None = None
     reasons: Sequence[Reason] = ()
+
+
+class SeatTold(Answer):
+    """What is told of a seat beyond the seat itself."""
+
+    value: str = ""
+    """What it is worth; empty for what follows from the seat."""
+    namespace: str = ""
+    phase: str = ""
+    """Of its pod; empty without a cluster."""
+    declared: Sequence[str] = ()
+    """Policies of which its pod's template says that it has residents."""
+    reported: bool = True
+    """Whether what agents report is known: states of residents, GPUs, memory."""
+    unreadable: str = ""
+    """Why its claim can't be read; empty if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatAnswer:
+    """One seat, and what is told beyond it."""
+
+    seat: Seat
+    told: SeatTold
+
+    @property
+    def value(self) -> str:
+        """What it is worth."""
+        return self.told.value or str(self.seat.value)
+
+
+class FleetCondition(Answer):
+    """What is to be known of a fleet beside its numbers."""
+
+    fleet: str
+    type: str
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def text(self) -> str:
+        """The message with its type, and its reason where that says more."""
+        why = f"{self.type}: {self.reason}" if self.reason not in {"", self.type} else self.type
+        return f"{self.message} [{why}]"
+
+
+class Conditions(Answer):
+    """What a controller says of its policy files, as far as it is about fleets."""
+
+    conditions: Sequence[FleetCondition] = ()
+
+
+class NodeTaint(Answer):
+    """What keeps pods off a node."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class NodeCondition(Answer):
+    """What is said of a node."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class NodeGpus(Answer):
+    """The GPUs of a node, as its device plugin offers them."""
+
+    product: str = ""
+    capacity: int = 0
+    allocatable: int = 0
+
+
+class NodeSeat(Answer):
+    """A seat on a node."""
+
+    name: str
+    namespace: str = ""
+    fleet: str = ""
+    value: str = ""
+    serving: Sequence[str] = ()
+
+
+class NodeAnswer(Answer):
+    """One node."""
+
+    name: str
+    ready: bool = False
+    cordoned: bool = False
+    gpus: NodeGpus = NodeGpus()
+    taints: Sequence[NodeTaint] = ()
+    conditions: Sequence[NodeCondition] = ()
+    seats: Sequence[NodeSeat] = ()
+    created_at: float | None = None
 
 
 class Decided(Answer):
@@ -163,16 +267,20 @@ def policy(item: Mapping[str, Any]) -> PolicyAnswer:
     return PolicyAnswer.model_validate(item)
 
 
-def seat(item: Mapping[str, Any]) -> Seat:
-    """Read a seat."""
-    return seat_from_json(item)
+def seat(item: Mapping[str, Any]) -> SeatAnswer:
+    """Read a seat.
+
+    Raises:
+        BadOrder: it isn't one.
+    """
+    return SeatAnswer(seat_from_json(item), SeatTold.model_validate(item))
+
+
+def node(item: Mapping[str, Any]) -> NodeAnswer:
+    """Read a node."""
+    return NodeAnswer.model_validate(item)
 
 
 def decision(item: Mapping[str, Any]) -> DecisionRecord:
     """Read a line of the ledger."""
     return DecisionRecord.model_validate(item)
-
-
-def value_of(seat: Seat) -> str:
-    """Name what a seat is worth."""
-    return str(seat_value(seat))

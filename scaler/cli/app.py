@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
 
 import typer
@@ -14,9 +15,13 @@ import typer.main
 from typer.exceptions import TyperException
 
 from scaler.cli.failures import FAILED, UNUSABLE, complain, report
+from scaler.cli.kube_options import PLUGIN
 from scaler.cli.options import bare, examples
 from scaler.errors import ScalerError
 from scaler.version import VERSION
+
+_PLUGIN_FILE: Final = "kubectl-emberpool"
+"""What the program's file is called where `kubectl emberpool` runs it."""
 
 COMMANDS: Final = {
     "local": "Run everything on this machine: controller, gateway, seats.",
@@ -27,6 +32,8 @@ COMMANDS: Final = {
     "signals": "See what policies' signals say, and how old that is.",
     "decision": "See what was decided, and why.",
     "keda": "Ask the external scaler as KEDA does.",
+    "node": "See a cluster's GPU nodes, and the seats on them.",
+    "doctor": "Find what is wrong in a cluster, and what mends it.",
     "drill": "Rehearse a burst, with a verdict.",
     "controller": "Run the controller over a list of agents.",
     "gateway": "Run a gateway: queue requests, and pass them on.",
@@ -62,6 +69,7 @@ app = typer.Typer(
     epilog=examples(
         "emberpool local --checkpoint chat=./llama-8b     # serve a model on this machine",
         "emberpool policy get --watch                     # look at load and decisions",
+        "emberpool doctor                                 # what is wrong in the cluster of kubectl's context",
         "emberpool drill run policies/drills/default.yaml   # rehearse a burst",
         "",
         "Exit codes: 0 ok, 1 a failed check, 2 wrong usage or unusable input.",
@@ -90,15 +98,17 @@ def root(
     bare(context)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
         arguments: without the program's name; None takes this process's.
+        program: the file's name, by which kubectl finds its plug-ins; None takes this process's.
     """
+    name = Path(program or sys.argv[0]).stem
     _replace_what_cannot_be_written()
     try:
-        code = _run(arguments)
+        code = _run(arguments, PLUGIN if name == _PLUGIN_FILE else "emberpool")
         if sys.stdout is not None:  # it is where somebody has closed it
             sys.stdout.flush()
     except OSError as error:
@@ -140,10 +150,10 @@ def _give_up(stream: TextIO) -> None:
         os.close(nothing)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, name: str) -> int:
     try:
         result = typer.main.get_command(app).main(
-            args=None if arguments is None else list(arguments), prog_name="emberpool", standalone_mode=False
+            args=None if arguments is None else list(arguments), prog_name=name, standalone_mode=False
         )
     except TyperException as error:
         return _usage(error)

@@ -1,4 +1,4 @@
-"""Asking a running controller or gateway: one GET, one answer, or one clear sentence why there is none.
+"""Asking a running controller or gateway: one request, one answer, or one clear sentence why there is none.
 
 The standard library's client is enough for one request at a time, and imports in a fraction of aiohttp's time.
 """
@@ -6,10 +6,13 @@ The standard library's client is enough for one request at a time, and imports i
 import http.client
 import ipaddress
 import json
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from scaler.cli.failures import Failed
@@ -19,7 +22,48 @@ TIMEOUT_SECONDS: Final = 5.0
 """They answer from memory; whoever takes longer is stuck or something else."""
 _LARGEST_ANSWER: Final = 256 * 2**20
 
+REFRESH_SECONDS: Final = 1.0
+"""How often `--watch` asks; a controller decides more often, but nobody reads faster."""
+ORDERS: Final = "/v1/orders"
+"""Where a controller takes orders of people."""
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
 Json = Mapping[str, Any]
+Items = list[dict[str, Any]]
+Show = Callable[[Items | Failed], None]
+
+
+class Source(Protocol):
+    """Whom a command asks: a controller, or a cluster with its controller."""
+
+    @property
+    def several_namespaces(self) -> bool:
+        """Whether what it lists may be of several namespaces."""
+
+    def items(self, plural: str) -> Items:
+        """Fetch all objects of a kind (`fleets`, `policies`, `seats`).
+
+        Raises:
+            Failed: nobody answers, or something else does.
+        """
+
+    def ask(self, path: str) -> Json:
+        """Fetch what only a controller knows, as one JSON object.
+
+        Raises:
+            Failed: no controller answers.
+        """
+
+    def follow(self, plural: str, show: Show) -> NoReturn:
+        """Show all objects of a kind again and again, until interrupted; what fails is shown and tried again."""
+
+    def order(self, body: Json, token: str) -> tuple[int, Any]:
+        """Give the controller an order; return the answer's status and its JSON, None where it is none.
+
+        Raises:
+            Failed: no controller answers.
+        """
 
 
 class Silent(Failed):
@@ -60,14 +104,9 @@ class Server:
             Silent: nobody answers.
             Failed: who answers is something else, or in trouble.
         """
-        try:
-            with self._opener.open(self.server + path, timeout=TIMEOUT_SECONDS) as answer:
-                raw = answer.read(_LARGEST_ANSWER)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._not_ours(f"{path} answers with status {error.code}") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise self._silent(error) from error
+        status, raw = self._exchange(path)
+        if status != HTTPStatus.OK:
+            raise _said(raw) or self._not_ours(f"{path} answers with status {status}")
         try:
             body = json.loads(raw)
         except ValueError as error:
@@ -75,6 +114,24 @@ class Server:
         if not isinstance(body, dict):
             raise self._not_ours(f"{path} answers with something else than a JSON object")
         return body
+
+    def _exchange(
+        self, path: str, data: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> tuple[int, bytes]:
+        """Send a GET, or a POST of `data`; return the answer's status and body.
+
+        Raises:
+            Silent: nobody answers.
+        """
+        request = urllib.request.Request(self.server + path, data, dict(headers))  # noqa: S310 - see __init__
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+                return answer.status, answer.read(_LARGEST_ANSWER)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(_LARGEST_ANSWER)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from error
 
     def _silent(self, error: Exception) -> Silent:
         reason = getattr(error, "reason", None) or error
@@ -87,12 +144,46 @@ class Server:
         return Failed(f"{self.server} doesn't answer as a {self._what} does: {what}", hint=hint)
 
 
+def _said(raw: bytes) -> Failed | None:
+    """Return what a server says is wrong, in its own words; None where it says nothing that we know."""
+    try:
+        error = json.loads(raw)["error"]
+        return Failed(str(error["message"]), hint=str(error.get("hint", "")))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 class Controller(Server):
     """A controller's HTTP API."""
 
-    _what, _option, _start = "controller", "--server", "`emberpool local`"
+    _what, _option, _start = "controller", "--controller", "`emberpool local`"
+    several_namespaces: Final = False
 
-    def items(self, plural: str) -> list[dict[str, Any]]:
+    def ask(self, path: str) -> Json:
+        """See `Source.ask`."""
+        return self.get(path)
+
+    def follow(self, plural: str, show: Show) -> NoReturn:
+        """See `Source.follow`; a controller that stops answering is waited for."""
+        while True:
+            try:
+                show(self.items(plural))
+            except Failed as error:
+                show(error)
+            time.sleep(REFRESH_SECONDS)
+
+    def order(self, body: Json, token: str) -> tuple[int, Any]:
+        """See `Source.order`."""
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        status, raw = self._exchange(ORDERS, json.dumps(body).encode(), headers)
+        try:
+            return status, json.loads(raw)
+        except ValueError:
+            return status, None
+
+    def items(self, plural: str) -> Items:
         """Fetch all objects of a kind (`fleets`, `policies`, `seats`).
 
         Raises:

@@ -14,15 +14,16 @@ from typer.exceptions import TyperException
 
 from scaler.cli import answers, decision_replay, show
 from scaler.cli.answers import Decided, DecisionRecord, FleetDecided, Names, PolicyDecided
-from scaler.cli.client import Controller
 from scaler.cli.failures import OK, Failed
 from scaler.cli.human import NOTHING, listed, number, plural
+from scaler.cli.kube_options import Target, whom
 from scaler.cli.ledgers import LEDGER, LedgerFile
-from scaler.cli.options import DEFAULT_SERVER, Format, Output, Server, examples, group
+from scaler.cli.options import Format, Output, examples, group
 from scaler.cli.output import emit, note, pairs
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
 from scaler.cli.show import Column, Kind
 from scaler.cli.stretches import Record, answers_of, is_part, names_in, put_together, stretches
+from scaler.cli.told import asked_alone, called
 from scaler.errors import UserError
 from scaler.policy.wording import did_you_mean
 
@@ -116,13 +117,15 @@ DECISIONS: Kind[DecisionRecord] = Kind(
     epilog=examples(
         "emberpool decision list",
         "emberpool decision list --policy chat --last 5",
+        "emberpool decision list -n serving --context prod",
         "emberpool decision list --state-dir ./state --fleet spares",
         "emberpool decision list --file decisions-warm.jsonl --last 100 -o wide",
         "emberpool decision list --state-dir ./state -o json | jq '.items[].causes'",
     ),
 )
-def list_(  # noqa: PLR0917 - typer hands every option over by name
-    server: Server = DEFAULT_SERVER,
+@whom
+def list_(
+    *,
     state_dir: StateDir = None,
     file: File = None,
     policy: Annotated[
@@ -135,13 +138,14 @@ def list_(  # noqa: PLR0917 - typer hands every option over by name
     ] = None,
     last: Annotated[int, typer.Option(min=1, help="How many, counted from the end.")] = 20,
     output: Format = Output.TABLE,
+    target: Target,
 ) -> int:
     """List the last decisions, of a running controller or from a ledger: what woke the loop, how many residents serve per policy, how many seats per fleet.
 
     A decision looks at policies and fleets that share seats, and not always at all of them: only those are shown. A policy's
     mode is shown where it isn't Stable.
     """
-    source, found = _find(server, state_dir, file)
+    source, found = _find(target, state_dir, file)
     records = _about(source, found, {"policies": policy, "fleets": fleet}, last)
     items = [{**record, "name": record.get("number")} for record in records]
     if output in {Output.JSON, Output.YAML}:
@@ -187,6 +191,7 @@ def _about(
         "emberpool decision explain -o json | jq '.decision.policies[].reasons[0].sentence'",
     ),
 )
+@whom
 def explain(
     which: Annotated[
         int | None,
@@ -196,10 +201,11 @@ def explain(
             show_default=False,
         ),
     ] = None,
-    server: Server = DEFAULT_SERVER,
     state_dir: StateDir = None,
     file: File = None,
     output: RenderingOption = Rendering.TEXT,
+    *,
+    target: Target,
 ) -> int:
     """Say why a decision is as it is: every policy and every fleet, with its reasons as sentences, the ruling one first.
 
@@ -210,7 +216,7 @@ def explain(
     -o json and -o yaml give the decision as the ledger has it, with a sentence for each reason. Without a number, each
     policy and fleet has the number and time of its decision; with a number, `of` has the names of all where it tells of a part.
     """
-    source, found = _find(server, state_dir, file)
+    source, found = _find(target, state_dir, file)
     item = _newest(source, found) if which is None else _pick(source, found, which)
     record = answers.parse(answers.decision, item, "the decision")
     if output is not Rendering.TEXT:
@@ -268,10 +274,10 @@ def _fleet_text(title: str, fleet: FleetDecided) -> Text:
 # ------------------------------------------------------------------ the ledger
 
 
-def _find(server: str, state_dir: Path | None, file: Path | None) -> tuple[str, Iterable[Record]]:
+def _find(target: Target, state_dir: Path | None, file: Path | None) -> tuple[str, Iterable[Record]]:
     """Return where decisions come from, in words, and the decisions: a ledger that is named, else the running controller."""
     if file is None and state_dir is None:
-        return f"the controller at {server}", Controller(server).items("decisions")
+        return called(target), asked_alone(target).items("decisions")
     if file is not None and file.is_dir():
         hint = f"a state directory is given with its option: --state-dir {shlex.quote(str(file))}"
         raise UserError(f"{file} is a directory", hint=hint)

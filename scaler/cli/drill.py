@@ -4,7 +4,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,7 +15,11 @@ from scaler.cli.local import parse_checkpoints
 from scaler.cli.options import examples, group
 from scaler.cli.output import data, emit, note
 from scaler.cli.renderings import Rendering, RenderingOption, as_data, faults_as
+from scaler.cli.urls import base_url
 from scaler.errors import UserError
+
+if TYPE_CHECKING:
+    from scaler.drill import Endpoints
 
 app = group("Burst drills: a rehearsed burst with figures and a verdict.")
 
@@ -57,6 +61,7 @@ Scenario = Annotated[Path, typer.Argument(metavar="FILE", help="The scenario.", 
         "emberpool drill run policies/drills/default.yaml --arm warm --out ./report",
         "emberpool drill run policies/drills/default.yaml --arm warm --arm cold --arm cold-zygote",
         "emberpool drill run FILE --checkpoint chat=./llama-8b -o json | jq .passed",
+        "emberpool drill run FILE --gateway http://gateway:8000 --controller http://controller:9080",
         "emberpool drill run FILE --metrics-port 0 --targets-file /etc/prometheus/targets/drill.json",
     ),
 )
@@ -67,9 +72,28 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
         typer.Option(
             help="warm: as the policies say; cold: without spares, for comparison; cold-zygote: as cold, with forked"
             " processes. They run one after the other, in this order; repeatable; both: warm and cold.",
-            show_default="both",
+            show_default="both; of a cluster warm",
         ),
     ] = None,
+    gateway: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Drill a cluster that is up, instead of this machine: its gateway, which gets the load. Nothing else is changed there.",
+            show_default=False,
+        ),
+    ] = "",
+    controller: Annotated[
+        str,
+        typer.Option(
+            "--controller",
+            "--server",
+            "-s",
+            metavar="URL",
+            help="With --gateway: a controller of that cluster, which is read.",
+            show_default=False,
+        ),
+    ] = "",
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,7 +161,10 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
         DrillOutput, typer.Option("--output", "-o", help="What stdout gets.")
     ] = DrillOutput.TABLE,
 ) -> int:
-    """Start `emberpool local`, play the scenario's load against it, and judge what happened.
+    """Start `emberpool local`, or take a cluster, play the scenario's load against it, and judge what happened.
+
+    With --gateway and --controller the load goes to a cluster, whose policies the scenario names. It is drilled as it is: the
+    scenario's machine, engine and checkpoints are for `emberpool local` alone.
 
     Progress goes to stderr, the result to stdout; the report's folder holds all figures and pictures.
 
@@ -148,7 +175,8 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
     from scaler.drill.annotations import TOKEN_VARIABLE, grafana  # noqa: PLC0415
     from scaler.drill.summary import print_summary, verdict  # noqa: PLC0415
 
-    wanted = {str(each) for each in arm or (Arms.BOTH,)}
+    cluster = _cluster(gateway, controller)
+    wanted = {str(each) for each in arm or ((Arms.BOTH,) if cluster is None else (Arms.WARM,))}
     both = Arms.BOTH in wanted
     result = run_drill(
         DrillOptions(
@@ -164,6 +192,7 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
             metrics_port=metrics_port,
             controller_port=controller_port,
             targets_file=targets_file,
+            cluster=cluster,
         )
     )
     if output is DrillOutput.JSON:
@@ -172,6 +201,24 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
     else:
         print_summary(result.report, result.written, _tables())
     return OK if result.passed else FAILED
+
+
+def _cluster(gateway: str, controller: str) -> "Endpoints | None":
+    """Return where the cluster answers that is drilled; None for this machine.
+
+    Raises:
+        UserError: only one of the two was named.
+    """
+    from scaler.drill import Endpoints  # noqa: PLC0415 - as above
+
+    if not gateway and not controller:
+        return None
+    if not gateway or not controller:
+        raise UserError(
+            "a cluster is drilled by its gateway and its controller, and one of them wasn't named",
+            hint="name both: --gateway URL --controller URL",
+        )
+    return Endpoints(gateway=base_url(gateway), controller=base_url(controller))
 
 
 @app.command(

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,14 +19,25 @@ class Output(StrEnum):
 
 DEFAULT_SERVER = "http://127.0.0.1:9080"
 
+SERVER_VARIABLES: Final = ("EMBERPOOL_CONTROLLER", "EMBERPOOL_SERVER")
+"""Environment variables that name a controller; the first that is set counts."""
+
 Server = Annotated[
     str,
     typer.Option(
-        "--server", "-s", envvar="EMBERPOOL_SERVER", metavar="URL", help="The controller's HTTP address."
+        "--controller",
+        "--server",
+        "-s",
+        envvar=list(SERVER_VARIABLES),
+        metavar="URL",
+        help="The controller's HTTP address.",
     ),
 ]
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="How to print: table, wide, json, yaml or name.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Have it checked, say what would be done, and do nothing.")
 ]
 Watch = Annotated[
     bool, typer.Option("--watch", "-w", help="Go on and print again whenever something changed.")

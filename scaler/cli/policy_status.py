@@ -8,13 +8,14 @@ from pydantic import Field
 from rich.text import Text
 
 from scaler.cli import answers
-from scaler.cli.answers import Answer
-from scaler.cli.client import Controller
+from scaler.cli.answers import Answer, FleetCondition
 from scaler.cli.failures import FAILED, OK, Failed, Unasked
 from scaler.cli.human import NOTHING, age, listed, plural
-from scaler.cli.options import DEFAULT_SERVER, Server, examples
+from scaler.cli.kube_options import Target, whom
+from scaler.cli.options import examples
 from scaler.cli.output import emit, pairs
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
+from scaler.cli.show import asked
 from scaler.errors import PolicyFault
 
 
@@ -58,6 +59,7 @@ class _Status(Answer):
     files: Sequence[str] = ()
     not_changed_live: Sequence[str] = ()
     last_attempt: _Attempt | None = Field(default=None)
+    conditions: Sequence[FleetCondition] = ()
 
 
 def register(app: typer.Typer) -> None:
@@ -66,12 +68,14 @@ def register(app: typer.Typer) -> None:
         "status",
         epilog=examples(
             "emberpool policy status",
+            "emberpool policy status -n serving --context prod",
             "emberpool policy status -o json | jq '.lastAttempt.faults'",
         ),
     )(status)
 
 
-def status(server: Server = DEFAULT_SERVER, output: RenderingOption = Rendering.TEXT) -> int:
+@whom
+def status(output: RenderingOption = Rendering.TEXT, *, target: Target) -> int:
     """Show which policy files are in force, since when, and what came of the last attempt to reload them.
 
     A controller looks at its files each second and takes over what has changed; SIGHUP and `POST /-/reload` (with
@@ -80,7 +84,7 @@ def status(server: Server = DEFAULT_SERVER, output: RenderingOption = Rendering.
     Exit code 0: what is in the files is in force; 1: the last attempt to reload them failed; 2: nobody could be asked.
     """
     try:
-        body = Controller(server).get("/v1/policies/status")
+        body = asked(target).ask("/v1/policies/status")
         found = answers.parse(_Status.model_validate, body)
     except Failed as error:
         raise Unasked(str(error), hint=error.hint) from error
@@ -112,6 +116,7 @@ def _show(found: _Status, now: float) -> None:
         more = [f"and {attempt.more_faults} more"] if attempt.more_faults else []
         _list("Faults", [*map(_fault, attempt.faults), *more])
     _list("Not changed while the process runs", found.not_changed_live)
+    _list("Conditions", [f"fleet {each.fleet}: {each.text}" for each in found.conditions])
 
 
 def _when(at: float) -> str:

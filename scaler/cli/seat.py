@@ -1,84 +1,23 @@
 """`emberpool seat`: which pods there are, who lives on them, and how they are."""
 
 import time
-from collections.abc import Sequence
 
 from rich.text import Text
 
-from scaler.cli import answers, show
+from scaler.cli import seat_orders, show
+from scaler.cli.answers import SeatAnswer
 from scaler.cli.failures import OK
 from scaler.cli.human import NOTHING, age, duration, listed, plural, size
-from scaler.cli.options import (
-    DEFAULT_SERVER,
-    Format,
-    OptionalName,
-    Output,
-    RequiredName,
-    Server,
-    Watch,
-    examples,
-    group,
-)
+from scaler.cli.kube_options import Target, whom
+from scaler.cli.options import Format, OptionalName, Output, RequiredName, Watch, examples, group
 from scaler.cli.output import emit, pairs
-from scaler.cli.show import Column, Kind, View
-from warmpool.seats import Claim, Resident, Seat
-from warmpool.states import COMPUTING, PROMOTABLE, ResidentState
+from scaler.cli.seat_kind import SEATS
+from scaler.cli.show import View, asked
+from warmpool.seats import Claim, Resident
+from warmpool.states import ResidentState
 from warmpool.tiers import Budget
 
 app = group("Seats: pods with their residents, one of which serves at a time.")
-
-_READY = PROMOTABLE | {ResidentState.SERVING, ResidentState.PROMOTING, ResidentState.DRAINING}
-
-SEATS: Kind[Seat] = Kind(
-    noun="seat",
-    plural="seats",
-    read=answers.seat,
-    columns=(
-        Column("NAME", lambda seat, _: seat.name),
-        Column("FLEET", lambda seat, _: seat.fleet),
-        Column("VALUE", lambda seat, _: answers.value_of(seat)),
-        Column("SERVING", lambda seat, _: ",".join(sorted(seat.serving)) or NOTHING),
-        Column("RESIDENTS", lambda seat, _: _ready(seat)),
-        Column("IN-FLIGHT", lambda seat, _: str(sum(resident.in_flight for resident in seat.residents))),
-        Column("TIERS", lambda seat, _: _tiers(seat), wide=True),
-        Column("CLAIM", lambda seat, _: _claim_short(seat.claim), wide=True),
-        Column("VERDICT", lambda seat, _: str(seat.verdict), wide=True),
-        Column("NODE", lambda seat, _: seat.node, wide=True),
-        Column("GPUS", lambda seat, _: ",".join(seat.gpus) or NOTHING, wide=True),
-        Column("MEMORY", lambda seat, _: _held(seat.residents), wide=True),
-        Column(
-            "FREE", lambda seat, _: size(None if seat.memory is None else seat.memory.free_bytes), wide=True
-        ),
-        Column("AGE", lambda seat, now: age(now - seat.created_at)),
-    ),
-)
-
-
-def _ready(seat: Seat) -> str:
-    failed = sum(resident.state is ResidentState.FAILED for resident in seat.residents)
-    ready = sum(resident.state in _READY for resident in seat.residents)
-    return f"{ready}/{len(seat.residents)}" + (f" ({failed} failed)" if failed else "")
-
-
-def _tiers(seat: Seat) -> str:
-    """Count residents by how far they are from serving: those with an engine that is awake, paused, parked, and all others."""
-    states = [resident.state for resident in seat.residents]
-    counts = {
-        "awake": sum(state in COMPUTING for state in states),
-        "paused": states.count(ResidentState.PAUSED),
-        "parked": states.count(ResidentState.PARKED),
-    }
-    counts["cold"] = len(states) - sum(counts.values())
-    return ",".join(f"{count} {tier}" for tier, count in counts.items() if count) or NOTHING
-
-
-def _claim_short(claim: Claim | None) -> str:
-    return NOTHING if claim is None else f"{claim.operation}:{claim.policy}"
-
-
-def _held(residents: Sequence[Resident]) -> str:
-    known = [resident.memory_bytes for resident in residents if resident.memory_bytes is not None]
-    return size(sum(known) if known else None)
 
 
 @app.command(
@@ -88,43 +27,53 @@ def _held(residents: Sequence[Resident]) -> str:
         "emberpool seat get -o wide",
         "emberpool seat get --watch",
         "emberpool seat get -o name",
+        "emberpool seat get -n serving --context prod",
+        "kubectl emberpool seat get -A",
     ),
 )
+@whom
 def get(
     name: OptionalName = None,
-    server: Server = DEFAULT_SERVER,
     output: Format = Output.TABLE,
     watch: Watch = False,
+    *,
+    target: Target,
 ) -> int:
     """List seats with what they are worth and who serves there.
 
-    RESIDENTS is how many of the seat's residents serve or could be promoted now, of all that live there.
+    RESIDENTS is how many of the seat's residents serve or could be promoted now, of all that live there. Of a cluster whose
+    controller isn't reached it is `?`, with what else only agents know.
     """
-    return show.get(SEATS, name, View(server=server, output=output, watch=watch))
+    return show.get(SEATS, name, View(server=asked(target), output=output, watch=watch))
 
 
-@app.command("describe", epilog=examples("emberpool seat describe shared-0"))
-def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
+@app.command(
+    "describe",
+    epilog=examples("emberpool seat describe shared-0", "emberpool seat describe spares-7d4-x2 -n serving"),
+)
+@whom
+def describe(name: RequiredName, *, target: Target) -> int:
     """Show one seat: its claim, its health, its memory, and each resident with its state, age, memory, wakes and start-up times.
 
     A wake is the time from an order until the resident serves, by how deep it slept: Paused with its KV memory, KvReleased
     without it, Parked with its weights in host memory.
     """
-    seat, _ = show.describe(SEATS, name, server)
-    now = time.time()
+    row, _ = show.describe(SEATS, name, asked(target))
+    seat, now = row.seat, time.time()
     emit(
         pairs(
             [
                 ("Name", seat.name),
+                *([("Namespace", row.told.namespace)] if row.told.namespace else []),
                 ("Fleet", seat.fleet),
-                ("Value", answers.value_of(seat)),
+                ("Value", row.value),
                 ("Serving", listed(sorted(seat.serving)) + (" (lent)" if seat.lent else "")),
-                ("Node", seat.node),
+                ("Node", seat.node or NOTHING),
                 ("GPUs", listed(seat.gpus)),
                 ("Age", age(now - seat.created_at)),
-                ("Health", _health(seat)),
+                ("Health", _health(row)),
                 ("Agent", seat.agent or NOTHING),
-                ("Claim", _claim(seat.claim, now)),
+                ("Claim", row.told.unreadable or _claim(seat.claim, now)),
                 *_memory(seat.memory),
             ]
         )
@@ -133,7 +82,10 @@ def describe(name: RequiredName, server: Server = DEFAULT_SERVER) -> int:
     for resident in seat.residents:
         emit(f"  {resident.policy}:")
         emit(pairs(_resident(resident, now, in_rotation=resident.policy in seat.serving), indent=4))
-    if not seat.residents:
+    known = {resident.policy for resident in seat.residents}
+    for policy in (each for each in row.told.declared if each not in known):
+        emit(f"  {policy}: {'not started' if row.told.reported else 'unknown, its agent is not heard here'}")
+    if not seat.residents and not row.told.declared:
         emit("  none")
     return OK
 
@@ -156,12 +108,15 @@ def _memory(memory: Budget | None) -> list[tuple[str, str]]:
     return lines
 
 
-def _health(seat: Seat) -> str:
+def _health(row: SeatAnswer) -> str:
+    seat = row.seat
+    reports = "agent reports" if seat.reachable else "agent is silent"
     facts = [
-        f"GPU verdict {seat.verdict}",
+        *([f"GPU verdict {seat.verdict}"] if row.told.reported else []),
+        *([f"pod {row.told.phase}"] if row.told.phase else []),
         "ready" if seat.ready else "not ready",
         "admitted" if seat.admitted else "not admitted",
-        "agent reports" if seat.reachable else "agent is silent",
+        *([reports] if row.told.reported else []),
     ]
     return ", ".join([*facts, "terminating"] if seat.terminating else facts)
 
@@ -222,3 +177,6 @@ def _engine(resident: Resident) -> list[tuple[str, str]]:
     if resident.verification is not None:
         lines.append(("Last change", str(resident.verification)))
     return lines
+
+
+seat_orders.register(app)

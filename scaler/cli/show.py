@@ -4,19 +4,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from rich.live import Live
 from rich.text import Text
 
 from scaler.cli.answers import Reason, parse
-from scaler.cli.client import Controller
+from scaler.cli.client import Controller, Items, Source
 from scaler.cli.failures import OK, Failed
+from scaler.cli.human import NOTHING
+from scaler.cli.kube_options import AtUrl, Target
 from scaler.cli.options import Output
 from scaler.cli.output import as_json, as_yaml, data, emit, note, table
-
-_REFRESH_SECONDS = 1.0
-"""How often `--watch` asks; the controller decides more often, but nobody reads faster."""
 
 Item = Mapping[str, Any]
 Parsed = TypeVar("Parsed")
@@ -59,12 +58,19 @@ class Kind(Generic[Parsed]):
     owner: str = ""
     rows: Callable[[Parsed], Sequence[Any]] = lambda item: (item,)
 
-    def table(self, items: Sequence[Item], now: float, *, wide: bool) -> Text:
-        """Lay out objects as a table."""
+    def table(self, items: Sequence[Item], now: float, *, wide: bool, namespaces: bool = False) -> Text:
+        """Lay out objects as a table; each with its namespace in front, where they are of several."""
         columns = [column for column in self.columns if wide or not column.wide]
-        rows = [row for item in items for row in self.rows(parse(self.read, item, self.source))]
-        cells = [[column.cell(row, now) for column in columns] for row in rows]
-        return table([column.header for column in columns], cells)
+        of = [(item, row) for item in items for row in self.rows(parse(self.read, item, self.source))]
+        header = [column.header for column in columns]
+        cells = [[column.cell(row, now) for column in columns] for _, row in of]
+        if namespaces:
+            header = ["NAMESPACE", *header]
+            cells = [
+                [str(item.get("namespace") or NOTHING), *line]
+                for (item, _), line in zip(of, cells, strict=True)
+            ]
+        return table(header, cells)
 
     def name_of(self, item: Item) -> str:
         """Return an object's name, behind its owner's if it has one."""
@@ -77,14 +83,36 @@ class View:
     """From where, and how to print.
 
     Attributes:
-        server: the controller's URL.
+        server: the controller's URL, or whom else to ask.
         output: the format.
         watch: whether to go on.
     """
 
-    server: str
+    server: str | Source
     output: Output
     watch: bool = False
+
+    @property
+    def source(self) -> Source:
+        """Whom to ask.
+
+        Raises:
+            UserError: the controller's address is no URL.
+        """
+        return Controller(self.server) if isinstance(self.server, str) else self.server
+
+
+def asked(target: Target) -> Source:
+    """Return whom a command asks.
+
+    Raises:
+        UserError: a controller's address is no URL.
+    """
+    if isinstance(target, AtUrl):
+        return Controller(target.url)
+    from scaler.cli.sources import ClusterSource  # noqa: PLC0415 - aiohttp, which a controller alone doesn't need
+
+    return ClusterSource(target)
 
 
 def get(kind: Kind[Any], name: str | None, view: View) -> int:
@@ -93,26 +121,31 @@ def get(kind: Kind[Any], name: str | None, view: View) -> int:
     Raises:
         Failed: nobody answers, or there is no object of that name.
     """
-    controller = Controller(view.server)
-    items = choose(kind, name, controller.items(kind.plural))
+    source = view.source
     if view.watch:
-        _watch(kind, name, controller, view.output)
-    elif not items and view.output in {Output.TABLE, Output.WIDE}:
+        _watch(kind, name, view, source)
+    items = choose(kind, name, source.items(kind.plural))
+    if not items and view.output in {Output.TABLE, Output.WIDE}:
         note(f"No {kind.plural} found.")
     else:
-        emit(rendered(kind, items, view.output, single=name is not None))
+        namespaces = source.several_namespaces
+        emit(rendered(kind, items, view.output, single=name is not None, namespaces=namespaces))
     return OK
 
 
-def describe(kind: Kind[Any], name: str, server: str) -> tuple[Any, Controller]:
-    """Fetch one object for a description, and the controller for what belongs to it.
+def describe(kind: Kind[Parsed], name: str, source: Source) -> tuple[Parsed, Item]:
+    """Fetch one object for a description, as it is read and as it came.
 
     Raises:
-        Failed: nobody answers, or there is no object of that name.
+        Failed: nobody answers, or there is no object of that name, or one in each of several namespaces.
     """
-    controller = Controller(server)
-    (item,) = choose(kind, name, controller.items(kind.plural))
-    return parse(kind.read, item), controller
+    found = choose(kind, name, source.items(kind.plural))
+    if len(found) > 1:
+        namespaces = ", ".join(str(item.get("namespace")) for item in found)
+        raise Failed(
+            f"{len(found)} {kind.plural} are called {name}", hint=f"say which with --namespace: {namespaces}"
+        )
+    return parse(kind.read, found[0], kind.source), found[0]
 
 
 def choose(kind: Kind[Any], name: str | None, items: Sequence[Item]) -> Sequence[Item]:
@@ -127,15 +160,18 @@ def choose(kind: Kind[Any], name: str | None, items: Sequence[Item]) -> Sequence
     chosen = [item for item in items if item.get(field) == name]
     if not chosen:
         known = ", ".join(dict.fromkeys(str(item.get(field)) for item in items))
-        hint = f"there are: {known}" if known else f"the controller has no {kind.plural}"
+        hint = f"there are: {known}" if known else f"there are no {kind.plural}"
         of = f"{kind.noun} of {kind.owner}" if kind.owner else kind.noun
         raise Failed(f"there is no {of} {name}", hint=hint)
     return chosen
 
 
-def rendered(kind: Kind[Any], items: Sequence[Item], output: Output, *, single: bool) -> Text | str:
+def rendered(
+    kind: Kind[Any], items: Sequence[Item], output: Output, *, single: bool, namespaces: bool = False
+) -> Text | str:
     """Render objects in one of the formats of `-o`; a single one by itself, several as `items`."""
-    whole: object = items[0] if single and items and not kind.owner else {"items": list(items)}
+    single = single and len(items) == 1 and not kind.owner
+    whole: object = items[0] if single else {"items": list(items)}
     match output:
         case Output.JSON:
             return as_json(whole)
@@ -144,22 +180,27 @@ def rendered(kind: Kind[Any], items: Sequence[Item], output: Output, *, single: 
         case Output.NAME:
             return "\n".join(f"{kind.noun}/{kind.name_of(item)}" for item in items)
         case _:
-            return kind.table(items, time.time(), wide=output is Output.WIDE)
+            return kind.table(items, time.time(), wide=output is Output.WIDE, namespaces=namespaces)
 
 
-def _watch(kind: Kind[Any], name: str | None, controller: Controller, output: Output) -> None:
+def _watch(kind: Kind[Any], name: str | None, view: View, source: Source) -> NoReturn:
     """Print again and again until interrupted: in place on a terminal, else whenever something changed.
 
-    A controller that stops answering is waited for: restarts are a reason to watch.
+    Who stops answering is waited for: restarts are a reason to watch.
     """
     with _canvas() as draw:
-        while True:
+
+        def show(found: Items | Failed) -> None:
             try:
-                items = choose(kind, name, controller.items(kind.plural))
-                draw(rendered(kind, items, output, single=name is not None))
+                if isinstance(found, Failed):
+                    raise found
+                items = choose(kind, name, found)
+                namespaces = source.several_namespaces
+                draw(rendered(kind, items, view.output, single=name is not None, namespaces=namespaces))
             except Failed as error:
                 draw(f"{error}; asking again")
-            time.sleep(_REFRESH_SECONDS)
+
+        source.follow(kind.plural, show)
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from pydantic import Field
 from scaler.cli import show
 from scaler.cli.answers import Answer
 from scaler.cli.human import NOTHING, duration, number
-from scaler.cli.options import DEFAULT_SERVER, Format, Output, Server, Watch, examples, group
+from scaler.cli.kube_options import Target, whom
+from scaler.cli.options import Format, Output, Watch, examples, group
 from scaler.cli.show import Column, Kind, View
+from scaler.cli.told import asked_alone
 
 app = group("Signals: what the load of policies is read from.")
 
@@ -103,20 +105,23 @@ SIGNALS: Kind[Signal] = Kind(
         "emberpool signals get",
         "emberpool signals get chat -o wide",
         "emberpool signals get chat --watch",
+        "emberpool signals get -n serving --context prod",
         "emberpool signals get -o json | jq '.items[] | select(.lastError)'",
     ),
 )
+@whom
 def get(
     policy: Annotated[
         str | None, typer.Argument(metavar="[POLICY]", help="Only those of this policy.", show_default=False)
     ] = None,
-    server: Server = DEFAULT_SERVER,
     output: Format = Output.TABLE,
     watch: Watch = False,
+    *,
+    target: Target,
 ) -> int:
     """List what policies' signals say, a line for each number.
 
     QUALITY is Fresh while a number can be believed, Stale when it is late (it may hold a policy's size or raise it, and
     never lowers it), and Missing when there is none. A number that is Missing is unknown, and not 0.
     """
-    return show.get(SIGNALS, policy, View(server=server, output=output, watch=watch))
+    return show.get(SIGNALS, policy, View(server=asked_alone(target), output=output, watch=watch))

@@ -15,6 +15,7 @@ KINDS: Final = ("policies", "fleets")
 _INPUTS: Final = {
     "loads": "policies",
     "servingFloors": "policies",
+    "ordered": "policies",
     "fleets": "fleets",
     "seatFloors": "fleets",
     "frozenUntil": "fleets",

@@ -1,4 +1,7 @@
-"""A controller's HTTP for the command line's tests: canned answers over a real socket."""
+"""A controller's HTTP for the command line's tests: canned answers over a real socket.
+
+What is posted is kept; its answer is said for the key `POST /path`.
+"""
 
 import json
 import threading
@@ -17,14 +20,15 @@ class FakeController(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.answers: dict[str, tuple[int, bytes]] = {}
         self.asked: list[str] = []
+        self.ordered: list[tuple[Any, dict[str, str]]] = []
         self.answered = threading.Condition()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def say(self, path: str, body: Any) -> None:
-        self.answers[path] = (200, json.dumps(body).encode())
+    def say(self, path: str, body: Any, status: int = 200) -> None:
+        self.answers[path] = (status, json.dumps(body).encode())
 
     def wait_until_asked(self, times: int, seconds: float = 20.0) -> None:
         with self.answered:
@@ -35,7 +39,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: FakeController
 
     def do_GET(self) -> None:
-        status, body = self.server.answers.get(self.path, (404, b"nothing here"))
+        self._answer(self.path)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.ordered.append((json.loads(body), dict(self.headers)))
+        self._answer(f"POST {self.path}")
+
+    def _answer(self, key: str) -> None:
+        status, body = self.server.answers.get(key, (404, b"nothing here"))
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

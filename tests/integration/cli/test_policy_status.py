@@ -83,6 +83,27 @@ def test_a_reload_with_what_it_changed_and_what_it_could_not(
     ]
 
 
+def test_conditions_of_fleets_are_told(
+    controller: FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conditions = [
+        {"fleet": "shared", "type": "SizeDrifted", "reason": "SizeDrifted", "message": "somebody wrote 4"},
+        {"fleet": "own", "type": "KedaMisfit", "reason": "DeadZone", "message": "a tolerance of 10%"},
+    ]
+    code, out, _ = ask(controller, capsys, status(conditions=conditions))
+    assert (code, out.splitlines()[5:]) == (
+        0,
+        [
+            "Conditions:",
+            "  - fleet shared: somebody wrote 4 [SizeDrifted]",
+            "  - fleet own: a tolerance of 10% [KedaMisfit: DeadZone]",
+        ],
+    )
+    assert main(["fleet", "describe", "shared", "--controller", controller.url]) == 0
+    out = capsys.readouterr().out
+    assert "Conditions:\n  - somebody wrote 4 [SizeDrifted]\nSeat list:\n" in out
+
+
 def test_files_with_faults_end_with_1(controller: FakeController, capsys: pytest.CaptureFixture[str]) -> None:
     rejected = attempt("Rejected", cause="signal", faults=[FAULT], moreFaults=7)
     code, out, err = ask(controller, capsys, status(lastAttempt=rejected))

@@ -178,10 +178,10 @@ def test_watch_waits_for_a_controller_that_restarts() -> None:
     ("typed", "expected"),
     [
         pytest.param("emberpool f", {"fleet"}, id="commands"),
-        pytest.param("emberpool fleet ", {"get", "describe", "template"}, id="sub-commands"),
+        pytest.param("emberpool fleet ", {"get", "describe", "template", "freeze"}, id="sub-commands"),
         pytest.param("emberpool seat get -o w", {"wide"}, id="values"),
         pytest.param(
-            "emberpool local --gateway", {"--gateway", "--gateway-host", "--gateway-port"}, id="options"
+            "emberpool seat get --control", {"--controller", "--controller-namespace"}, id="options"
         ),
     ],
 )

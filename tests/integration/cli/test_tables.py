@@ -210,7 +210,7 @@ def test_nothing_to_list_is_chatter(ask: Ask) -> None:
 def test_a_newer_controller_may_say_more(ask: Ask) -> None:
     ask.controller.say("/v1/fleets", {"items": [{"name": "f", "somethingNew": 1}]})
     assert ask("fleet", "get", "-o", "name") == (0, "fleet/f\n", "")
-    assert ask("fleet", "get")[1].splitlines()[1].split() == ["f", "0", "0/-", "0", "-", "-", "-"]
+    assert ask("fleet", "get")[1].splitlines()[1].split() == ["f", "-", "0", "0/-", "0", "-", "-", "-"]
 
 
 # ------------------------------------------------------------------ when it goes wrong
@@ -223,7 +223,7 @@ def test_an_unknown_name_ends_with_1_and_says_what_there_is(ask: Ask) -> None:
         "error: there is no seat shared-7\n\nhint: there are: shared-0, shared-1\n\n",
     )
     ask.controller.say("/v1/seats", {"items": []})
-    assert ask("seat", "get", "x")[2] == "error: there is no seat x\n\nhint: the controller has no seats\n\n"
+    assert ask("seat", "get", "x")[2] == "error: there is no seat x\n\nhint: there are no seats\n\n"
 
 
 def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +232,7 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "get", "--server", url]) == 1
     assert capsys.readouterr().err == (
         f"error: no controller answers at {url} (Connection refused)\n\n"
-        "hint: start one with `emberpool local`, or name another: --server URL\n\n"
+        "hint: start one with `emberpool local`, or name another: --controller URL\n\n"
     )
 
 
@@ -268,6 +268,12 @@ def test_whoever_answers_is_no_controller(ask: Ask, status: int, body: bytes, ex
     assert err.startswith(
         f"error: {ask.controller.url} doesn't answer as a controller does: {expected}\n\nhint: "
     )
+
+
+def test_what_a_controller_says_is_wrong_is_passed_on(ask: Ask) -> None:
+    said = {"error": {"code": "NoLeader", "message": "no controller leads", "hint": "ask again in 6 s"}}
+    ask.controller.answers["/v1/seats"] = (503, json.dumps(said).encode())
+    assert ask("seat", "get") == (1, "", "error: no controller leads\n\nhint: ask again in 6 s\n\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""Orders of people: what is asked of the controller, and what it says to that.
+
+A person never writes to a seat. The controller takes an order as it takes its own wishes: under its term, with its claims, and
+against everything else that it is doing at that moment. So whoever is refused is told why, and nothing has happened.
+
+    POST /v1/orders
+    {"id": …, "operation": "Promote", "seat": …, "uid": …, "policy": …, "leaving": …, "reason": …, "by": …,
+     "dryRun": false}
+    → 200 {"accepted": true, "dryRun": false, "sentence": "…"}
+    → 4xx {"error": {"code": …, "message": …, "hint": …}}
+"""
+
+import getpass
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import typer
+
+from scaler.cli.client import ORDERS, Source
+from scaler.cli.failures import OK, Failed
+from scaler.cli.output import emit
+from scaler.cli.renderings import Rendering, as_data
+from scaler.cli.signal_options import AGENT_TOKEN
+
+_LONGEST_NAME: Final = 64
+"""Characters of a name that a controller takes."""
+Reason = Annotated[
+    str,
+    typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads the events.", show_default=False),
+]
+
+
+class Operation(StrEnum):
+    """What a person may order."""
+
+    PROMOTE = "Promote"
+    """Bring a resident of a seat into rotation."""
+    DEMOTE = "Demote"
+    """Drain the resident that serves and pause it."""
+    SWITCH = "Switch"
+    """Drain the resident that serves, and promote another of the same seat."""
+    DRAIN = "Drain"
+    """Hand over whatever serves on a seat, and give it no promotion from then on."""
+    FREEZE = "Freeze"
+    """Leave a fleet's size as it is until a moment."""
+    THAW = "Thaw"
+    """End a freeze that was ordered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One order.
+
+    Attributes:
+        operation: what to do.
+        subject: what it is done to, as `kind/name`.
+        facts: what the operation needs beside that.
+        reason: why, for whoever reads the events.
+    """
+
+    operation: Operation
+    subject: str
+    facts: Mapping[str, Any]
+    reason: str = ""
+
+
+def give(source: Source, order: Order, *, dry_run: bool, rendering: Rendering) -> int:
+    """Give an order and print what the controller says to it.
+
+    Raises:
+        Failed: it refuses, it takes no orders, or nobody answers.
+    """
+    body = {
+        "id": uuid.uuid4().hex,  # one that is sent twice, since an answer was lost, is carried out once
+        "operation": str(order.operation),
+        **order.facts,
+        "reason": order.reason,
+        "by": _me(),
+        "dryRun": dry_run,
+    }
+    status, answer = source.order(body, os.environ.get(AGENT_TOKEN, ""))
+    told = answer if isinstance(answer, dict) else {}
+    if status != HTTPStatus.OK or told.get("accepted") is not True:
+        raise _refused(order, status, told)
+    if rendering is not Rendering.TEXT:
+        emit(as_data(told, rendering))
+    else:
+        sentence = str(told.get("sentence") or f"{order.operation} ordered")
+        emit(f"{order.subject}: {sentence}" + (" (dry run)" if dry_run else ""))
+    return OK
+
+
+def _me() -> str:
+    """Return who orders, as this machine calls them; empty where it doesn't know."""
+    try:
+        return getpass.getuser()[:_LONGEST_NAME]
+    except (OSError, KeyError, ImportError):
+        return ""
+
+
+def _refused(order: Order, status: int, told: Mapping[str, Any]) -> Failed:
+    """Say why an order isn't carried out."""
+    error = told.get("error")
+    if isinstance(error, dict):
+        hint = str(error.get("hint") or "")
+        if status == HTTPStatus.UNAUTHORIZED:
+            hint = f"{AGENT_TOKEN} in the environment is the token that is shown; it is the controller's"
+        return Failed(f"{order.subject}: {error.get('message') or error.get('code')}", hint=hint)
+    if status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
+        return Failed(
+            f"this controller takes no orders: it answers {ORDERS} with status {status}",
+            hint="update it; until then policies say what shall serve, and `kubectl drain` empties a node",
+        )
+    return Failed(f"the controller answers {ORDERS} with status {status}, and doesn't accept the order")

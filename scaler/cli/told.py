@@ -1,0 +1,59 @@
+"""What controllers alone know, asked of one by its address or of a cluster's through its API server."""
+
+import time
+from typing import NoReturn
+
+from scaler.cli.client import REFRESH_SECONDS, Controller, Items, Json, Show, Source
+from scaler.cli.failures import Failed
+from scaler.cli.kube_options import AtUrl, Target
+from scaler.cli.show import asked
+
+
+def asked_alone(target: Target) -> Source:
+    """Return whom to ask for what pods don't tell.
+
+    Raises:
+        UserError: a controller's address is no URL.
+    """
+    source = asked(target)
+    return source if isinstance(source, Controller) else _Told(source)
+
+
+def called(target: Target) -> str:
+    """Return what whoever is asked is called in a sentence."""
+    return f"the controller at {target.url}" if isinstance(target, AtUrl) else "the cluster's controller"
+
+
+class _Told:
+    """A cluster's controller, without what the API server would add."""
+
+    several_namespaces = False
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def items(self, plural: str) -> Items:
+        """See `Source.items`."""
+        found = self.ask(f"/v1/{plural}").get("items")
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise Failed(
+                f"the cluster's controller answers /v1/{plural} without items", hint="is it another version?"
+            )
+        return found
+
+    def ask(self, path: str) -> Json:
+        """See `Source.ask`."""
+        return self._source.ask(path)
+
+    def follow(self, plural: str, show: Show) -> NoReturn:
+        """See `Source.follow`; a controller that stops answering is waited for."""
+        while True:
+            try:
+                show(self.items(plural))
+            except Failed as error:
+                show(error)
+            time.sleep(REFRESH_SECONDS)
+
+    def order(self, body: Json, token: str) -> tuple[int, object]:
+        """See `Source.order`."""
+        return self._source.order(body, token)

@@ -1,0 +1,93 @@
+"""`--watch` of a cluster: pods are watched, and what goes wrong is said and tried again."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.fakes.kube_api.faults import Answer
+from tests.integration.cli.cluster import FakeCluster, cluster, written
+from tests.integration.cli.test_cluster import pod
+
+
+@contextmanager
+def watching(there: FakeCluster, tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    config = written(tmp_path / "config", there)
+    with subprocess.Popen(
+        [sys.executable, "-m", "scaler", *arguments, "--watch", "--kubeconfig", config],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    ) as process:
+        guard = threading.Timer(60, process.kill)
+        guard.start()
+        try:
+            yield process
+        finally:
+            guard.cancel()
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_change_is_shown_when_it_comes_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+    with cluster() as there:
+        there.create("Pod", pod("spares-0", "Spare"))
+        with watching(there, tmp_path, "seat", "get", "-o", "name") as process:
+            assert line(process) == "seat/spares-0"
+            there.create("Pod", pod("spares-1", "Spare"))
+            assert [line(process), line(process)] == ["seat/spares-0", "seat/spares-1"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.read() == ""
+            assert process.stderr.read().startswith("the controller isn't reached")
+    watched = [call for call in there.calls() if (call.verb, call.resource) == ("watch", "pods")]
+    listed = [call for call in there.calls() if (call.verb, call.resource) == ("list", "pods")]
+    assert watched
+    assert len(listed) == 2, "one to see what is wrong at once, one that the watch goes on from"
+
+
+def test_what_is_wrong_at_once_ends_it(tmp_path: Path) -> None:
+    with cluster() as there:
+        pass
+    with watching(there, tmp_path, "seat", "get") as process:
+        assert process.wait(timeout=30) == 1
+        assert process.stderr is not None
+        assert "can't be read" in process.stderr.read()
+
+
+def test_an_api_server_that_stops_answering_is_waited_for(tmp_path: Path) -> None:
+    with cluster() as there:
+        there.create("Pod", pod("spares-0", "Spare"))
+        with watching(there, tmp_path, "seat", "get", "-o", "name") as process:
+            assert line(process) == "seat/spares-0"
+            there.api.faults.answer(Answer(status=500), lambda call: call.resource == "pods")
+            there.do(there.api.faults.drop_watches)
+            assert line(process).startswith("watching is interrupted, and what is known is ")
+            there.do(there.api.faults.clear)
+            there.create("Pod", pod("spares-1", "Spare"))
+            shown = iter(lambda: line(process), "seat/spares-1")
+            assert all("interrupted" in each or each == "seat/spares-0" for each in shown)
+
+
+def test_a_reader_that_has_gone_ends_it(tmp_path: Path) -> None:
+    with cluster() as there:
+        there.create("Pod", pod("spares-0", "Spare"))
+        with watching(there, tmp_path, "seat", "get", "-o", "name") as process:
+            assert line(process) == "seat/spares-0"
+            assert process.stdout is not None
+            process.stdout.close()
+            there.create("Pod", pod("spares-1", "Spare"))
+            assert process.wait(timeout=30) == 1
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
