@@ -6,7 +6,7 @@ and after that write, so that every store applies the same ones. PURE: no I/O, n
 
 from dataclasses import dataclass, replace
 
-from warmpool.seats import Claim, Operation, PolicyName, Resident, Seat
+from warmpool.seats import Claim, Operation, PolicyName, Resident, Seat, Verdict
 from warmpool.states import MOVING, ResidentState
 
 
@@ -273,7 +273,13 @@ def _unusable(seat: Seat) -> str:
     """Name what makes the seat unusable."""
     if seat.terminating:
         return "terminating"
-    return "unreachable" if not seat.reachable else f"on a {seat.verdict} GPU"
+    if seat.drained:
+        return "drained by an order"
+    if not seat.reachable:
+        return "unreachable"
+    if seat.verdict is not Verdict.OK:
+        return f"on a {seat.verdict} GPU"
+    return f"on node {seat.node}, which is being emptied ({seat.node_leaving})"
 
 
 def _state(resident: Resident | None) -> ResidentState | None:

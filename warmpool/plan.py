@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import NamedTuple
@@ -35,6 +35,7 @@ class Wants:
         replicas: per fleet, the seats that its workload is asked for at present; a fleet that is missing isn't resized.
         frozen: fleets of which no seat is replaced.
         ended_at_once: policies whose requests on a lent seat are ended when the seat is wanted.
+        kept: residents in rotation that aren't demoted, switched away or relocated, because a person ordered it.
         warm: per fleet and policy, the residents that shall stand paused, and not parked, on seats that another may yet have;
             a policy that is missing stays as it is.
         starting: per fleet and policy, the seats that are kept free for a resident to start on, of policies of which none is
@@ -47,6 +48,7 @@ class Wants:
     replicas: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     frozen: frozenset[FleetName] = frozenset()
     ended_at_once: frozenset[PolicyName] = frozenset()
+    kept: frozenset[Place] = frozenset()
     warm: Mapping[FleetName, Mapping[PolicyName, int]] = field(default_factory=lambda: MappingProxyType({}))
     starting: Mapping[FleetName, Mapping[PolicyName, int]] = field(
         default_factory=lambda: MappingProxyType({})
@@ -280,22 +282,31 @@ class Planner:
     ) -> Plan:
         """See the function `plan`."""
         moment = _Moment(
-            now=now, limits=limits, settled=settled, ended_at_once=wants.ended_at_once, left_alone=left_alone
+            now=now,
+            limits=limits,
+            settled=settled,
+            ended_at_once=wants.ended_at_once,
+            left_alone=left_alone,
+            kept=wants.kept,
         )
         of_fleets: dict[FleetName, list[Seat]] = {name: [] for name in wants.serving}
-        for seat in seats:
-            if (here := of_fleets.get(seat.fleet)) is not None:
-                here.append(seat)
+        for fleet, here in groupby(seats, key=attrgetter("fleet")):  # they come fleet by fleet, nearly always
+            if fleet in of_fleets:
+                of_fleets[fleet] += here
+        passing = moment.passing()
         rank = {policy: position for position, policy in enumerate(wants.order)}
         drafts = [
-            _Draft(self._stock(name, here, moment), wants, rank, moment) for name, here in of_fleets.items()
+            _Draft(self._stock(name, there, moment, passing), wants, rank, moment)
+            for name, there in of_fleets.items()
         ]
         for draft in drafts:
             draft.write()
         return _assemble(wants, limits, rank, drafts)
 
-    def _stock(self, fleet: FleetName, seats: Sequence[Seat], moment: "_Moment") -> "_Stock":
-        lasting = not moment.passes(seats)
+    def _stock(
+        self, fleet: FleetName, seats: Sequence[Seat], moment: "_Moment", passing: Collection[SeatName] | None
+    ) -> "_Stock":
+        lasting = passing is not None and (not passing or all(seat.name not in passing for seat in seats))
         known = self._sorted.get(fleet)
         if lasting and known is not None and known.of(seats):
             return known.stock
@@ -364,21 +375,20 @@ class _Moment:
     settled: Mapping[SeatName, float] | None
     ended_at_once: frozenset[PolicyName] = frozenset()
     left_alone: Collection[Place] = ()
+    kept: frozenset[Place] = frozenset()
 
     def just_settled(self, seat: Seat) -> bool:
         """Whether the seat is known to have been settled so lately that its report may be older than that."""
         at = None if self.settled is None else self.settled.get(seat.name)
         return at is not None and self.now - at < self.limits.report_lag_seconds
 
-    def passes(self, seats: Sequence[Seat]) -> bool:
-        """Whether what is made of some seats now needn't be made of them later: they were settled, or are left alone."""
-        settled = self.settled
-        if settled is None or any(self.just_settled(seat) for seat in seats if seat.name in settled):
-            return True
-        if not self.left_alone:
-            return False
-        alone = {name for name, _policy in self.left_alone}
-        return any(seat.name in alone for seat in seats)
+    def passing(self) -> Collection[SeatName] | None:
+        """Return the seats of which what is made now needn't be made later: settled lately, left alone, or kept; None for all."""
+        if self.settled is None:
+            return None
+        lag = self.limits.report_lag_seconds
+        settled = {name for name, at in self.settled.items() if self.now - at < lag}
+        return settled.union(name for name, _policy in chain(self.left_alone, self.kept))
 
     def in_rotation(self, seat: Seat, resident: Resident | None) -> bool:
         """Whether a resident that has its label can be taken to serve."""
@@ -399,6 +409,7 @@ class _Stock:
     """One fleet's seats, sorted by what can be done with them."""
 
     __slots__ = (
+        "at_hand",
         "beside",
         "clearing",
         "coming",
@@ -422,12 +433,19 @@ class _Stock:
         "underway",
         "unready",
         "useless",
+        "youngest",
     )
 
     def __init__(self, fleet: FleetName) -> None:
         self.fleet = fleet
+        self.youngest: tuple[float, str] = (
+            -math.inf,
+            "",
+        )  # when the youngest seat that stays was made, and of what template
         self.serving: dict[PolicyName, list[Seat]] = {}  # in rotation on a usable seat, free to be demoted
-        self.pinned: Counter[PolicyName] = Counter()  # in rotation beside a claim for another resident
+        self.pinned: Counter[PolicyName] = (
+            Counter()
+        )  # in rotation beside a claim for another resident, or kept by an order
         self.leaving: dict[PolicyName, list[Seat]] = {}  # in rotation on a seat that shall be handed over
         self.coming: dict[PolicyName, list[Seat]] = {}  # claimed and not yet in rotation
         self.recallable: dict[
@@ -436,6 +454,7 @@ class _Stock:
         self.strays: list[tuple[Seat, Resident]] = []  # resumed, out of rotation, and claimed by nobody
         self.dying: list[tuple[Seat, PolicyName]] = []  # labelled, and not serving
         self.spare: list[Seat] = []
+        self.at_hand: Sequence[_AtHand] | None = None  # the spare seats by name, and what they have
         self.beside: list[Seat] = []  # not spare, and its paused residents are soon to be had
         self.clearing: list[Seat] = []  # its resident is under demotion, and nobody else has the seat
         self.occupied: list[tuple[Seat, Claim]] = []  # claimed for a proof or a change of depth
@@ -452,12 +471,25 @@ class _Stock:
         """Residents in rotation on usable seats."""
         return len(self.serving.get(policy, ())) + self.pinned[policy]
 
+    def outdated(self, seat: Seat) -> bool:
+        """Whether a seat was made from another template than the fleet's youngest: a rollout is about to take it away."""
+        return seat.template != self.youngest[1]
+
+    def by_name(self) -> Sequence["_AtHand"]:
+        """Return the spare seats, sorted by name, with what they have: worked out once, as long as nothing is sorted in."""
+        if self.at_hand is None:
+            self.at_hand = [_at_hand(seat) for seat in sorted(self.spare, key=attrgetter("name"))]
+        return self.at_hand
+
     def enter(self, seat: Seat, moment: _Moment) -> None:
         """Sort one seat in."""
         if seat.terminating:
             self.doomed += 1
-        elif seat.serving and not seat.ready:
-            self.unready = True
+        else:
+            if seat.created_at >= self.youngest[0]:
+                self.youngest = max(self.youngest, (seat.created_at, seat.template))
+            if seat.serving and not seat.ready:
+                self.unready = True
         claim = seat.claim
         if claim is not None and in_force(claim, moment.now):
             self._enter_claimed(seat, claim, moment)
@@ -497,6 +529,8 @@ class _Stock:
         for policy in sorted(serving) if len(serving) > 1 else serving:
             if not moment.in_rotation(seat, seat.resident(policy)):
                 self.dying.append((seat, policy))
+            elif seat.usable and moment.kept and (seat.name, policy) in moment.kept:
+                self.pinned[policy] += 1
             elif seat.usable:
                 self.serving.setdefault(policy, []).append(seat)
             else:
@@ -653,7 +687,7 @@ class _Here(NamedTuple):
     """What a spare seat has.
 
     Attributes:
-        ready: residents that could be promoted.
+        ready: how many residents could be promoted.
         holding: paused ones that hold KV memory.
         stirring: somebody is being started, parked or unparked by the agent itself, and an order may have to wait.
         move: what it is claimed for, where a move of the resident itself is under way.
@@ -665,21 +699,38 @@ class _Here(NamedTuple):
     move: Operation | None = None
 
 
+class _AtHand(NamedTuple):
+    """A spare seat, the residents of it that could be promoted, and what it has."""
+
+    seat: Seat
+    ready: Sequence[Resident]
+    here: _Here
+
+
+def _at_hand(seat: Seat) -> _AtHand:
+    ready = [
+        resident for resident in seat.residents if resident.state is _PAUSED or resident.state is _PARKED
+    ]
+    holding = sum([not resident.kv_released for resident in ready if resident.state is _PAUSED])
+    return _AtHand(seat, ready, _Here(len(ready), holding, stirring=any(map(moving, seat.residents))))
+
+
 class _Ranking:
     """The candidates of one policy, while they are being collected."""
 
-    __slots__ = ("_entries", "_now", "_on_node", "_proof_interval", "_seen")
+    __slots__ = ("_entries", "_now", "_on_node", "_outdated", "_proof_interval", "_seen")
 
     def __init__(self, stock: _Stock, policy: PolicyName, moment: _Moment) -> None:
         self._now = moment.now
+        self._outdated = stock.outdated
         interval = moment.limits.proof_interval_seconds
         self._proof_interval = (
             interval if interval > 0 else 1.0
         )  # proofs younger than one interval are equally good
         present = chain(stock.serving.get(policy, ()), stock.coming.get(policy, ()))
         self._on_node = Counter(seat.node for seat in present)
-        self._seen: dict[tuple[int, int, bool, bool, float, str], int] = {}
-        self._entries: list[tuple[int, int, bool, bool, float, int, int]] = []
+        self._seen: dict[tuple[int, bool, int, bool, bool, float, str], int] = {}
+        self._entries: list[tuple[int, bool, int, bool, bool, float, int, int]] = []
 
     def enter(self, position: int, seat: Seat, resident: Resident, here: _Here) -> None:
         """Rank a seat."""
@@ -688,7 +739,7 @@ class _Ranking:
         proven = resident.proven_at
         age = math.inf if proven is None else (self._now - proven) // self._proof_interval
         node = seat.node
-        alike = (depth, here.ready, neighbours_hold, here.stirring, age, node)
+        alike = (depth, self._outdated(seat), here.ready, neighbours_hold, here.stirring, age, node)
         nth = self._seen.get(alike, 0)  # equally good seats alternate between nodes
         self._seen[alike] = nth + 1
         self._entries.append((*alike[:-1], self._on_node.get(node, 0) + nth, position))
@@ -720,14 +771,14 @@ def _handed_out(
     paused before the parked. A matching that covers some of these residents can always be
     extended to cover all of them, since one that does exists (C. Berge 1957).
     """
-    spare = sorted(stock.spare, key=attrgetter("name"))
+    spare = stock.by_name()
     underway = sorted(stock.underway, key=_name)
-    rankings = _rankings(spare, stock, [policy for policy in missing if policy not in starts], moment)
+    rankings = _rankings(stock, [policy for policy in missing if policy not in starts], moment)
     for position, (seat, claim) in enumerate(underway, start=len(spare)):
         resident = seat.resident(claim.policy)
         if resident is not None and (ranking := rankings.get(claim.policy)) is not None:
             ranking.enter(position, seat, resident, _Here(1, 0, stirring=True, move=claim.operation))
-    seats = [*spare, *(seat for seat, _ in underway)]
+    seats = [*(each.seat for each in spare), *(seat for seat, _ in underway)]
     places = _places(seats, starts) if starts else {}
     every = places | {policy: ranking.best_first() for policy, ranking in rankings.items()}
     awake = places | {policy: every[policy][: ranking.awake] for policy, ranking in rankings.items()}
@@ -761,21 +812,15 @@ def _start_order(seat: Seat, resident: Resident) -> tuple[int, float, str]:
     return -_STEPS.index(resident.state), resident.since, seat.name
 
 
-def _rankings(
-    spare: Sequence[Seat], stock: _Stock, needy: Iterable[PolicyName], moment: _Moment
-) -> dict[PolicyName, _Ranking]:
+def _rankings(stock: _Stock, needy: Iterable[PolicyName], moment: _Moment) -> dict[PolicyName, _Ranking]:
     """Rank, per policy, the spare seats that can serve it.
 
-    Best is: paused before those on their way there, and these before parked, fewest promotable residents (versatile seats stay), KV memory free now, nobody else on the
-    move, proven most recently, on a node with few residents of the policy, first in `spare`, which is sorted by name.
+    Best is: paused before those on their way there, and these before parked, of the newest template, fewest promotable residents
+    (versatile seats stay), KV memory free now, nobody else on the move, proven most recently, on a node with few residents of the
+    policy, first by name.
     """
     rankings = {policy: _Ranking(stock, policy, moment) for policy in needy}
-    for position, seat in enumerate(spare if rankings else ()):
-        ready = [
-            resident for resident in seat.residents if resident.state is _PAUSED or resident.state is _PARKED
-        ]
-        holding = sum([not resident.kv_released for resident in ready if resident.state is _PAUSED])
-        here = _Here(len(ready), holding, stirring=any(map(moving, seat.residents)))
+    for position, (seat, ready, here) in enumerate(stock.by_name() if rankings else ()):
         for resident in ready:
             if (ranking := rankings.get(resident.policy)) is not None:
                 ranking.enter(position, seat, resident, here)
@@ -834,13 +879,22 @@ class _Draft:
         self.surplus: dict[PolicyName, int] = {}
         self.releases: list[Release] = []
         self.recalls: list[Recall] = []
-        self.promotes: list[Promote] = []
+        self.promotes: list[_Chosen] = []
         self.switches: list[Switch] = []
         self.demotes: list[Demote] = []
         self.replaces: list[Replace] = []
         self.unparks: list[Unpark] = []
         self.parks: list[Park] = []
         self.proofs: list[Prove] = []
+
+    def promotion(self, chosen: "_Chosen") -> Promote:
+        """Return a promotion as an action, with whom it may displace.
+
+        That is worked out late, for the few that the limits let through. Nothing that was planned since has changed it: a
+        fleet that promotes moves nobody.
+        """
+        displace = self._displaceable(chosen.seat, chosen.policy)
+        return Promote(seat=chosen.seat, policy=chosen.policy, displace=displace, why=chosen.why)
 
     def write(self) -> None:
         """Fill the lists; each step leaves to the next what it couldn't do."""
@@ -912,12 +966,17 @@ class _Draft:
     def _recall(self) -> None:
         for policy in self._needed():
             why = self._short(policy)
-            for seat, resident in sorted(self.stock.recallable.get(policy, ()), key=_recall_order):
+            for seat, resident in sorted(self.stock.recallable.get(policy, ()), key=self._recall_order):
                 if policy in self.missing and self._take(seat):
                     self.recalls.append(
                         Recall(seat=seat, policy=policy, why=f"{why}; here it is {resident.state}")
                     )
                     self._found(policy)
+
+    def _recall_order(self, leaving: tuple[Seat, Resident]) -> tuple[bool, int, bool, str]:
+        """Whoever has most to finish is furthest from being paused before the recall arrives."""
+        seat, resident = leaving
+        return resident.state is not _SERVING, -resident.in_flight, self.stock.outdated(seat), seat.name
 
     def _promote(self) -> None:
         """Hand out the seats that are free, or will be without anybody's leaving: to promote on, and to start on."""
@@ -935,8 +994,7 @@ class _Draft:
                 continue
             self._take(seat)
             self._found(policy)
-            displace = self._displaceable(seat, policy)
-            self.promotes.append(Promote(seat=seat, policy=policy, displace=displace, why=why[policy]))
+            self.promotes.append(_Chosen(seat, policy, why[policy]))
 
     def _startable(self, policy: PolicyName) -> Sequence[Seat]:
         """Return the seats on which a policy could start without anybody's leaving for it, the best first."""
@@ -1072,6 +1130,7 @@ class _Draft:
         free = [
             (
                 resident.state is _PARKED,
+                self.stock.outdated(seat),
                 sum(seat.promotable(each.policy) for each in seat.residents),
                 seat.name,
                 seat,
@@ -1081,11 +1140,10 @@ class _Draft:
         ]
         if not free:
             return False
-        seat = min(free, key=lambda each: each[:3])[-1]
+        seat = min(free, key=lambda each: each[:4])[-1]
         self._take(seat)
-        displace = self._displaceable(seat, leaving)
         why = f"{leaving} makes room for {policy}, which can do with its seat and not with this one"
-        self.promotes.append(Promote(seat=seat, policy=leaving, displace=displace, why=why))
+        self.promotes.append(_Chosen(seat, leaving, why))
         return True
 
     def _switchable(self, needed: Iterable[PolicyName]) -> dict[PolicyName, list["_Source"]]:
@@ -1101,7 +1159,7 @@ class _Draft:
         for seat, leaving in chain(surplus, strays, self._ended_sooner()):
             if len(seat.serving) > 1 or self._is_used(seat) or _computing(seat) > 1:
                 continue
-            source = _Source(seat, leaving)
+            source = _Source(seat, leaving, outdated=self.stock.outdated(seat))
             for resident in seat.residents:
                 parked = resident.state is _PARKED
                 if (parked or resident.state is _PAUSED) and resident.policy in found:
@@ -1205,15 +1263,24 @@ class _Draft:
             self.proofs.append(Prove(seat=seat, policy=policy, why=why))
 
 
+class _Chosen(NamedTuple):
+    """A promotion that is asked for; it becomes an action if the limits let it through."""
+
+    seat: Seat
+    policy: PolicyName
+    why: str
+
+
 class _Source:
     """A seat that another policy could have, and the resident that would have to leave it."""
 
     __slots__ = ("leaving", "order", "seat")
 
-    def __init__(self, seat: Seat, leaving: PolicyName) -> None:
+    def __init__(self, seat: Seat, leaving: PolicyName, *, outdated: bool) -> None:
         self.seat = seat
         self.leaving = leaving
-        self.order = (not seat.lent, _in_flight(seat, leaving), leaving in seat.serving, seat.name)
+        in_flight = _in_flight(seat, leaving)
+        self.order = (not seat.lent, in_flight, leaving in seat.serving, outdated, seat.name)
 
 
 def _spend(counts: dict[PolicyName, int], policy: PolicyName) -> None:
@@ -1227,14 +1294,11 @@ def _name(entry: tuple[Seat, object]) -> str:
     return entry[0].name
 
 
-def _recall_order(leaving: tuple[Seat, Resident]) -> tuple[bool, int, str]:
-    """Whoever has most to finish is furthest from being paused before the recall arrives."""
-    seat, resident = leaving
-    return resident.state is not _SERVING, -resident.in_flight, seat.name
-
-
-def _hand_over_order(seat: Seat, policy: PolicyName) -> tuple[bool, bool, int, str]:
-    return not seat.terminating, seat.verdict is not Verdict.BAD, _in_flight(seat, policy), seat.name
+def _hand_over_order(seat: Seat, policy: PolicyName) -> tuple[bool, float, bool, bool, int, str]:
+    """Whoever has the least time left comes first: terminating, on a node that is being emptied, on a Bad GPU."""
+    leaves_by = math.inf if seat.leaves_by is None else seat.leaves_by
+    bad, in_flight = seat.verdict is Verdict.BAD, _in_flight(seat, policy)
+    return not seat.terminating, leaves_by, not seat.node_leaving, not bad, in_flight, seat.name
 
 
 def _demote_order(seat: Seat, policy: PolicyName) -> tuple[bool, int, int, str]:
@@ -1248,10 +1312,11 @@ def _demote_order(seat: Seat, policy: PolicyName) -> tuple[bool, int, int, str]:
 def _assemble(wants: Wants, limits: Limits, rank: Mapping[PolicyName, int], drafts: Sequence[_Draft]) -> Plan:
     """Put the fleets' parts into one order, and cut what exceeds the limits."""
 
-    def by_priority(action: Recall | Promote | Switch | Unpark) -> int:
+    def by_priority(action: Recall | _Chosen | Switch | Unpark) -> int:
         return rank.get(action.policy, len(rank))
 
-    promotions = [
+    of = {draft.stock.fleet: draft for draft in drafts}
+    promotions: list[Recall | _Chosen | Switch] = [
         *sorted(chain.from_iterable(draft.recalls for draft in drafts), key=by_priority),
         *sorted(chain.from_iterable(draft.promotes for draft in drafts), key=by_priority),
         *sorted(chain.from_iterable(draft.switches for draft in drafts), key=by_priority),
@@ -1262,7 +1327,10 @@ def _assemble(wants: Wants, limits: Limits, rank: Mapping[PolicyName, int], draf
     return Plan(
         actions=(
             *(action for draft in drafts for action in draft.releases),
-            *promotions[:may_promote],
+            *(
+                of[each.seat.fleet].promotion(each) if isinstance(each, _Chosen) else each
+                for each in promotions[:may_promote]
+            ),
             *demotions[:may_demote],
             *(
                 action
@@ -1270,7 +1338,7 @@ def _assemble(wants: Wants, limits: Limits, rank: Mapping[PolicyName, int], draf
                 for action in draft.replaces
                 if draft.stock.fleet not in wants.frozen
             ),
-            *_resizes(wants, {draft.stock.fleet: draft for draft in drafts}),
+            *_resizes(wants, of),
             *sorted(chain.from_iterable(draft.unparks for draft in drafts), key=by_priority),
             *(action for draft in drafts for action in draft.parks),
             *(action for draft in drafts for action in draft.proofs),

@@ -5,7 +5,7 @@ object is the authority on claim and rotation, the agent on its engines' states;
 one immutable value. PURE: no I/O, no clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -35,6 +35,31 @@ class Verdict(StrEnum):
     OK = "Ok"
     SUSPECT = "Suspect"
     BAD = "Bad"
+
+
+UNKNOWN = "Unknown"
+"""The word on a GPU of which nothing is known at present."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuWord:
+    """What is said of one GPU of a seat.
+
+    Attributes:
+        uuid: which one.
+        word: Ok, Suspect, Bad, or Unknown, which excludes nobody.
+        reason: why, in words; empty where there is nothing to say.
+    """
+
+    uuid: str
+    word: str
+    reason: str = ""
+
+
+def worst_of(words: Iterable[GpuWord]) -> Verdict:
+    """Return the worst verdict of GPUs; what is unknown is no worse than Ok."""
+    found = {each.word for each in words}
+    return next((verdict for verdict in (Verdict.BAD, Verdict.SUSPECT) if verdict in found), Verdict.OK)
 
 
 class Operation(StrEnum):
@@ -149,6 +174,10 @@ class SeatValue(StrEnum):
     """A resident is in rotation."""
 
 
+_OK, _BAD, _PROVE = Verdict.OK, Verdict.BAD, Operation.PROVE
+"""By names of their own, as values and states below: looking an enum's members up was half of what a seat's value costs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """One pod of a fleet with its residents.
@@ -163,12 +192,17 @@ class Seat:
         residents: all its residents, in the order in which they start.
         serving: policies whose serving label is set: the residents in rotation.
         claim: the claim in force, or None.
-        verdict: the worst verdict of its GPUs.
+        verdict: the worst verdict of its GPUs that is acted on.
+        gpu_words: what is said of each of its GPUs; empty where nobody says anything.
+        health_observed: its fleet shows what is said of GPUs, and acts on none of it.
         admitted: the readiness gate: all residents are proven or given up, or one was promoted.
         ready: the pod is Ready.
         reachable: its agent has reported recently.
         terminating: it has a deletion timestamp.
+        leaves_by: Unix time at which the grace of a terminating seat ends; None while it isn't terminating, or nobody knows.
+        node_leaving: why its node is being emptied, in words (`cordoned`, or somebody's taint); empty while the node stays.
         lent: the serving resident only borrows the seat.
+        drained: a person has ordered it to take no promotion.
         created_at: Unix time of creation.
         template: hash of the pod template that it was made from.
         agent: base URL of its agent; empty until known.
@@ -185,11 +219,16 @@ class Seat:
     serving: frozenset[PolicyName] = frozenset()
     claim: Claim | None = None
     verdict: Verdict = Verdict.OK
+    gpu_words: tuple[GpuWord, ...] = ()
+    health_observed: bool = False
     admitted: bool = False
     ready: bool = False
     reachable: bool = True
     terminating: bool = False
+    leaves_by: float | None = None
+    node_leaving: str = ""
     lent: bool = False
+    drained: bool = False
     created_at: float = 0.0
     template: str = ""
     agent: str = ""
@@ -240,8 +279,17 @@ class Seat:
 
     @property
     def usable(self) -> bool:
-        """Whether the seat may take a promotion at all: healthy, reachable, and here to stay."""
-        return self.verdict is Verdict.OK and self.reachable and not self.terminating
+        """Whether the seat may take a promotion at all: it answers, is here to stay, and isn't drained by an order."""
+        return self.verdict is _OK and self.answers and not self.node_leaving and not self.drained
+
+    @property
+    def answers(self) -> bool:
+        """Whether whoever is in rotation here may be sent requests: on no Bad GPU, reachable, and not about to end.
+
+        On one that is to be handed over, for its GPU is Suspect or its node is emptied, that goes on until others serve in its
+        place.
+        """
+        return self.verdict is not _BAD and self.reachable and not self.terminating
 
 
 _TO_COME_UP = (
@@ -258,7 +306,7 @@ def isnt_up(seat: Seat, resident: Resident) -> bool:
     if resident.state not in _TO_COME_UP or not seat.usable or resident.policy in seat.serving:
         return False
     claim = seat.claim
-    return claim is None or claim.policy != resident.policy or claim.operation is not Operation.PROVE
+    return claim is None or claim.policy != resident.policy or claim.operation is not _PROVE
 
 
 class Lives(NamedTuple):
@@ -302,6 +350,9 @@ DELETION_COST: Mapping[SeatValue, int] = MappingProxyType(
 )
 """The pod-deletion-cost that a workload's controller reads when it has to remove pods."""
 
+_HELD, _STARTING, _SPARE, _DRAINING = SeatValue.HELD, SeatValue.STARTING, SeatValue.SPARE, SeatValue.DRAINING
+_PROMOTING, _LENT, _SERVING = SeatValue.PROMOTING, SeatValue.LENT, SeatValue.SERVING
+_DRAINS, _IS_PROMOTED, _SERVES = ResidentState.DRAINING, ResidentState.PROMOTING, ResidentState.SERVING
 _PROMOTIONS = frozenset({Operation.PROMOTE, Operation.SWITCH, Operation.RECALL})
 _COMING = frozenset(
     {
@@ -323,17 +374,17 @@ def seat_value(seat: Seat) -> SeatValue:
     if seat.terminating:
         return SeatValue.DOOMED
     if seat.serving and not promoting:
-        return SeatValue.LENT if seat.lent else SeatValue.SERVING
+        return _LENT if seat.lent else _SERVING
     states = {resident.state for resident in seat.residents}
-    if promoting or ResidentState.PROMOTING in states:
-        return SeatValue.PROMOTING
-    if ResidentState.DRAINING in states or ResidentState.SERVING in states:
-        return SeatValue.DRAINING  # out of rotation by its label, whatever the agent has got to yet
+    if promoting or _IS_PROMOTED in states:
+        return _PROMOTING
+    if _DRAINS in states or _SERVES in states:
+        return _DRAINING  # out of rotation by its label, whatever the agent has got to yet
     if not seat.usable:
-        return SeatValue.HELD
-    proving = operation is Operation.PROVE and ResidentState.PROVING in states
-    if proving or not states.isdisjoint(PROMOTABLE):  # one that is being proven shows what it can do
-        return SeatValue.SPARE
+        return _HELD
+    proving = operation is _PROVE and ResidentState.PROVING in states
+    if proving or not PROMOTABLE.isdisjoint(states):  # one that is being proven shows what it can do
+        return _SPARE
     if not states or not states.isdisjoint(_COMING):
-        return SeatValue.STARTING
-    return SeatValue.HELD
+        return _STARTING
+    return _HELD

@@ -13,8 +13,10 @@ from warmpool.engines.capabilities import Verdict as ChangeVerdict
 from warmpool.errors import BadOrder
 from warmpool.expectations import Answer, Ownership, Recording, Statement
 from warmpool.seats import (
+    UNKNOWN,
     Claim,
     FleetName,
+    GpuWord,
     Operation,
     PolicyName,
     Resident,
@@ -33,6 +35,7 @@ _GROUNDS = frozenset(map(str, Ground))
 _CHANGES = frozenset(map(str, Change))
 _DEPTHS = frozenset(map(str, Depth))
 _VERDICTS = frozenset(map(str, ChangeVerdict))
+_GPU_WORDS = frozenset(map(str, Verdict))
 
 
 def resident_to_json(resident: Resident) -> dict[str, Any]:
@@ -207,11 +210,16 @@ def seat_to_json(seat: Seat) -> dict[str, Any]:
         "serving": sorted(seat.serving),
         "claim": None if seat.claim is None else claim_to_json(seat.claim),
         "verdict": str(seat.verdict),
+        "gpuHealth": [gpu_word_to_json(word) for word in seat.gpu_words],
+        "healthObserved": seat.health_observed,
         "admitted": seat.admitted,
         "ready": seat.ready,
         "reachable": seat.reachable,
         "terminating": seat.terminating,
+        "leavesBy": seat.leaves_by,
+        "nodeLeaving": seat.node_leaving,
         "lent": seat.lent,
+        "drained": seat.drained,
         "createdAt": seat.created_at,
         "template": seat.template,
         "agent": seat.agent,
@@ -237,11 +245,16 @@ def seat_from_json(data: Json) -> Seat:
             serving=frozenset(_policy(policy) for policy in _items(data.get("serving", ()))),
             claim=_optional(claim_from_json, data.get("claim")),
             verdict=Verdict(_text(data.get("verdict", "Ok"))),
+            gpu_words=tuple(gpu_word_from_json(word) for word in _items(data.get("gpuHealth", ()))),
+            health_observed=_flag(data.get("healthObserved", False)),
             admitted=_flag(data.get("admitted", False)),
             ready=_flag(data.get("ready", False)),
             reachable=_flag(data.get("reachable", True)),
             terminating=_flag(data.get("terminating", False)),
+            leaves_by=_optional(_number, data.get("leavesBy")),
+            node_leaving=_text(data.get("nodeLeaving", "")),
             lent=_flag(data.get("lent", False)),
+            drained=_flag(data.get("drained", False)),
             created_at=_number(data.get("createdAt", 0.0)),
             template=_text(data.get("template", "")),
             agent=_text(data.get("agent", "")),
@@ -249,6 +262,28 @@ def seat_from_json(data: Json) -> Seat:
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a seat: {error!r}") from error
+
+
+def gpu_word_to_json(word: GpuWord) -> dict[str, Any]:
+    """Render what is said of a GPU."""
+    return {"uuid": word.uuid, "verdict": word.word, "reason": word.reason}
+
+
+def gpu_word_from_json(data: Json) -> GpuWord:
+    """Read what is said of a GPU; a verdict of a newer writer is Unknown.
+
+    Raises:
+        BadOrder: a key is missing or has the wrong type.
+    """
+    try:
+        word = _text(data["verdict"])
+        return GpuWord(
+            uuid=_text(data["uuid"]),
+            word=word if word in _GPU_WORDS else UNKNOWN,
+            reason=_text(data.get("reason", "")),
+        )
+    except _MALFORMED as error:
+        raise BadOrder(f"not a word on a GPU: {error!r}") from error
 
 
 def budget_to_json(budget: Budget) -> dict[str, Any]:

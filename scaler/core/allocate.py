@@ -3,7 +3,8 @@
 Seats are handed out in rounds, each in order of priority:
 
 1. what policies in Hold have: nothing is taken from them
-2. every policy's floor: nobody goes below it for another's burst
+2. every policy's floor: nobody goes below it for another's burst; then what people have ordered to be kept for a while, of what
+   is there
 3. per priority class: first what a fallback promises to a policy in Hold, then what requests that are here take
    (`present`: nobody's memory of demand keeps a seat from somebody else's request), then what demand calls for now
    (`need`), then what is only kept for a while longer (`keep`: a burst's answer, the demote window), then seats that
@@ -65,6 +66,7 @@ class Applicant:
         answer: capacity that may not fall (in burst, and while signals are stale or missing).
         overflow: capacity that the short window would like; 0 where it has no say.
         keep: seats per place that it keeps for a while longer.
+        ordered: seats per place that it has and that people have ordered to be kept.
         at_risk: its objective is at risk.
         held: seats that it was given last time.
         overdue: it has needed seats for a whole stable window and got none.
@@ -98,6 +100,7 @@ class Applicant:
     owed: int
     fed_since: float
     starts: bool
+    ordered: Sequence[int] = ()
     given: list[int] = field(default_factory=list)
     starting: list[int] = field(default_factory=list)
     seats: int = 0
@@ -187,6 +190,7 @@ def allocate(applicants: Sequence[Applicant]) -> None:
     _round([_seats_ask(a, COUNT_MAX, [place.own for place in a.places]) for a in ordered if a.holding])
     for rivals in ranks:
         _round([_seats_ask(a, a.floor, _reaches(a)) for a in rivals if a.floor > a.seats])
+    _round([_seats_ask(a, COUNT_MAX, a.ordered) for a in everyone if any(a.ordered)])
     for rivals in classes:
         _round([_seats_ask(a, a.owed, _reaches(a)) for a in rivals if a.owed > a.seats])
         if len(rivals) > 1:  # one alone takes what is here before what it calls for in any case

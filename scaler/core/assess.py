@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from scaler.core.allocate import Applicant
 from scaler.core.demand import FORGOTTEN_AFTER_SECONDS, PLAUSIBLE_MAX, Demand, measure
 from scaler.core.memory import Coming, PolicyMemory, Seen, Service
-from scaler.core.model import Burst, FallbackBehavior, Floor, Load, Mode, PolicySpec, Quality
+from scaler.core.model import Burst, FallbackBehavior, Floor, Load, Mode, Ordered, PolicySpec, Quality
 from scaler.core.modes import Phase, is_hot, next_phase
 from scaler.core.need import Capacity, Terms, terms
 from scaler.core.orders import fluid, horizon
@@ -20,6 +20,8 @@ from scaler.core.windows import Maxima, Ring, next_slide
 from warmpool.seats import FleetName
 
 _NOTHING_ASKED = Maxima()
+_FRESH, _STABLE, _BURST, _HOLD = Quality.FRESH, Mode.STABLE, Mode.BURST, Mode.HOLD
+"""By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
 
 
 @frozen(kw_only=True)
@@ -66,6 +68,7 @@ class Assessment:
     floor: int
     most: int
     scheduled: Floor
+    ordered: Ordered | None
     ring: Ring
     service: Service | None
     seen: Seen
@@ -80,7 +83,7 @@ class Assessment:
     @property
     def overflows(self) -> bool:
         """Whether the short window may raise the answer outside burst: demand passes what serves can hold."""
-        return self.phase.mode is Mode.STABLE and not self.sticky and self.terms.pressing > self.capacity
+        return self.phase.mode is _STABLE and not self.sticky and self.terms.pressing > self.capacity
 
     @property
     def need(self) -> float:
@@ -92,7 +95,7 @@ class Assessment:
         if self.holding:
             return 0.0
         wants = self.terms
-        if self.phase.mode is Mode.BURST:
+        if self.phase.mode is _BURST:
             return wants.pressing
         overdue = wants.drain if self.demand.wait > self.spec.queue_drain else 0.0
         aged = wants.backlog if self.demand.backlog_age > self.spec.queue_drain else 0.0
@@ -109,6 +112,12 @@ class Assessment:
             return place.own
         return min(place.own, self.asked[place.pool.name].highest)
 
+    def ordered_on(self, place: Place) -> int:
+        """Seats of a fleet that serve and that people have ordered to be kept."""
+        return (
+            0 if self.ordered is None else min(place.own, count(self.ordered.seats.get(place.pool.name, 0)))
+        )
+
     def starving_until(self) -> float | None:
         """When the policy, if it is starving, goes first."""
         since = self.memory.starving_since
@@ -123,11 +132,13 @@ class Sight:
         load: its readings.
         scheduled: what the clock asks for.
         serving: whether any of its residents is in rotation.
+        ordered: what people have ordered to be kept of it; None without an order.
     """
 
     load: Load
     scheduled: Floor
     serving: bool
+    ordered: Ordered | None = None
 
 
 def assess(
@@ -150,10 +161,10 @@ def assess(
     rate = 0.0 if before_this is None else before_this.rate
     wants = terms(demand, ring, rate, spec, Capacity(capacity, coming), now)
     phase = next_phase(memory, demand, hot=is_hot(wants, spec, capacity), spec=spec, now=now)
-    sticky = phase.burst is not None or demand.quality is not Quality.FRESH
+    sticky = phase.burst is not None or demand.quality is not _FRESH
     before = capacity if memory.needed is None else memory.needed
     answer = max(wants.pressing, before) if sticky else wants.stable
-    if holding := phase.mode is Mode.HOLD:
+    if holding := phase.mode is _HOLD:
         answer = before
     promised, most = bounds(spec, sight.scheduled)
     floor = promised
@@ -177,6 +188,7 @@ def assess(
         floor=floor,
         most=most,
         scheduled=sight.scheduled,
+        ordered=sight.ordered,
         ring=ring,
         service=watch(before_this, demand, now - memory.observed_at, spec.burst.stable_window),
         seen=seen,
@@ -211,6 +223,7 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         answer=assessment.answer if assessment.sticky and not holding else 0.0,
         overflow=assessment.terms.pressing if assessment.overflows else 0.0,
         keep=[_kept_or_wanted(assessment, index) for index in range(len(places))],
+        ordered=[assessment.ordered_on(place) for place in places],
         at_risk=assessment.terms.at_risk,
         held=_held(assessment),
         overdue=first_turn is not None and now >= first_turn,
@@ -248,6 +261,8 @@ def wakeups(assessment: Assessment, now: float) -> list[float]:
         times.append(memory.starving_since + spec.burst.stable_window)
     if assessment.scheduled.changes_at is not None:
         times.append(assessment.scheduled.changes_at)
+    if assessment.ordered is not None and assessment.ordered.until is not None:
+        times.append(assessment.ordered.until)
     if assessment.turn is not None:
         times.append(assessment.turn.until)
     times += [coming.at for coming in assessment.coming]
@@ -275,7 +290,7 @@ def _held_bounds(spec: PolicySpec, floor: int, most: int) -> tuple[int, int]:
 def _remember(ring: Ring, demand: Demand, spec: PolicySpec, now: float) -> Ring:
     if demand.value is None:
         return ring
-    counted = demand.value if demand.quality is Quality.FRESH else None
+    counted = demand.value if demand.quality is _FRESH else None
     return ring.add(now, counted, demand.peak, max(spec.burst.stable_window, spec.burst.window))
 
 

@@ -45,6 +45,8 @@ from warmpool.seats import FleetName
 LAW_VERSION = "8"
 """Version of the law; goes into every decision, so that a replay knows which rules it has to follow."""
 _NO_LOAD = Load()
+_FRESH = Quality.FRESH
+"""By a name of its own: looking an enum's members up takes long (`scaler.core.demand`)."""
 _NONE: Mapping[FleetName, int] = MappingProxyType({})
 
 
@@ -149,6 +151,7 @@ def _assess(
         load=snapshot.loads.get(spec.name, _NO_LOAD),
         scheduled=snapshot.serving_floors.get(spec.name, NO_FLOOR),
         serving=serving,
+        ordered=snapshot.ordered.get(spec.name),
     )
     return assess(spec, sight, places, past, now)
 
@@ -199,7 +202,7 @@ def _next_memory(
     moment: tuple[Order | None, Mapping[FleetName, int], float],
 ) -> PolicyMemory:
     past, (order, cautious, now) = assessment.memory, moment
-    fresh = assessment.demand.quality is Quality.FRESH
+    fresh = assessment.demand.quality is _FRESH
     hungry = asker.seats == 0 and ((asker.need > 0.0 and not asker.borrows) or asker.floor > 0)
     starving = now if past.starving_since is None else past.starving_since
     fed_now = asker.seats > 0 and asker.held == 0
@@ -244,7 +247,7 @@ def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | No
     for assessment in assessments:
         if assessment.spec.preemptible:
             continue  # nobody keeps a spare for work that can wait
-        fresh = assessment.demand.quality is Quality.FRESH
+        fresh = assessment.demand.quality is _FRESH
         for place in assessment.places:
             name, before = place.pool.name, demands.get(place.pool.name, 0.0)
             known = fresh and before is not None

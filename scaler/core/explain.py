@@ -167,6 +167,12 @@ def _scheduled(facts: Facts) -> str:
     )
 
 
+def _ordered(facts: Facts) -> str:
+    return (
+        f"{_number(facts.get('kept'))} on {_number(facts.get('fleet'))} are kept because a person ordered it"
+    )
+
+
 def _max(facts: Facts) -> str:
     return (
         f"No more than {_plural(facts.get('max'), 'resident')} may serve (serving.max), "
@@ -448,6 +454,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Facts], str]] = MappingProxyType(
         ReasonCode.TTFT_LATE: _ttft_late,
         ReasonCode.FLOOR: _floor,
         ReasonCode.SCHEDULED: _scheduled,
+        ReasonCode.ORDERED: _ordered,
         ReasonCode.MAX: _max,
         ReasonCode.BURST_ENTERED: _burst_entered,
         ReasonCode.BURST_HELD: _burst_held,

@@ -20,16 +20,19 @@ from scaler.core.encoding import decode, encode
 from scaler.core.islands import Island
 from scaler.core.memory import Memory
 from scaler.core.model import Decision, FleetSpec, Load, PolicySpec, Reading, Snapshot
-from scaler.core.replay import Json, decision_to_json, snapshot_from_json, snapshot_to_json
+from scaler.core.replay import Json, RenderedViews, decision_to_json, snapshot_from_json, snapshot_to_json
 
 RECORD_INTERVAL_SECONDS: Final = 1.0
 """A decision equal to the last one is written whole this often, so that the ledger shows that the loop lives."""
 START_INTERVAL_SECONDS: Final = 60.0
 """A replay of a ledger that was cut loses no more than this."""
+ORDERED: Final = "order"
+"""The cause of ticks that a person's order has woken: they are written whole, so that what was ordered is in the ledger."""
 _READINGS: Final = tuple(field.name for field in dataclasses.fields(Load) if field.name != "absent")
 _BY_NAME: Final = {
     "loads": "policies",
     "serving_floors": "policies",
+    "ordered": "policies",
     "fleets": "fleets",
     "seat_floors": "fleets",
     "frozen": "fleets",
@@ -121,16 +124,18 @@ class Ledger:
         self._rules: Rules | None = None
         self._inputs = Inputs()
         self._told: dict[_Subject, _Told] = {}
+        self._views = RenderedViews()
 
     def line(self, entry: Entry) -> dict[str, Any]:
         """Return the line of the next tick. A whole record has the key `decision`, a tick between two `changes`."""
         if self._rules is not entry.rules:
-            self._rules, self._inputs = entry.rules, Inputs()
+            self._rules, self._inputs, self._views = entry.rules, Inputs(), RenderedViews()
             self._told.clear()
         shapes, now = _shapes(entry), entry.decision.at
         told = [self._told.get(subject) for subject in shapes]
         starts = any(one is None or now >= one.started_at + START_INTERVAL_SECONDS for one in told)
-        whole = starts or any(
+        whole = starts or ORDERED in entry.causes
+        whole = whole or any(
             one is None or one.shape != shape or now >= one.recorded_at + RECORD_INTERVAL_SECONDS
             for one, shape in zip(told, shapes.values(), strict=True)
         )
@@ -146,7 +151,7 @@ class Ledger:
         record = {
             **head,
             "causes": dict(entry.causes),
-            "inputs": snapshot_to_json(entry.snapshot),
+            "inputs": snapshot_to_json(entry.snapshot, self._views),
             "decision": decision_to_json(entry.decision),
             "actions": list(entry.actions),
         }

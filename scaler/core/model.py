@@ -378,6 +378,19 @@ NO_FLOOR = Floor()
 
 
 @frozen(kw_only=True)
+class Ordered:
+    """What a person's order gives one policy for a while: it keeps what it has there, and is given nothing new.
+
+    Attributes:
+        seats: per fleet, the residents of the policy that are kept if they are there.
+        until: time of the law's clock at which the order may be over; None while it is being carried out.
+    """
+
+    seats: Mapping[FleetName, int]
+    until: float | None = None
+
+
+@frozen(kw_only=True)
 class Snapshot:
     """All that one decision may look at.
 
@@ -387,6 +400,7 @@ class Snapshot:
         serving_floors: per policy with schedules, what the clock asks for, in residents.
         seat_floors: per fleet with schedules, what the clock asks for, in seats.
         frozen: per fleet whose size shall stay as it is, the time of the law's clock until which.
+        ordered: per policy, what people have ordered to be kept for a while.
         seat_budget: seats that all fleets together may have; None for no such limit.
         gpu_budget: GPUs that all fleets together may have; None for no such limit.
         partial: there are policies and fleets beside these. A budget can't be shared out then, so with one no total
@@ -398,6 +412,7 @@ class Snapshot:
     serving_floors: Mapping[PolicyName, Floor] = field(default_factory=lambda: MappingProxyType({}))
     seat_floors: Mapping[FleetName, Floor] = field(default_factory=lambda: MappingProxyType({}))
     frozen: Mapping[FleetName, float] = field(default_factory=lambda: MappingProxyType({}))
+    ordered: Mapping[PolicyName, Ordered] = field(default_factory=lambda: MappingProxyType({}))
     seat_budget: int | None = None
     gpu_budget: int | None = None
     partial: bool = False
@@ -427,6 +442,7 @@ class ReasonCode(StrEnum):
     TTFT_LATE = "TtftLate"
     FLOOR = "Floor"
     SCHEDULED = "Scheduled"
+    ORDERED = "Ordered"
     MAX = "Max"
     BURST_ENTERED = "BurstEntered"
     BURST_HELD = "BurstHeld"

@@ -18,6 +18,8 @@ from scaler.core.values import frozen
 
 GAP_SECONDS = 5.0
 """Between two fresh readings further apart than this lies a gap: what happened in it is unknown."""
+_FRESH, _MISSING, _STABLE, _BURST = Quality.FRESH, Quality.MISSING, Mode.STABLE, Mode.BURST
+"""By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
 
 
 @frozen(kw_only=True)
@@ -51,9 +53,9 @@ def is_hot(terms: Terms, spec: PolicySpec, capacity: float) -> bool:
 def next_phase(memory: PolicyMemory, demand: Demand, *, hot: bool, spec: PolicySpec, now: float) -> Phase:
     """Return the mode that follows from the last one, the demand, and whether it is hot."""
     holds_at = memory.fresh_at + count(spec.failure_threshold)
-    if demand.quality is Quality.MISSING and now >= holds_at:
+    if demand.quality is _MISSING and now >= holds_at:
         return Phase(mode=Mode.HOLD, burst=BurstState(since=now, restarted=True))
-    fresh = demand.quality is Quality.FRESH
+    fresh = demand.quality is _FRESH
     gap = now >= memory.fresh_at + GAP_SECONDS
     before = memory.burst
     burst = _burst_after(before, hot=hot, calm=fresh and not hot, gap=gap, now=now)
@@ -63,10 +65,10 @@ def next_phase(memory: PolicyMemory, demand: Demand, *, hot: bool, spec: PolicyS
             return Phase(mode=Mode.STABLE, burst=None, ended=True)
         return Phase(mode=Mode.BURST, burst=burst, entered=before is None, changes_at=ends_at)
     return Phase(
-        mode=Mode.STABLE if burst is None else Mode.BURST,
+        mode=_STABLE if burst is None else _BURST,
         burst=burst,
         entered=burst is not None and before is None,
-        changes_at=None if demand.quality is not Quality.MISSING else holds_at,
+        changes_at=None if demand.quality is not _MISSING else holds_at,
     )
 
 

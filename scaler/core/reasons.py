@@ -11,6 +11,9 @@ from scaler.core.model import Mode, Quality, Reason, ReasonCode
 from scaler.core.placement import Place, beyond, count, seats_for
 from scaler.core.starting import Turn
 
+_BURST, _FRESH = Mode.BURST, Quality.FRESH
+"""By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
+
 
 def because(code: ReasonCode, until: float | None = None, /, **facts: float | str) -> Reason:
     """Return a reason; an `until` that is no time is left out."""
@@ -33,7 +36,7 @@ def reasons_for(
     given = asker.given
     mode, quality = _mode(assessment), _quality(assessment)
     ruling = _ruling(assessment, sum(wanted), needed, quality + mode)
-    reasons = mode + quality + _kept(assessment, given)
+    reasons = mode + quality + _ordered(assessment, asker.ordered) + _kept(assessment, given)
     if assessment.spec.preemptible:
         reasons += _lent(assessment, given, needed)
     else:
@@ -117,7 +120,7 @@ def _mode(assessment: Assessment) -> list[Reason]:
     phase, terms, spec = assessment.phase, assessment.terms, assessment.spec
     if phase.ended:
         return [because(ReasonCode.BURST_ENDED, stableWindowSeconds=spec.burst.stable_window)]
-    if phase.mode is not Mode.BURST or phase.burst is None:
+    if phase.mode is not _BURST or phase.burst is None:
         return []
     if phase.burst.restarted:
         ends = phase.changes_at if phase.burst.calm_since is not None else None
@@ -146,7 +149,7 @@ def _mode(assessment: Assessment) -> list[Reason]:
 
 def _quality(assessment: Assessment) -> list[Reason]:
     demand: Demand = assessment.demand
-    if demand.quality is Quality.FRESH:
+    if demand.quality is _FRESH:
         return []
     fresh_at = assessment.memory.fresh_at
     if demand.quality is Quality.STALE:
@@ -162,6 +165,17 @@ def _quality(assessment: Assessment) -> list[Reason]:
             mode=str(assessment.phase.mode),
         )
     ]
+
+
+def _ordered(assessment: Assessment, kept: Sequence[int]) -> list[Reason]:
+    """What people have ordered to be kept, on the first fleet where there is any."""
+    if assessment.ordered is None:
+        return []
+    for place, seats in zip(assessment.places, kept, strict=True):
+        if seats:
+            until = assessment.ordered.until
+            return [because(ReasonCode.ORDERED, until, fleet=place.pool.name, kept=seats)]
+    return []
 
 
 def _kept(assessment: Assessment, given: Sequence[int]) -> list[Reason]:

@@ -5,7 +5,8 @@ not finite becomes null, and null comes back as one that the law takes for the s
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from scaler.core.explain import explain
@@ -16,6 +17,7 @@ from scaler.core.model import (
     Floor,
     Kind,
     Load,
+    Ordered,
     PolicyDecision,
     Quality,
     Reading,
@@ -40,6 +42,9 @@ _READINGS = {
     "backlog": "backlog",
     "backlog_age": "backlogAgeSeconds",
 }
+_readings: Callable[[Load], tuple[Reading, ...]] = attrgetter(*_READINGS)
+_MISSING = Quality.MISSING
+"""By a name of its own: looking an enum's members up takes long (`scaler.core.demand`)."""
 _SUPPLY = (
     "serving",
     "promoting",
@@ -83,14 +88,47 @@ def reason_to_json(reason: Reason, now: float | None = None) -> dict[str, Any]:
     }
 
 
-def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Render all that a decision looked at."""
+class RenderedViews:
+    """Fleets as they were rendered last: a view that is the same object as before isn't rendered again.
+
+    Whoever gets the JSON must not change it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[FleetName, tuple[FleetView, Json]] = {}
+
+    def of(self, name: FleetName, view: FleetView) -> Json:
+        """Return a fleet's view as JSON."""
+        known = self._known.get(name)
+        if known is None or known[0] is not view:
+            known = self._known[name] = (view, _view_to_json(view))
+        return known[1]
+
+
+def snapshot_to_json(snapshot: Snapshot, views: RenderedViews | None = None) -> dict[str, Any]:
+    """Render all that a decision looked at.
+
+    Args:
+        snapshot: what it looked at.
+        views: what was rendered before.
+    """
+    rendered = views or RenderedViews()
     return {
         "loads": {name: _load_to_json(load) for name, load in snapshot.loads.items()},
-        "fleets": {name: _view_to_json(view) for name, view in snapshot.fleets.items()},
+        "fleets": {name: rendered.of(name, view) for name, view in snapshot.fleets.items()},
         "servingFloors": {name: _floor_to_json(floor) for name, floor in snapshot.serving_floors.items()},
         "seatFloors": {name: _floor_to_json(floor) for name, floor in snapshot.seat_floors.items()},
         "frozenUntil": dict(snapshot.frozen),
+        **(
+            {
+                "ordered": {
+                    name: {"seats": dict(ordered.seats), "until": ordered.until}
+                    for name, ordered in snapshot.ordered.items()
+                }
+            }
+            if snapshot.ordered
+            else {}
+        ),
         "seatBudget": snapshot.seat_budget,
         "gpuBudget": snapshot.gpu_budget,
         **({"partial": True} if snapshot.partial else {}),
@@ -118,6 +156,10 @@ def snapshot_from_json(data: Json) -> Snapshot:
             frozen={
                 FleetName(str(name)): float(until) for name, until in data.get("frozenUntil", {}).items()
             },
+            ordered={
+                PolicyName(str(name)): _ordered_from_json(ordered)
+                for name, ordered in data.get("ordered", {}).items()
+            },
             seat_budget=_whole(data.get("seatBudget")),
             gpu_budget=_whole(data.get("gpuBudget")),
             partial=bool(data.get("partial", False)),
@@ -132,6 +174,14 @@ def _whole(value: object) -> int | None:
 
 def _floor_to_json(floor: Floor) -> dict[str, Any]:
     return {"value": floor.value, "schedule": floor.schedule, "changesAt": floor.changes_at}
+
+
+def _ordered_from_json(data: Json) -> Ordered:
+    until = data["until"]
+    return Ordered(
+        seats={FleetName(str(fleet)): int(seats) for fleet, seats in data["seats"].items()},
+        until=None if until is None else float(until),
+    )
 
 
 def _floor_from_json(data: Json) -> Floor:
@@ -178,9 +228,8 @@ def _plain(value: float | str) -> float | str | None:
 def _load_to_json(load: Load) -> dict[str, Any]:
     """Render the readings that there are; one that is Missing is left out."""
     found: dict[str, Any] = {"absent": list(load.absent)} if load.absent else {}
-    for name, key in _READINGS.items():
-        reading: Reading = getattr(load, name)
-        if reading.quality is not Quality.MISSING:
+    for key, reading in zip(_READINGS.values(), _readings(load), strict=True):
+        if reading.quality is not _MISSING:
             value, age = _plain(reading.value), _plain(reading.age)
             found[key] = {"value": value, "age": age, "quality": str(reading.quality)}
     return found

@@ -18,6 +18,8 @@ from scaler.core.model import Quality
 SERVICE_SECONDS: Final = 600.0
 """Over so long the time that a request takes is averaged."""
 _NOTHING: Final = Service(0.0, 0.0)
+_FRESH: Final = Quality.FRESH
+"""By a name of its own: looking an enum's members up takes long (`scaler.core.demand`)."""
 
 
 def watch(before: Service | None, demand: Demand, elapsed: float, window: float) -> Service | None:
@@ -33,7 +35,7 @@ def watch(before: Service | None, demand: Demand, elapsed: float, window: float)
         window: seconds of the window for arrivals.
     """
     served, told = demand.completions if demand.busy > 0.0 else None, demand.arrivals
-    if demand.quality is not Quality.FRESH or not 0.0 <= elapsed < math.inf:
+    if demand.quality is not _FRESH or not 0.0 <= elapsed < math.inf:
         return before
     if served is None and told is None:
         return before

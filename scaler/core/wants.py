@@ -10,6 +10,9 @@ from scaler.core.model import Quality
 from scaler.core.placement import along, beyond, floored, homes, wishes
 from warmpool.seats import FleetName
 
+_FRESH = Quality.FRESH
+"""By a name of its own: looking an enum's members up takes long (`scaler.core.demand`)."""
+
 
 class Want(NamedTuple):
     """What one policy wants on one fleet.
@@ -66,7 +69,7 @@ def kept(assessment: Assessment, asker: Applicant) -> Mapping[FleetName, int]:
     While demand isn't fresh it is what it was: the unknown frees no seat.
     """
     places, given = assessment.places, asker.given
-    if assessment.demand.quality is not Quality.FRESH:
+    if assessment.demand.quality is not _FRESH:
         past = assessment.memory.kept
         cautious = (
             [min(given[index], past.get(p.pool.name, 0)) for index, p in enumerate(places)] if past else []

@@ -23,6 +23,7 @@ from scaler.core.model import (
     Kind,
     Load,
     Mode,
+    Ordered,
     Pace,
     PolicySpec,
     Quality,
@@ -162,6 +163,14 @@ def snapshots(
         serving_floors=st.dictionaries(st.sampled_from(NAMES), floors(number, values)),
         seat_floors=st.dictionaries(st.sampled_from(FLEETS), floors(number, values)),
         frozen=st.dictionaries(st.sampled_from(FLEETS), values),
+        ordered=st.dictionaries(
+            st.sampled_from(NAMES),
+            st.builds(
+                Ordered,
+                seats=st.dictionaries(st.sampled_from(FLEETS), number),
+                until=st.one_of(st.none(), values),
+            ),
+        ),
         seat_budget=st.one_of(st.none(), number),
         gpu_budget=st.one_of(st.none(), number),
     )

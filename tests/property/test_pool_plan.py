@@ -78,7 +78,11 @@ def pods(names: st.SearchStrategy[str]) -> st.SearchStrategy[Seat]:
         ready=st.booleans(),
         reachable=st.just(True) | st.booleans(),
         terminating=st.just(False) | st.booleans(),
+        leaves_by=st.none() | times,
+        node_leaving=st.just("") | st.sampled_from(["", "cordoned"]),
         lent=st.booleans(),
+        created_at=times,
+        template=st.sampled_from(["", "t", "u"]),
     )
 
 
@@ -318,6 +322,36 @@ def test_spares_are_handed_out_as_far_as_they_go(
     awake = [frozenset(r.policy for r in seat.residents if r.state is ResidentState.PAUSED) for seat in seats]
     if _most(awake, got) == len(promoted):  # the paused ones would do
         assert all(action.policy in awake[int(action.seat.name)] for action in promoted)
+
+
+@given(
+    st.lists(residents, min_size=1, max_size=3, unique_by=lambda resident: resident.policy).map(tuple),
+    st.lists(st.sampled_from(["r", "s", "t"]), min_size=1, max_size=8),
+    st.dictionaries(policies, st.integers(0, 4)),
+    st.frozensets(policies, max_size=1),
+)
+@settings(max_examples=300)
+def test_of_equals_none_of_an_older_template_is_promoted_while_one_of_the_newest_could_be(
+    lives: tuple[Resident, ...],
+    templates: list[str],
+    counts: dict[PolicyName, int],
+    serving: frozenset[PolicyName],
+) -> None:
+    seats = [
+        replace(seat, template=template, created_at=float(n), serving=serving)
+        for n, (seat, template) in enumerate(zip(numbered([lives] * len(templates)), templates, strict=True))
+    ]
+    answer = plan(Wants(serving={FLEETS[0]: counts}, order=POLICIES), seats, UNLIMITED, NOW)
+    used = {
+        (type(action), action.seat.name): action
+        for action in answer.actions
+        if isinstance(action, Recall | Promote | Switch)
+    }
+    for kind, name in used:
+        if templates[int(name)] != templates[-1]:
+            newest = [seat.name for seat in seats if seat.template == templates[-1]]
+            busy = {action.seat.name for action in answer.actions if isinstance(action, SeatAction)}
+            assert busy.issuperset(newest), kind
 
 
 # ------------------------------------------------------------------ depths

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -126,6 +126,31 @@ async def test_a_demotion_drains_before_it_pauses() -> None:
         await asyncio.sleep(1)
         assert seat_value(on.seat()) is SeatValue.SPARE
         assert on.kinds("demotion")[0]["outcome"] == "Demoted"
+
+
+@pytest.mark.parametrize(
+    ("grace", "within"),
+    [
+        pytest.param(None, (9.9, 10.1), id="as-long-as-any"),
+        pytest.param(60.0, (9.9, 10.1), id="the-grace-is-longer"),
+        pytest.param(6.0, (3.9, 4.1), id="a-margin-less-than-the-grace"),
+        pytest.param(1.0, (0.0, 0.1), id="the-grace-is-nearly-over"),
+    ],
+)
+async def test_a_terminating_seat_is_drained_for_no_longer_than_its_grace(
+    grace: float | None, within: tuple[float, float]
+) -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.in_flight[seat.name, CHAT] = 2
+        leaves_by = None if grace is None else LoopClock().wall() + grace
+        on.cluster.objects.add(replace(on.seat(), terminating=True, leaves_by=leaves_by))
+        on.start(Demote(seat=on.seat(), policy=CHAT, **WHY))
+        began = asyncio.get_running_loop().time()
+        while not on.kinds("demotion"):
+            await asyncio.sleep(0.01)
+        least, most = within
+        assert least <= asyncio.get_running_loop().time() - began <= most
 
 
 async def test_a_recall_overtakes_the_demotion_and_keeps_the_requests() -> None:

@@ -103,6 +103,45 @@ async def test_a_total_falls_only_when_nothing_is_being_promoted_and_every_servi
         assert told == [4, 4, 4, 2]
 
 
+async def test_a_total_stays_as_it_was_told_while_a_lower_one_could_cost_a_seat(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+    why = "seat spares-0 is Serving, and its deletion cost doesn't say so yet"
+
+    def refused(fleet: FleetName, total: int) -> str:
+        asked.append((fleet, total))
+        return why
+
+    keda = KedaAnswers(policies(tmp_path), LoopClock(), KedaSettings(), refused=refused)
+    async with world(*specs()) as on:
+        await settled(on)
+        await on.until(lambda: all(seat.ready for seat in on.cluster.seats()))
+        await asyncio.sleep(2.0)
+        tick = on.controller.last
+        assert tick is not None
+        told = []
+        for total in (4, 4, 2):
+            keda.published(with_total(tick, total))
+            told.append(keda.board.current.fleets["spares"].total)
+        why = ""
+        keda.published(with_total(tick, 2))
+        told.append(keda.board.current.fleets["spares"].total)
+        assert told == [4, 4, 4, 2]
+        assert asked == [(SPARES, 2), (SPARES, 2)], "nobody is asked about what isn't lower"
+
+
+async def test_who_has_told_nothing_yet_holds_the_size_that_there_is(tmp_path: Path) -> None:
+    keda = KedaAnswers(policies(tmp_path), LoopClock(), KedaSettings(), refused=lambda *_: "a rollout")
+    async with world(*specs()) as on:
+        await settled(on)
+        await on.until(lambda: all(seat.ready for seat in on.cluster.seats()))
+        tick = on.controller.last
+        assert tick is not None
+        view = replace(tick.snapshot.fleets[SPARES], replicas=3)
+        seen = replace(with_total(tick, 2), snapshot=replace(tick.snapshot, fleets={SPARES: view}))
+        keda.published(seen)
+        assert keda.board.current.fleets["spares"].total == 3
+
+
 def with_total(tick: Tick, total: int) -> Tick:
     fleet = replace(tick.decision.fleets[SPARES], total=total)
     return replace(

@@ -14,7 +14,7 @@ from scaler.policy.schedules import SeatFloor
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.memory_cluster import Timing
 from tests.sim.world import World, world
-from warmpool.errors import EngineLost
+from warmpool.errors import EngineLost, GpuUnfit
 from warmpool.seats import FleetName, PolicyName, SeatValue, seat_value
 
 pytestmark = pytest.mark.looptime
@@ -239,3 +239,24 @@ async def test_batch_work_borrows_spare_seats_and_gives_them_back_for_a_burst() 
             assert late(on, "chat", began) == []
             work.cancel()
         assert len(on.cluster.seats()) == 3
+
+
+async def test_a_gpu_that_errs_in_mid_promotion_costs_no_burst_its_seat() -> None:
+    async with world([policy(CHAT)], [fleet(max_seats=4, spare_target=2)]) as on:
+        await warm_one(on)
+        erring: list[str] = []
+
+        def refuse(verb: str, seat: str, _policy: str) -> Exception | None:
+            if verb == "resume" and not erring:
+                erring.append(seat)
+            return GpuUnfit("GPU-a is Suspect: Xid 119") if verb == "resume" and seat in erring else None
+
+        on.cluster.engines.refuse = refuse
+        began = asyncio.get_running_loop().time()
+        for _ in range(14):
+            on.traffic.arrive(CHAT, SERVICE)
+        await on.until(lambda: on.serving("chat") == 2, 5)
+        assert asyncio.get_running_loop().time() - began < 1.0
+        assert erring
+        assert not any(seat.serving for seat in on.cluster.seats() if seat.name in erring)
+        assert on.events("replace") == []

@@ -6,7 +6,7 @@ service, which knows whose process holds what; without one, or where it can't te
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -15,12 +15,14 @@ import psutil
 from warmpool.agent.board import Board, Record
 from warmpool.agent.processes import Process, descendants
 from warmpool.engines.deadline import Deadline
-from warmpool.nodehealth.client import NodeMemory, SeatMemory
-from warmpool.seats import Verdict
+from warmpool.nodehealth.client import NodeMemory, SeatHealth, SeatMemory
+from warmpool.seats import UNKNOWN, GpuWord, Verdict
 from warmpool.standins import stood_for
 
 HEALTH_SECONDS: Final = 0.05
 """How long a promotion waits for the node's word on its GPUs, which comes from memory within a millisecond or two."""
+HEALTH_MAX_AGE_SECONDS: Final = 10.0
+"""For how long the node's word on GPUs counts when it says nothing more: it is asked every second."""
 READ_SECONDS: Final = 0.25
 """How long a reading may take: an order waits for it. The service's own calls take 0.5 ms when nothing hangs."""
 
@@ -59,6 +61,8 @@ class MemoryReader:
         self._node = node
         self.last = Reading(reason="not measured yet")
         self.total_bytes: int | None = None
+        self._words: tuple[GpuWord, ...] = ()
+        self._words_at = 0.0
 
     @property
     def of_device(self) -> bool:
@@ -80,7 +84,26 @@ class MemoryReader:
         if self._node is None:
             return ""
         health = await self._node.health(self._gpus, deadline=Deadline.after(seconds))
+        self._note_health(health)
         return "" if health.verdict is Verdict.OK else health.reason
+
+    @property
+    def words(self) -> Sequence[tuple[GpuWord, float]]:
+        """What the node said last of the seat's GPUs, and how many seconds ago; nothing where it never did."""
+        age = asyncio.get_running_loop().time() - self._words_at
+        return [(word, age) for word in self._words]
+
+    def _note_health(self, health: SeatHealth) -> None:
+        """Take what the node says; what it said before is unknown once it is silent for too long. What changes is told."""
+        now, before = asyncio.get_running_loop().time(), self._words
+        if health.words:
+            self._words, self._words_at = health.words, now
+        elif now - self._words_at > HEALTH_MAX_AGE_SECONDS:
+            self._words = tuple(
+                replace(word, word=UNKNOWN, reason="the node agent doesn't answer") for word in before
+            )
+        if self._words != before:
+            self._board.touch()
 
     async def tell_proof(self, *, passed: bool) -> None:
         """Tell the node what came of a proof: a GPU that was mended is tried by it."""

@@ -162,7 +162,8 @@ class Operations:
         Raises:
             Refused: one of them is Suspect or Bad.
         """
-        if self._enforce_health and (why := await self._reader.unfit()):
+        enforced = self._enforce_health and work.order.gpu_health != "Observe"
+        if enforced and (why := await self._reader.unfit()):
             raise Refused(GpuUnfit(f"{work.record.policy} can't be promoted: {why}"))
 
     async def _arrived(self, work: _Work) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -49,6 +49,7 @@ class Order(BaseModel):
         deadline_seconds: by when it must have been carried out or undone, from its arrival.
         displace: policies whose paused residents may be parked to make room, the first first; if left out, the least needed
             first, which is the reverse of the config's order.
+        gpu_health: whether what the node says of GPUs may refuse it; if left out, as the seat's config says.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, strict=True)
@@ -59,6 +60,7 @@ class Order(BaseModel):
     epoch: Annotated[int, Field(ge=0)]
     deadline_seconds: Annotated[float, Field(gt=0, le=86_400)]
     displace: list[str] | None = None
+    gpu_health: Literal["Enforce", "Observe"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

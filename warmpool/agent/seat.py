@@ -22,12 +22,14 @@ from warmpool.engines.deadline import Deadline
 from warmpool.errors import AgentBusy, AgentError, EngineError, WarmpoolError
 from warmpool.expectations import Recording
 from warmpool.states import ResidentState
-from warmpool.wire import budget_to_json, recording_to_json, statement_to_json
+from warmpool.wire import budget_to_json, gpu_word_to_json, recording_to_json, statement_to_json
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
 """How often the requests in flight of a resident in rotation are read."""
+HEALTH_SECONDS = 1.0
+"""How often the node is asked what is said of the seat's GPUs; a promotion asks anew."""
 MEASURE_SECONDS = 30.0
 """How often the engines' memory is measured."""
 DRAIN_AT_END_SECONDS = 10.0
@@ -78,6 +80,8 @@ class LiveSeat:
             self._spawn(self._life.live(record))
         self._spawn(self._look())
         self._spawn(self._measure())
+        if self._config.node_agent:
+            self._spawn(self._heed_health())
 
     async def order(self, order: Order) -> Result:
         """Carry out an order, or join or repeat the one that it repeats.
@@ -117,6 +121,10 @@ class LiveSeat:
             "epoch": self._book.epoch,
             "seq": self.board.seq,
             "gpus": list(self._config.gpus),
+            "gpuHealth": [
+                {**gpu_word_to_json(word), "ageMilliseconds": round(age * 1000)}
+                for word, age in self._reader.words
+            ],
             "operation": None if running is None else running.to_json(),
             "memory": budget_to_json(self._room.budget),
             "residents": [record.to_json() for record in self.board.records],
@@ -234,6 +242,11 @@ class LiveSeat:
         while True:
             await asyncio.sleep(MEASURE_SECONDS)
             await self._reader.read()
+
+    async def _heed_health(self) -> None:
+        while True:
+            await self._reader.unfit(seconds=HEALTH_SECONDS)
+            await asyncio.sleep(HEALTH_SECONDS)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks.create_task(work)

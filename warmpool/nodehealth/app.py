@@ -35,6 +35,7 @@ from warmpool.nodehealth.readings import GpuReading
 from warmpool.nodehealth.records import Rules
 from warmpool.nodehealth.server import NodeApi
 from warmpool.nodehealth.service import MemoryService
+from warmpool.nodehealth.telling import Teller, Telling
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class NodeAgentOptions:
         rules: what verdicts on GPUs follow.
         latches: the file in which what is remembered of GPUs is kept; None: it isn't.
         kmsg: the kernel's log; None: it isn't read.
+        telling: which controllers are told of the GPUs' health; None: none are.
     """
 
     socket: Path
@@ -72,6 +74,7 @@ class NodeAgentOptions:
     rules: Rules = Rules()  # noqa: RUF009 - it can't be changed
     latches: Path | None = None
     kmsg: Path | None = KMSG
+    telling: Telling | None = None
 
 
 class NoGpu(Exception):
@@ -137,6 +140,8 @@ async def serve_until(options: NodeAgentOptions, nvml: Nvml, files: ProcFiles, e
         none = False
         async with asyncio.TaskGroup() as tasks:
             parts = [tasks.create_task(each.run()) for each in (reader, pods, monitor)]
+            if options.telling is not None:
+                parts.append(tasks.create_task(Teller(options.telling, monitor, health).run()))
             first = [tasks.create_task(ending.wait()), tasks.create_task(reader.settled.wait())]
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             none = reader.settled.is_set() and reader.without_gpu

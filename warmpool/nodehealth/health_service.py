@@ -58,6 +58,13 @@ class HealthService:
             "File": monitor.file_reason,
         }
 
+    def whole(self) -> HealthAnswer:
+        """Say what is said of all GPUs, to whom the node trusts."""
+        monitor = self._parts.monitor
+        node = monitor.verdict
+        gpus = sorted(gpu.uuid for gpu in node.gpus)
+        return HealthAnswer(node=node, gpus=gpus, epoch=monitor.epoch, reason="", sources=self.sources)
+
     async def answer(self, question: Question, peer: Peer | None) -> HealthAnswer:
         """Say what is said of the GPUs that a caller names, or of its pod's; of all to who is in no pod and names none.
 

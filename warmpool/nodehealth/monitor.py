@@ -114,6 +114,7 @@ class HealthMonitor:
         self._tally = tally
         self._record = NodeRecord()
         self._words: Mapping[str, str] = MappingProxyType({})
+        self._changed = asyncio.Event()
         self._soon = asyncio.Event()
         self._file_lane = Lane("what is remembered of GPUs", lambda: None)
         self._unplaced: set[tuple[Told, int]] = set()
@@ -211,7 +212,16 @@ class HealthMonitor:
             reasons = "; ".join(f"{each.code}: {each.text}" for each in gpu.reasons) or "; ".join(gpu.notes)
             level = logging.INFO if before is None and not gpu.reasons else logging.WARNING
             _LOG.log(level, "GPU %s is %s%s", gpu.uuid, gpu.word, f": {reasons}" if reasons else "")
-        self._words = MappingProxyType({gpu.uuid: gpu.word for gpu in found.gpus})
+        words = MappingProxyType({gpu.uuid: gpu.word for gpu in found.gpus})
+        if words != self._words:
+            self._words = words
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def change_after(self, epoch: int) -> None:
+        """Wait until a verdict has changed since the changes were `epoch`."""
+        while self.epoch == epoch:
+            await self._changed.wait()
 
     # ------------------------------------------------------------------ events
 

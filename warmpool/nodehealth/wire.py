@@ -1,12 +1,14 @@
 """The node agent's answers as JSON. `warmpool.nodehealth.client` reads them; docs/node-agent.md says what they mean."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from warmpool.errors import BadOrder
 from warmpool.nodehealth.account import DeviceAccount, Holding
-from warmpool.nodehealth.verdicts import GpuVerdict, NodeVerdict, Reason
+from warmpool.nodehealth.verdicts import UNKNOWN, GpuVerdict, NodeVerdict, Reason
+from warmpool.seats import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,16 @@ def health_to_json(answer: HealthAnswer) -> dict[str, Any]:
     }
 
 
+def node_verdict_to_json(node: NodeVerdict) -> dict[str, Any]:
+    """Render what is said of a node, for people."""
+    return {
+        "verdict": str(node.verdict),
+        "expectedGpus": node.expected,
+        "listedGpus": node.listed,
+        "gpus": [_gpu_to_json(gpu) for gpu in node.gpus],
+    }
+
+
 def _gpu_to_json(gpu: GpuVerdict) -> dict[str, Any]:
     return {
         "uuid": gpu.uuid,
@@ -136,6 +148,60 @@ def _reason_to_json(reason: Reason) -> dict[str, Any]:
         "text": reason.text,
         "clears": reason.clears,
     }
+
+
+def node_verdict_from_json(data: Mapping[str, Any], at: float) -> NodeVerdict:
+    """Read what is said of a node and all its GPUs.
+
+    Args:
+        data: an answer about health.
+        at: when it was said, in Unix seconds.
+
+    Raises:
+        BadOrder: it isn't one.
+    """
+    try:
+        return NodeVerdict(
+            at=at,
+            boot=str(data["bootId"]),
+            verdict=Verdict(data["verdict"]),
+            gpus=tuple(_gpu_from_json(gpu) for gpu in data["gpus"]),
+            expected=int(data["expectedGpus"]),
+            listed=int(data["listedGpus"]),
+            reason=str(data["reason"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadOrder(f"not what a node agent says of its GPUs: {error!r}") from error
+
+
+def _gpu_from_json(data: Mapping[str, Any]) -> GpuVerdict:
+    word, age = str(data["verdict"]), data["ageMilliseconds"]
+    return GpuVerdict(
+        uuid=str(data["uuid"]),
+        verdict=Verdict.OK if word == UNKNOWN else Verdict(word),
+        known=word != UNKNOWN,
+        since=_unix(data["since"]) or 0.0,
+        until=_unix(data["until"]),
+        age_seconds=None if age is None else float(age) / 1000,
+        reasons=tuple(_reason_from_json(reason) for reason in data["reasons"]),
+        notes=tuple(str(note) for note in data["notes"]),
+    )
+
+
+def _reason_from_json(data: Mapping[str, Any]) -> Reason:
+    return Reason(
+        code=str(data["code"]),
+        verdict=Verdict(data["verdict"]),
+        since=_unix(data["since"]) or 0.0,
+        until=_unix(data["until"]),
+        count=int(data["count"]),
+        text=str(data["text"]),
+        clears=str(data["clears"]),
+    )
+
+
+def _unix(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()
 
 
 def _time(at: float | None) -> str | None:

@@ -169,6 +169,18 @@ K, U = Operation.PARK, Operation.UNPARK
             replace(seat(), verdict=Verdict.SUSPECT), claim(P), "Suspect GPU", id="promotion-on-suspect"
         ),
         pytest.param(replace(seat(), verdict=Verdict.BAD), claim(V), "Bad GPU", id="proof-on-bad"),
+        pytest.param(
+            replace(seat(), node="n1", node_leaving="cordoned"),
+            claim(P),
+            "node n1, which is being emptied (cordoned)",
+            id="promotion-on-a-leaving-node",
+        ),
+        pytest.param(
+            replace(seat(serving="a"), node_leaving="cordoned"),
+            claim(D),
+            None,
+            id="demotion-on-a-leaving-node",
+        ),
         pytest.param(replace(seat(serving="a"), verdict=Verdict.BAD), claim(D), None, id="demotion-on-bad"),
         pytest.param(
             replace(seat(serving="a"), terminating=True), claim(D), None, id="demotion-while-terminating"

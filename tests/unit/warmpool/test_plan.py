@@ -341,6 +341,35 @@ PROMOTE, SWITCH, DEMOTE, RECALL, PROVE, PARK, UNPARK = (
             ["Demote 3 a", "Demote 2 a"],
             id="hand-over-the-leaving-then-the-bad",
         ),
+        pytest.param(
+            [replace(seat("1", "a", a=S.SERVING), node_leaving="cordoned"), seat("2", a=S.PAUSED)],
+            {A: 1},
+            ["Promote 2 a"],
+            id="hand-over-a-leaving-node-promotion-first",
+        ),
+        pytest.param(
+            [replace(seat("1", "a", a=S.SERVING), node_leaving="cordoned"), seat("2", "a", a=S.SERVING)],
+            {A: 1},
+            ["Demote 1 a"],
+            id="hand-over-a-leaving-node-then-demotion",
+        ),
+        pytest.param(
+            [replace(seat("1", a=S.PAUSED), node_leaving="cordoned")],
+            {A: 1},
+            [],
+            id="no-promotion-onto-a-leaving-node",
+        ),
+        pytest.param(
+            [
+                replace(seat("1", "a", a=S.SERVING), verdict=Verdict.BAD),
+                replace(seat("2", "a", a=S.SERVING), node_leaving="cordoned"),
+                replace(seat("3", "a", a=S.SERVING), terminating=True, leaves_by=NOW + 60),
+                replace(seat("4", "a", a=S.SERVING), terminating=True, leaves_by=NOW + 30),
+            ],
+            {A: 0},
+            ["Demote 4 a", "Demote 3 a", "Demote 2 a", "Demote 1 a"],
+            id="hand-over-whoever-has-the-least-time-left",
+        ),
         # engines that died in rotation
         pytest.param(
             [seat("1", "a", a=S.FAILED), seat("2", a=S.PAUSED)],
@@ -1085,3 +1114,95 @@ def test_work_on_a_lent_seat_is_ended_at_once_where_its_policy_says_so(
     (switch,) = plan(wants, [one], Limits(), NOW).actions
     assert isinstance(switch, Switch)
     assert switch.at_once is at_once
+
+
+def made(given: Seat, template: str, at: float) -> Seat:
+    return replace(given, template=template, created_at=at)
+
+
+@pytest.mark.parametrize(
+    ("seats", "wanted", "expected"),
+    [
+        pytest.param(
+            [made(seat("1", a=S.PAUSED), "old", 1), made(seat("2", a=S.PAUSED), "new", 2)],
+            {A: 1},
+            ["Promote 2 a"],
+            id="newest-first",
+        ),
+        pytest.param(
+            [
+                made(seat("1", a=S.PAUSED), "first", 1),
+                made(seat("2", a=S.PAUSED), "second", 2),
+                made(seat("3", a=S.STARTING), "first", 3),
+            ],
+            {A: 1},
+            ["Promote 1 a"],
+            id="the-youngest-seat-says-which-is-newest",
+        ),
+        pytest.param(
+            [
+                made(seat("1", a=S.PAUSED), "first", 1),
+                replace(made(seat("2", a=S.PAUSED), "second", 2), terminating=True),
+            ],
+            {A: 1},
+            ["Promote 1 a"],
+            id="one-that-goes-says-nothing",
+        ),
+        pytest.param(
+            [made(seat("1", a=S.PAUSED), "old", 1), made(seat("2", a=S.PARKED), "new", 2)],
+            {A: 1},
+            ["Promote 1 a"],
+            id="milliseconds-come-before-templates",
+        ),
+        pytest.param(
+            [
+                made(seat("1", a=S.PAUSED), "old", 1),
+                made(seat("2", a=S.PAUSED, b=S.PAUSED), "new", 2),
+            ],
+            {A: 1},
+            ["Promote 2 a"],
+            id="and-these-before-versatility",
+        ),
+        pytest.param(
+            [
+                made(seat("1", a=resident(A, proven_at=NOW)), "old", 1),
+                made(seat("2", a=resident(A, kv_released=False, proven_at=None)), "new", 2),
+            ],
+            {A: 1},
+            ["Promote 2 a"],
+            id="before-memory-and-proofs",
+        ),
+        pytest.param(
+            [
+                made(seat("1", held=claim(DEMOTE, A), a=S.DRAINING), "old", 1),
+                made(seat("2", held=claim(DEMOTE, A), a=S.DRAINING), "new", 2),
+            ],
+            {A: 1},
+            ["Recall 2 a"],
+            id="recall-of-equals",
+        ),
+        pytest.param(
+            [
+                made(seat("1", "b", a=S.PAUSED, b=S.SERVING), "old", 1),
+                made(seat("2", "b", a=S.PAUSED, b=S.SERVING), "new", 2),
+            ],
+            {A: 1, B: 1},
+            ["Switch 2 b>a"],
+            id="switch-of-equals",
+        ),
+        pytest.param(
+            [
+                replace(made(seat("1", "a", a=S.SERVING), "old", 1), terminating=True, leaves_by=NOW + 30),
+                made(seat("2", a=S.PAUSED), "old", 1),
+                made(seat("3", a=S.PAUSED), "new", 2),
+            ],
+            {A: 1},
+            ["Promote 3 a"],
+            id="handed-over-to-the-newest",
+        ),
+    ],
+)
+def test_the_newest_template_comes_first(
+    seats: list[Seat], wanted: dict[PolicyName, int], expected: list[str]
+) -> None:
+    assert texts(planned(seats, wanted)) == expected

@@ -1,6 +1,7 @@
 """What a seat is worth, as a table."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,12 @@ V = SeatValue
         pytest.param(replace(seat(S.PAUSED), verdict=Verdict.SUSPECT), V.HELD, id="spare-on-a-suspect-gpu"),
         pytest.param(replace(seat(S.PAUSED), verdict=Verdict.BAD), V.HELD, id="spare-on-a-bad-gpu"),
         pytest.param(replace(seat(S.PAUSED), reachable=False), V.HELD, id="silent-agent"),
+        pytest.param(replace(seat(S.PAUSED), node_leaving="cordoned"), V.HELD, id="spare-on-a-leaving-node"),
+        pytest.param(
+            replace(seat(S.SERVING, serving="a"), node_leaving="cordoned"),
+            V.SERVING,
+            id="serves-on-while-its-node-leaves",
+        ),
         pytest.param(
             replace(seat(S.SERVING, serving="a"), verdict=Verdict.SUSPECT), V.SERVING, id="suspect-may-finish"
         ),
@@ -121,6 +128,7 @@ def test_a_parked_resident_is_promotable_and_one_on_the_move_is_not() -> None:
         pytest.param(replace(seat(S.PAUSED), verdict=Verdict.SUSPECT), False, id="suspect"),
         pytest.param(replace(seat(S.PAUSED), reachable=False), False, id="unreachable"),
         pytest.param(replace(seat(S.PAUSED), terminating=True), False, id="terminating"),
+        pytest.param(replace(seat(S.PAUSED), node_leaving="cordoned"), False, id="on-a-leaving-node"),
     ],
 )
 def test_a_resident_is_promotable_on_a_usable_seat_only(given: Seat, usable: bool) -> None:  # noqa: FBT001 -- a column of the table
@@ -129,9 +137,29 @@ def test_a_resident_is_promotable_on_a_usable_seat_only(given: Seat, usable: boo
     assert not given.promotable(B)
 
 
+@pytest.mark.parametrize(
+    ("changes", "answers"),
+    [
+        pytest.param({}, True, id="sound"),
+        pytest.param({"node_leaving": "cordoned"}, True, id="until-others-serve"),
+        pytest.param({"drained": True}, True, id="drained-by-an-order"),
+        pytest.param({"terminating": True}, False, id="about-to-end"),
+        pytest.param({"verdict": Verdict.BAD}, False, id="on-a-bad-gpu"),
+        pytest.param({"reachable": False}, False, id="silent"),
+    ],
+)
+def test_who_is_in_rotation_answers_until_the_seat_ends(changes: dict[str, Any], answers: bool) -> None:  # noqa: FBT001 -- a column of the table
+    assert replace(seat(S.SERVING, serving="a"), **changes).answers is answers
+
+
 def test_resident_finds_by_policy() -> None:
     given = seat(S.PAUSED, S.SERVING)
     found = given.resident(B)
     assert found is not None
     assert found.state is S.SERVING
     assert given.resident(PolicyName("z")) is None
+
+
+def test_what_serves_on_a_suspect_gpu_may_finish_and_on_a_bad_one_gets_nothing() -> None:
+    seats = [replace(seat(S.SERVING), verdict=verdict) for verdict in Verdict]
+    assert [(on.answers, on.usable) for on in seats] == [(True, True), (True, False), (False, False)]

@@ -13,6 +13,7 @@ from scaler.core.decide import decide
 from scaler.core.islands import Island
 from scaler.core.ledger import BadLine, Inputs, Reader, Step
 from scaler.core.model import FleetView, Load, Quality, Reading, Snapshot
+from scaler.core.replay import RenderedViews, snapshot_to_json
 from tests.unit.scaler.core.world import fleet, fresh, load, policy, simple
 from tests.unit.scaler.core.writer import Rules, Writer
 
@@ -68,6 +69,14 @@ def test_the_same_answer_is_written_whole_once_a_second() -> None:
     writer = Writer(RULES)
     lines = [writer.tick(snapshot(), after=0.25) for _ in range(21)]
     assert [line["number"] for line in lines if "decision" in line] == [1, 5, 9, 13, 17, 21]
+
+
+def test_a_view_is_rendered_anew_when_it_is_another_and_only_then() -> None:
+    views, seen = RenderedViews(), snapshot()
+    others = (seen, replace(seen, loads={"a": load(9), "b": load(3)}), snapshot(spare=0))
+    rendered = [snapshot_to_json(each, views)["fleets"]["spares"] for each in others]
+    assert rendered[1] is rendered[0]
+    assert rendered == [snapshot_to_json(each)["fleets"]["spares"] for each in others]
 
 
 def test_a_start_is_written_once_a_minute() -> None:

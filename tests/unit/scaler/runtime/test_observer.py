@@ -240,6 +240,15 @@ def test_a_seat_that_serves_nobody_in_force_takes_its_replica_as_a_held_one() ->
     assert (found.serving, found.held, found.seats) == (1, 1, 2)
 
 
+def test_a_fleet_that_is_reported_anew_with_the_same_counts_is_the_same_view() -> None:
+    views = Views()
+    first = views.of(FLEET, (seat(S.PAUSED),), 1, (CHAT, CODE))
+    assert views.of(FLEET, (seat(S.PAUSED, version="2"),), 1, (CHAT, CODE)) is first
+    assert views.of(FLEET, (seat(S.PARKED, version="3"),), 1, (CHAT, CODE)) == replace(
+        first, supply={CHAT: Supply(promotable=1, parked=1), CODE: Supply(promotable=1)}
+    )
+
+
 def test_seats_of_unknown_fleets_are_ignored() -> None:
     other = FleetName("other")
     stock = {other: (seat(S.PAUSED, fleet=other),)}

@@ -1,5 +1,6 @@
 """What the node says of a seat's GPUs: nobody is promoted onto one that is Suspect or Bad, and what serves may finish."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.unit.warmpool.agent.rig import Machine, config, live, paused, resident
 from warmpool.errors import GpuUnfit
 from warmpool.nodehealth.client import SeatHealth
-from warmpool.seats import Verdict
+from warmpool.seats import GpuWord, Verdict
 
 pytestmark = pytest.mark.looptime
 WORD = "GPU-a is Bad: Xid 79"
@@ -66,3 +67,36 @@ async def test_proofs_are_told_the_node_as_canaries(tmp_path: Path) -> None:
         assert machine.canaries == [True]
         await rig.order("prove", "a")
         assert machine.canaries == [True, True]
+
+
+def bad() -> SeatHealth:
+    word = GpuWord(uuid="GPU-a", word="Bad", reason="Xid 79")
+    return SeatHealth(Verdict.BAD, known=True, reason=WORD, words=(word,))
+
+
+async def test_what_the_node_says_is_told_within_a_second_and_unknown_once_it_is_silent(
+    tmp_path: Path,
+) -> None:
+    machine = Machine()
+    settings = config(tmp_path, [resident("a")], nodeAgent="unix:///run/node.sock")
+    async with live(settings, machine) as rig:
+        await rig.until(**paused("a"))
+        machine.gpu_health = bad()
+        before = rig.seat.board.seq
+        await asyncio.sleep(1.5)
+        (word,) = rig.seat.state()["gpuHealth"]
+        assert (word["uuid"], word["verdict"], word["reason"]) == ("GPU-a", "Bad", "Xid 79")
+        assert word["ageMilliseconds"] <= 1500
+        assert rig.seat.board.seq > before
+        machine.gpu_health = SeatHealth(Verdict.OK, known=False, reason="no answer")
+        await asyncio.sleep(12)
+        assert [each["verdict"] for each in rig.seat.state()["gpuHealth"]] == ["Unknown"]
+
+
+async def test_an_order_of_a_fleet_that_observes_promotes_all_the_same(tmp_path: Path) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.gpu_health = bad()
+        await rig.order("resume", "a", gpuHealth="Observe")
+        assert rig.told("a")["state"] == "Serving"

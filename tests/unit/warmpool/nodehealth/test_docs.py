@@ -48,7 +48,7 @@ def test_the_page_tells_of_the_option(option: str) -> None:
 
 
 def test_there_is_something_to_tell() -> None:
-    assert len(OPTIONS) == 12
+    assert len(OPTIONS) == 14
     assert sorted(CODES) == ["BadQuestion", "NotYours", "Unauthorized", "UnknownGpu"]
     assert len(FIELDS) > 20
     assert len(HEALTH_FIELDS) > 15
