@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install drill local test test-fast test-kube test-vllm lint format types contracts generate bench-core bench-exposition bench-gateway bench-guard bench-keda bench-law bench-policy bench-signals clean
+.PHONY: help install drill drill-kube local test test-fast test-long test-kube test-vllm lint format types contracts generate bench-core bench-exposition bench-gateway bench-guard bench-health bench-keda bench-law bench-policy bench-signals clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,12 +25,20 @@ ARGS  ?=
 drill: $(VENV)/.installed ## rehearse a burst on this machine, both arms, and judge it
 	$(BIN)/emberpool drill run $(DRILL) $(ARGS)
 
+# Without KUBECONFIG in a cluster of stand-ins; with it on the command line, not from the environment, under that control plane.
+KUBE_OPTION = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG))
+drill-kube: $(VENV)/.installed ## rehearse a burst, a rollout, evictions and a node drain through the Kubernetes adapter: make drill-kube [KUBECONFIG=/path]
+	env -u KUBECONFIG $(BIN)/python -m tests.drill.kube $(KUBE_OPTION) $(ARGS)
+
 test: lint types contracts test-fast ## everything that must hold before a change lands
 	env -u KUBECONFIG $(BIN)/pytest -m drill $(ARGS)
 
 # Without KUBECONFIG, so that nobody's cluster is tested on by the way.
 test-fast: $(VENV)/.installed ## the tests without whole drills, three at a time: many of them wait more than they compute
-	env -u KUBECONFIG $(BIN)/pytest -m 'not drill' --numprocesses 3 --dist loadfile $(ARGS)
+	env -u KUBECONFIG $(BIN)/pytest -m 'not drill and not long' --numprocesses 3 --dist loadfile $(ARGS)
+
+test-long: $(VENV)/.installed ## what takes long and is seen in part by make test: before a release
+	env -u KUBECONFIG $(BIN)/pytest -m long $(ARGS)
 
 test-kube: $(VENV)/.installed ## the Kubernetes adapter's tests on a real API server, in a namespace of their own: make test-kube KUBECONFIG=/path
 	@test -n "$(KUBECONFIG)" || { echo "error: KUBECONFIG names no file" >&2; \
@@ -75,6 +83,9 @@ bench-gateway: $(VENV)/.installed ## time what the gateway adds to a stream, bes
 
 bench-guard: $(VENV)/.installed ## time what the guard adds to a request, in both forms
 	$(BIN)/python -m warmpool.bench.guard $(ARGS)
+
+bench-health: $(VENV)/.installed ## compare the rules of GPU health with a device plugin's, in simulated time
+	$(BIN)/python -m warmpool.nodehealth.bench.fleet $(ARGS)
 
 bench-keda: $(VENV)/.installed ## time what KEDA is answered with 1,000 ScaledObjects, bursts included
 	$(BIN)/python -m scaler.keda.bench $(ARGS)

@@ -218,7 +218,7 @@ def _cluster(gateway: str, controller: str) -> "Endpoints | None":
             "a cluster is drilled by its gateway and its controller, and one of them wasn't named",
             hint="name both: --gateway URL --controller URL",
         )
-    return Endpoints(gateway=base_url(gateway), controller=base_url(controller))
+    return Endpoints(gateway=base_url(gateway, "a gateway"), controller=base_url(controller))
 
 
 @app.command(

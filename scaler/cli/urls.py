@@ -1,8 +1,13 @@
 """Addresses of servers, as people write them."""
 
+from collections.abc import Mapping
+from typing import Final
 from urllib.parse import urlsplit
 
 from scaler.errors import UserError
+
+_PORTS: Final[Mapping[str, int]] = {"a controller": 9080, "a gateway": 8000, "a Prometheus": 9090}
+"""Whose URL → the port that it has where nobody has chosen another."""
 
 
 def base_url(text: str, of: str = "a controller") -> str:
@@ -17,6 +22,5 @@ def base_url(text: str, of: str = "a controller") -> str:
     except ValueError:
         usable = False
     if not usable:
-        port = 9080 if of == "a controller" else 9090
-        raise UserError(f"{text!r} is no URL of {of}", hint=f"write it as http://host:{port}")
+        raise UserError(f"{text!r} is no URL of {of}", hint=f"write it as http://host:{_PORTS[of]}")
     return text.rstrip("/")

@@ -19,6 +19,7 @@ def checks(thresholds: Thresholds, arms: Sequence[ArmFigures]) -> list[Check]:
     result: list[Check] = []
     for arm in arms:
         result += _failures(thresholds, arm)
+        result += _kept(arm)
         result += _warnings(thresholds, arm)
     if (warm := by_name.get(WARM)) is not None:
         result += _warm(thresholds, warm)
@@ -64,11 +65,27 @@ def _failures(thresholds: Thresholds, arm: ArmFigures) -> Iterator[Check]:
     )
 
 
+def _kept(arm: ArmFigures) -> Iterator[Check]:
+    """Where seats are watched, none that serves may go because its fleet was made smaller."""
+    if arm.scaled_down_serving is not None:
+        yield _check(
+            "servingSeatsKept",
+            arm.arm,
+            "no serving seat is taken by a scale-down",
+            measured=f"taken: {', '.join(arm.scaled_down_serving)}" if arm.scaled_down_serving else "none",
+            good=not arm.scaled_down_serving,
+        )
+
+
 def _warm(thresholds: Thresholds, warm: ArmFigures) -> Iterator[Check]:
     if (limit := thresholds.burst_ttft_p99_milliseconds) is not None:
         yield _latency(
             "burstTtftP99Milliseconds", limit, warm.burst_ttft, "no burst request had a first token"
         )
+    if (limit := thresholds.label_p99_milliseconds) is not None:
+        found = next((one for one in warm.promotion_summary if one.operation == "Promote"), None)
+        label = None if found is None else found.claim_to_rotation
+        yield _latency("labelP99Milliseconds", limit, label, "no Promote took place")
     for name, limit, operation in (
         ("promotionP99Milliseconds", thresholds.promotion_p99_milliseconds, "Promote"),
         ("switchP99Milliseconds", thresholds.switch_p99_milliseconds, "Switch"),

@@ -85,7 +85,7 @@ class Child:
                 if endpoints is None and (endpoints := await asyncio.to_thread(self._endpoints)) is not None:
                     listens(endpoints)
                 if endpoints is not None:
-                    ready, last = await _status(session, endpoints, last)
+                    ready, last = await status(session, endpoints, last)
                     if ready:
                         return endpoints
                 waiting(last)
@@ -209,7 +209,7 @@ async def _stop_whatever_comes(child: Child) -> None:
         raise
 
 
-async def _status(session: aiohttp.ClientSession, endpoints: Endpoints, last: str) -> tuple[bool, str]:
+async def status(session: aiohttp.ClientSession, endpoints: Endpoints, last: str) -> tuple[bool, str]:
     """Ask whether it is ready; what it waits for, or `last` where it can't say."""
     try:
         async with session.get(f"{endpoints.controller}/v1/status") as response:

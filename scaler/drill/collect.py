@@ -25,6 +25,8 @@ Event = Mapping[str, Any]
 
 STEPS: Final = ("decision", "claimed", "resumed", "canary", "rotation", "firstToken")
 """The steps of a promotion in their order; each is reckoned from the sample."""
+_SCALED_DOWN_SECONDS: Final = 10.0
+"""A workload's controller removes pods within moments of its size being lowered; what ends later ends for another reason."""
 _SERVABLE: Final = frozenset({"Paused", "Promoting", "Serving"})
 
 
@@ -204,6 +206,11 @@ def _summary(operation: str, figures: Sequence[PromotionFigures]) -> PromotionSu
         waited=sum(figure.basis == "Waited" for figure in good),
         composed=sum(figure.basis == "Composed" for figure in good),
         steps=steps,
+        claim_to_rotation=quantiles(
+            (figure.steps["rotation"] - figure.steps["claimed"]) / 1000
+            for figure in good
+            if {"rotation", "claimed"} <= figure.steps.keys()
+        ),
     )
 
 
@@ -213,6 +220,21 @@ def demotions(evidence: Evidence) -> int:
 
 
 # ------------------------------------------------------------------ seats
+
+
+def scaled_down_serving(evidence: Evidence) -> list[str]:
+    """Return the seats that began to end while they served, just after their fleet's size had been lowered."""
+    lowered: dict[str, list[float]] = defaultdict(list)
+    for event in evidence.of("resize"):
+        if event["to"] < event["from"]:
+            lowered[str(event["fleet"])].append(evidence.clock(float(event["at"])))
+    return [
+        str(event["seat"])
+        for event in evidence.of("leaving")
+        if event.get("serving")
+        and 0 <= (at := evidence.clock(float(event["at"]))) <= evidence.end
+        and any(0 <= at - before <= _SCALED_DOWN_SECONDS for before in lowered[str(event["fleet"])])
+    ]
 
 
 def seat_bands(evidence: Evidence) -> list[SeatBand]:

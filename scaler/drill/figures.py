@@ -227,6 +227,8 @@ class PromotionSummary(_Figures):
     """Those whose first token is reckoned from two intervals."""
     steps: dict[str, Quantiles]
     """Per step, milliseconds after the sample."""
+    claim_to_rotation: Quantiles | None = None
+    """From the claim until the resident was in rotation."""
 
 
 class SeatSpan(_Figures):
@@ -388,6 +390,8 @@ class ArmFigures(_Figures):
     """The load generator's own lateness."""
     faults: list[FaultFigures]
     """What was broken on purpose."""
+    scaled_down_serving: list[str] | None = None
+    """Seats that a lower size took while they served; null where nobody looked (on this machine)."""
     failure_examples: list[str]
     """The first few failures in words."""
     left_processes: list[str]

@@ -46,8 +46,12 @@ class Loaded:
         }
 
 
-def load_scenario(path: Path) -> Loaded:
+def load_scenario(path: Path, *, local: bool = True) -> Loaded:
     """Read a scenario and the policies that it names.
+
+    Args:
+        path: its file.
+        local: it is for this machine, and not for a cluster that has engines of its own.
 
     Raises:
         PolicyError: with all faults of the scenario, of its policies, and between both, the scenario's first. What only
@@ -57,11 +61,15 @@ def load_scenario(path: Path) -> Loaded:
     if path.is_dir():
         raise UserError(f"{path} is a directory", hint=f"name one scenario, such as {path / 'default.yaml'}")
     (contents,) = load_contents([path])
-    return load_piped(contents)
+    return load_piped(contents, local=local)
 
 
-def load_piped(contents: Contents) -> Loaded:
+def load_piped(contents: Contents, *, local: bool = True) -> Loaded:
     """Take a scenario from what is read already; the policies that it names lie beside its file, or in the working directory.
+
+    Args:
+        contents: what is read.
+        local: as `load_scenario`.
 
     Raises:
         PolicyError: as `load_scenario`.
@@ -76,7 +84,7 @@ def load_piped(contents: Contents) -> Loaded:
     inline, whole = _inline(document, scenario)
     own = JudgedFile(str(path), inline, contents.faults, whole=whole and contents.whole and not beside)
     told = [*beside, *_but_for(inline, examined.faults), *missing]
-    told += _between(document, scenario, [own, *files])
+    told += _between(document, scenario, [own, *files], local=local)
     policies = assemble([replace(own, faults=[*own.faults, *told]), *files])
     documents = tuple(each.document for file in (own, *files) for each in file.judged)
     return Loaded(path=path, scenario=scenario, policies=policies, documents=documents)
@@ -145,7 +153,9 @@ def _but_for(inline: Sequence[Judged], faults: Iterable[PolicyFault]) -> Iterato
     return (fault for fault in faults if fault.path not in told)
 
 
-def _between(document: Document, scenario: Scenario, read: Sequence[JudgedFile]) -> tuple[PolicyFault, ...]:
+def _between(
+    document: Document, scenario: Scenario, read: Sequence[JudgedFile], *, local: bool
+) -> tuple[PolicyFault, ...]:
     """Return what is wrong between the scenario and its policies, as far as both can be read."""
     judged = [each for file in read for each in file.judged]
     policies = {
@@ -167,7 +177,7 @@ def _between(document: Document, scenario: Scenario, read: Sequence[JudgedFile])
         hidden = unseen(judged, absent, ScalingPolicy)
     return (
         *_without_policy(document, models, policies, hidden),
-        *_other_engines(document, models, policies),
+        *(_other_engines(document, models, policies) if local else ()),
         *(_without_model(document, models, policies) if whole else ()),
     )
 

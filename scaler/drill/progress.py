@@ -67,13 +67,15 @@ class Progress:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @asynccontextmanager
-    async def waiting(self, arm: str) -> AsyncIterator[Callable[[str], None]]:
-        """Show what is waited for until the context is left."""
+    async def waiting(
+        self, arm: str, what: str = "starting emberpool local"
+    ) -> AsyncIterator[Callable[[str], None]]:
+        """Show what is waited for until the context is left; at first that is `what`."""
         if self._console.is_terminal:
-            with self._console.status(f"{arm} arm: starting emberpool local") as status:
+            with self._console.status(f"{arm} arm: {what}") as status:
                 yield lambda text: status.update(f"{arm} arm: waiting for {text}")
         else:
-            self.say(f"{arm} arm: starting emberpool local")
+            self.say(f"{arm} arm: {what}")
             yield lambda _: None
 
     async def show(self, view: View) -> None:

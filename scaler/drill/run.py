@@ -6,17 +6,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import psutil
 from rich.console import Console
 from ruamel.yaml import YAML
 
-from scaler.drill import collect, cpu, interruptible, measure
+from scaler.drill import cluster, collect, cpu, interruptible, measure
 from scaler.drill.annotations import Grafana, annotating
 from scaler.drill.arms import COMPARED, Arm, ArmName, make_arm
 from scaler.drill.checkpoints import Maker, checkpoint_name, prepare
@@ -77,6 +78,7 @@ class DrillOptions:
         metrics_port: port on which the drill's own metrics are scraped; 0 for any free one, None for none.
         controller_port: port of each arm's controller; 0 for any free one.
         targets_file: file that tells Prometheus what to scrape meanwhile; None for none.
+        cluster: where a cluster answers that has the fleets already; None: `emberpool local` is started for each arm.
         console: where progress goes.
     """
 
@@ -95,6 +97,7 @@ class DrillOptions:
     metrics_port: int | None = None
     controller_port: int = 0
     targets_file: Path | None = None
+    cluster: Endpoints | None = None
     console: Console = field(default_factory=_console)
 
 
@@ -128,6 +131,7 @@ def run_drill(options: DrillOptions) -> DrillResult:
         PolicyError: the scenario or its policies can't be used (exit code 2).
         UserError: an option can't be used (exit code 2).
         ChildFailed: `emberpool local` died or didn't get ready (exit code 1).
+        ClusterFailed: the cluster isn't warm (exit code 1).
         CheckpointFailed: a checkpoint can't be made (exit code 1).
         KeyboardInterrupt: Ctrl-C; the child is gone (exit code 130).
         SystemExit: with code 143 after SIGTERM; the child is gone.
@@ -139,10 +143,13 @@ async def drill(options: DrillOptions) -> DrillResult:
     """Run a drill to its end. When it is cancelled, the child and its files are gone before it returns.
 
     Raises:
-        PolicyError, UserError, ChildFailed, CheckpointFailed: as `run_drill`.
+        PolicyError, UserError, ChildFailed, ClusterFailed, CheckpointFailed: as `run_drill`.
     """
     progress = Progress(options.console)
-    loaded = with_shape(load_scenario(options.scenario), options.shape)
+    local = options.cluster is None
+    loaded = with_shape(load_scenario(options.scenario, local=local), options.shape)
+    if not local:
+        _check_for_cluster(options, loaded)
     name, spec, arms = loaded.scenario.metadata.name, loaded.scenario.spec, [str(arm) for arm in options.arms]
     metrics = DrillMetrics(name, arms, windows(spec), loaded.objectives)
     with listing(options.targets_file, progress.say) as targets:
@@ -162,6 +169,24 @@ async def drill(options: DrillOptions) -> DrillResult:
                 raise
 
 
+def _check_for_cluster(options: DrillOptions, loaded: Loaded) -> None:
+    """Refuse what can't be had of a cluster.
+
+    Raises:
+        UserError: another arm than warm, or faults.
+    """
+    if options.arms != (ArmName.WARM,):
+        raise UserError(
+            "a cluster is drilled as it is: there is no other arm than warm",
+            hint="say --arm warm, or leave it out",
+        )
+    if loaded.scenario.spec.faults:
+        raise UserError(
+            f"{loaded.path} has faults, and a drill breaks nothing in a cluster",
+            hint="leave spec.faults out; evict pods or drain nodes with kubectl while it runs",
+        )
+
+
 async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> DrillResult:
     """Play all arms and write the report."""
     started = time.time()
@@ -176,7 +201,7 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
         command=options.checkpoint_command, cache=options.checkpoint_cache, given=options.checkpoints
     )
     async with _output(options.output or _folder(loaded.scenario.metadata.name, started), say) as output:
-        checkpoints = await prepare(spec.models, maker, say)
+        checkpoints = await prepare(spec.models, maker, say) if options.cluster is None else {}
         figures = []
         for name in options.arms:
             arm = make_arm(name, loaded.policies, spec.engine)
@@ -185,7 +210,10 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
         made = checks(spec.thresholds, figures)
         report = Report(
             scenario=_scenario_info(loaded, seed),
-            policies=[_policy_info(loaded.policies, model, maker.given) for model in spec.models],
+            policies=[
+                _policy_info(loaded.policies, model, maker.given, local=options.cluster is None)
+                for model in spec.models
+            ],
             host=_host_info(),
             started_at=started,
             arms=figures,
@@ -198,7 +226,7 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
 
 
 class _ArmRun:
-    """One arm: child up, load, child down, figures."""
+    """One arm: child up, load, child down, figures; or the load alone where a cluster is up already."""
 
     def __init__(
         self,
@@ -220,6 +248,34 @@ class _ArmRun:
 
     async def run(self, requests: Sequence[Request], output: Path) -> ArmFigures:
         """Play the schedule once and return what it came to; evidence is copied to `output`."""
+        if (endpoints := self._options.cluster) is not None:
+            start_seconds, left = await self._on_cluster(requests, endpoints, output), list[str]()
+        else:
+            start_seconds, left = await self._on_this_machine(requests, output)
+        await asyncio.to_thread(
+            write_requests, self._tally.records, output / f"requests-{self._arm.name}.jsonl"
+        )
+        return self._figures(start_seconds, left)
+
+    async def _on_cluster(self, requests: Sequence[Request], endpoints: Endpoints, output: Path) -> float:
+        """Play the schedule on a cluster; return how long it was waited for."""
+        arm, begun = self._arm.name, time.monotonic()
+        policies = list(self._loaded.objectives)
+        async with self._onlookers.progress.waiting(arm, f"waiting for {endpoints.controller}") as waiting:
+            await cluster.ready(endpoints, policies, self._options.ready_seconds, waiting)
+        waited = time.monotonic() - begun
+        self._onlookers.child_listens(arm, endpoints.controller)
+        records = cluster.Records(endpoints.controller)
+        try:
+            await self._load(requests, endpoints, lambda _: [records.follow()])
+        finally:
+            self._onlookers.child_ended(arm)
+        await records.finish(self._evidence)
+        await asyncio.to_thread(cluster.write_events, self._evidence, output / f"events-{arm}.jsonl")
+        return waited
+
+    async def _on_this_machine(self, requests: Sequence[Request], output: Path) -> tuple[float, list[str]]:
+        """Play the schedule on a child; return how long its start took, and what it left running."""
         say = self._onlookers.progress.say
         with _state(self._arm.name, keep=self._options.keep, say=say) as state:
             policies = state / "policies.yaml"
@@ -230,15 +286,16 @@ class _ArmRun:
                     endpoints = await self._ready(child)
                     start_seconds = time.monotonic() - begun
                     say(f"{self._arm.name} arm: ready after {start_seconds:.1f} s")
-                    await self._load(requests, endpoints, child)
+                    await self._load(
+                        requests,
+                        endpoints,
+                        lambda live: [child.watch(), meter(child.tree, self._tally, self._cpu, live)],
+                    )
             finally:
                 self._onlookers.child_ended(self._arm.name)
                 await asyncio.to_thread(_keep_evidence, state, output, self._arm.name)
             await asyncio.to_thread(self._read_events, state)
-        await asyncio.to_thread(
-            write_requests, self._tally.records, output / f"requests-{self._arm.name}.jsonl"
-        )
-        return self._figures(start_seconds, child.left)
+        return start_seconds, child.left
 
     async def _ready(self, child: Child) -> Endpoints:
         def listens(endpoints: Endpoints) -> None:
@@ -247,7 +304,19 @@ class _ArmRun:
         async with self._onlookers.progress.waiting(self._arm.name) as waiting:
             return await child.ready(self._options.ready_seconds, waiting, listens)
 
-    async def _load(self, requests: Sequence[Request], endpoints: Endpoints, child: Child) -> None:
+    async def _load(
+        self,
+        requests: Sequence[Request],
+        endpoints: Endpoints,
+        also: Callable[[Live], Sequence[Coroutine[Any, Any, None]]],
+    ) -> None:
+        """Play the schedule.
+
+        Args:
+            requests: what is sent.
+            endpoints: where to.
+            also: makes what else runs meanwhile, and is cancelled at the end.
+        """
         spec = self._loaded.scenario.spec
         names = {
             model.policy: self._arm.policies.policies[PolicyName(model.policy)].models[0]
@@ -271,9 +340,8 @@ class _ArmRun:
         try:
             async with self._onlookers.watching(view), asyncio.TaskGroup() as group:
                 beside = [
-                    group.create_task(child.watch()),
+                    *map(group.create_task, also(live)),
                     group.create_task(poll(endpoints.controller, self._tally, self._evidence, live)),
-                    group.create_task(meter(child.tree, self._tally, self._cpu, live)),
                     group.create_task(self._onlookers.show(view)),
                     group.create_task(self._onlookers.follow_stages(view)),
                     group.create_task(inject(spec.faults, endpoints.controller, self._tally, hit)),
@@ -329,6 +397,9 @@ class _ArmRun:
             cpu=cpu.stage_cpu(self._cpu, self._plan),
             generator=measure.generator_figures(records),
             faults=collect.fault_figures(evidence),
+            scaled_down_serving=None
+            if self._options.cluster is None
+            else collect.scaled_down_serving(evidence),
             failure_examples=measure.failure_examples(records),
             left_processes=left,
         )
@@ -425,13 +496,14 @@ def _scenario_info(loaded: Loaded, seed: int) -> ScenarioInfo:
     )
 
 
-def _policy_info(policies: PolicySet, model: Model, given: Mapping[str, Path]) -> PolicyInfo:
+def _policy_info(policies: PolicySet, model: Model, given: Mapping[str, Path], *, local: bool) -> PolicyInfo:
     spec = policies.policy_specs[PolicyName(model.policy)]
     own = given.get(model.policy)
+    made = "" if not local else checkpoint_name(model)  # a cluster serves what it has
     return PolicyInfo(
         name=model.policy,
-        shape=model.shape if own is None else None,
-        checkpoint=checkpoint_name(model) if own is None else own.resolve().name,
+        shape=model.shape if local and own is None else None,
+        checkpoint=made if own is None else own.resolve().name,
         objective_milliseconds=spec.ttft_objective * 1000,
         target_in_flight={share.fleet: share.target_in_flight for share in spec.fleets},
         serving_min=spec.serving_min,

@@ -315,6 +315,8 @@ class Thresholds(PolicyModel):
     """Warm arm: p99 of the bursting models' TTFT over all Burst stages."""
     promotion_p99_milliseconds: Milliseconds | None = None
     """Warm arm: p99 of sample → first token over all promotions onto a spare seat."""
+    label_p99_milliseconds: Milliseconds | None = None
+    """Warm arm: p99 of claim → rotation over all promotions onto a spare seat."""
     switch_p99_milliseconds: Milliseconds | None = None
     """Warm arm: the same over all switches, whose drain counts."""
     min_promotions: Annotated[int, integer("promotions", 0, _MANY, example=1)] | None = None

@@ -152,11 +152,12 @@ def promotion_summary_table(report: Report) -> Table:
     for arm in report.arms:
         for summary in arm.promotion_summary:
             cells = [_triple(summary.steps.get(step)) for step in STEPS]
+            cells.append(_triple(summary.claim_to_rotation))
             rows.append((arm.arm, summary.operation, str(summary.count), str(summary.failed), *cells))
     return Table(
         title="Promotions: p50 / p99 / max, ms after the sample",
         note="In a cold arm the sample is the one that found the new seat ready: what its start took is under Bursts.",
-        header=("arm", "operation", "count", "failed", *(_step_name(step) for step in STEPS)),
+        header=("arm", "operation", "count", "failed", *map(_step_name, STEPS), "claim to rotation"),
         rows=rows,
         text_columns=2,
     )

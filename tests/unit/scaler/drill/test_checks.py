@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from scaler.drill.checks import checks, passed
-from scaler.drill.figures import ArmFigures, GeneratorFigures, Status
+from scaler.drill.figures import ArmFigures, GeneratorFigures, Quantiles, Status
 from scaler.drill.scenario import Thresholds
 
 
@@ -169,3 +169,26 @@ def test_a_lost_neighbour_fails(make_arm_figures: Any, make_fault: Any) -> None:
     )
     arm = make_arm_figures("warm", 200.0, faults=[fault])
     assert statuses(Thresholds(), arm)["neighboursGoOn"] is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("taken", "status"), [(None, None), ([], Status.PASS), (["spares-1"], Status.FAIL)], ids=str
+)
+def test_no_serving_seat_may_go_by_a_scale_down(
+    make_arm_figures: Any, taken: list[str] | None, status: Status | None
+) -> None:
+    arm = make_arm_figures("warm", 200.0, scaled_down_serving=taken)
+    assert statuses(Thresholds(), arm).get("servingSeatsKept") is status
+
+
+@pytest.mark.parametrize(("limit", "status"), [(94, Status.PASS), (93, Status.FAIL)])
+def test_the_time_from_claim_to_rotation_has_a_threshold_of_its_own(
+    make_arm_figures: Any, limit: int, status: Status
+) -> None:
+    arm = make_arm_figures("warm", 200.0)
+    label = Quantiles(count=3, p50=40.0, p90=94.0, p99=94.0, max=94.0)
+    (promoted,) = (each for each in arm.promotion_summary if each.operation == "Promote")
+    arm = arm.model_copy(
+        update={"promotion_summary": [promoted.model_copy(update={"claim_to_rotation": label})]}
+    )
+    assert statuses(Thresholds(label_p99_milliseconds=limit), arm)["labelP99Milliseconds"] is status

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from scaler.drill.collect import (
     load_point,
     promotions,
     read_events,
+    scaled_down_serving,
     seat_bands,
     seat_seconds,
     served_seconds,
@@ -159,3 +161,39 @@ def test_a_fault_that_hit_nothing_says_why(evidence: Evidence) -> None:
     evidence.hits = [Hit(type="KillEngine", policy="chat", at=1.0, error="no seat serves chat")]
     (fault,) = fault_figures(evidence)
     assert (fault.pid, fault.error, fault.replaced_seconds) == (None, "no seat serves chat", None)
+
+
+# ------------------------------------------------------------------ scale-downs
+
+
+@pytest.mark.parametrize(
+    ("events", "taken"),
+    [
+        ([("resize", 10.0, 4, 2), ("leaving", 10.5, ["chat"])], ["s-1"]),
+        ([("resize", 10.0, 4, 2), ("leaving", 10.5, [])], []),  # a spare
+        ([("resize", 10.0, 2, 4), ("leaving", 10.5, ["chat"])], []),  # made larger
+        ([("resize", 10.0, 4, 2), ("leaving", 25.0, ["chat"])], []),  # evicted, long after
+        ([("leaving", 10.5, ["chat"])], []),  # a rollout
+        ([("resize", 10.0, 4, 2), ("leaving", 9.0, ["chat"])], []),  # before it
+        ([("resize", 55.0, 4, 2), ("leaving", 56.0, ["chat"])], []),  # after the load
+    ],
+)
+def test_a_serving_seat_that_a_lower_size_took(events: list[tuple[Any, ...]], taken: list[str]) -> None:
+    def record(kind: str, at: float, *rest: Any) -> dict[str, Any]:
+        head = {"kind": kind, "at": 1000.0 + at, "fleet": "spares"}
+        if kind == "resize":
+            return {**head, "from": rest[0], "to": rest[1]}
+        return {**head, "seat": "s-1", "serving": rest[0]}
+
+    evidence = Evidence(events=[record(*each) for each in events], zero=1000.0, end=50.0)
+    assert scaled_down_serving(evidence) == taken
+
+
+def test_the_time_from_claim_to_rotation_is_apart(evidence: Evidence) -> None:
+    by_operation = {each.operation: each for each in summarize(promotions(evidence))}
+    label = by_operation["Promote"].claim_to_rotation
+    assert label is not None
+    assert (label.count, label.max) == (
+        2,
+        pytest.approx(94, abs=0.1),
+    )  # claimed at 6 ms, in rotation at 100 ms
