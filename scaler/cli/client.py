@@ -58,7 +58,7 @@ class Source(Protocol):
     def follow(self, plural: str, show: Show) -> NoReturn:
         """Show all objects of a kind again and again, until interrupted; what fails is shown and tried again."""
 
-    def order(self, body: Json, token: str) -> tuple[int, Any]:
+    def order(self, body: Json, token: str, path: str = ORDERS) -> tuple[int, Any]:
         """Give the controller an order; return the answer's status and its JSON, None where it is none.
 
         Raises:
@@ -172,12 +172,12 @@ class Controller(Server):
                 show(error)
             time.sleep(REFRESH_SECONDS)
 
-    def order(self, body: Json, token: str) -> tuple[int, Any]:
+    def order(self, body: Json, token: str, path: str = ORDERS) -> tuple[int, Any]:
         """See `Source.order`."""
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        status, raw = self._exchange(ORDERS, json.dumps(body).encode(), headers)
+        status, raw = self._exchange(path, json.dumps(body).encode(), headers)
         try:
             return status, json.loads(raw)
         except ValueError:

@@ -21,7 +21,16 @@ GPU: Final = "nvidia.com/gpu"
 """What the device plugin calls GPUs."""
 _PRODUCT: Final = "nvidia.com/gpu.product"
 """Label by which GPU feature discovery names the model."""
-_REPORTED: Final = ("gpus", "residents", "verdict", "agent", "memory", "reachable")
+_REPORTED: Final = (
+    "gpus",
+    "residents",
+    "verdict",
+    "gpuHealth",
+    "healthObserved",
+    "agent",
+    "memory",
+    "reachable",
+)
 """Keys of a seat that its agent tells, not its pod."""
 
 

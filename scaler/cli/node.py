@@ -1,12 +1,14 @@
 """`emberpool node`: the GPU nodes of a cluster, as its API server shows them, and the seats on them."""
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from rich.text import Text
 
-from scaler.cli import answers, show
+from scaler.cli import answers, node_orders, show
 from scaler.cli.answers import NodeAnswer, NodeTaint
-from scaler.cli.failures import OK
+from scaler.cli.failures import OK, Failed
 from scaler.cli.human import NOTHING, age
 from scaler.cli.kube_options import Target, cluster
 from scaler.cli.options import Format, OptionalName, Output, RequiredName, Watch, examples, group
@@ -51,6 +53,30 @@ def _health(node: NodeAnswer) -> str:
 def _taint(taint: NodeTaint) -> str:
     value = f"={taint.value}" if taint.value else ""
     return f"{taint.key}{value}:{taint.effect}"
+
+
+def _show_health(target: Target, name: str) -> None:
+    """Show what the controller knows of a node's GPUs, or why that isn't known."""
+    try:
+        items = asked(target).ask("/v1/nodes").get("items") or ()
+    except Failed as error:
+        emit(Text(f"GPU health:\n  not known: {error}"))
+        return
+    gpus = [gpu for item in items if item.get("name") == name for gpu in item.get("gpus") or ()]
+    rows = [list(_reason(gpu, reason)) for gpu in gpus for reason in gpu.get("reasons") or [{}]]
+    _list("GPU health", ["GPU", "VERDICT", "SINCE", "UNTIL", "REASON", "CLEARED BY"], rows)
+
+
+def _reason(gpu: Mapping[str, Any], reason: Mapping[str, Any]) -> tuple[str, ...]:
+    told = (
+        gpu.get("uuid"),
+        gpu.get("verdict"),
+        reason.get("since") or gpu.get("since"),
+        reason.get("until"),
+        reason.get("text"),
+        reason.get("clears"),
+    )
+    return tuple(str(each or NOTHING) for each in told)
 
 
 NODES: Kind[NodeAnswer] = Kind(
@@ -104,7 +130,7 @@ def get(
 )
 @cluster
 def describe(name: RequiredName, *, target: Target) -> int:
-    """Show one node: its GPUs, its taints, its conditions, and the seats on it."""
+    """Show one node: its GPUs, what is said of them, its taints, its conditions, and the seats on it."""
     node, _ = show.describe(NODES, name, asked(target))
     values = Counter(seat.value for seat in node.seats)
     emit(
@@ -120,6 +146,7 @@ def describe(name: RequiredName, *, target: Target) -> int:
             ]
         )
     )
+    _show_health(target, name)
     _list(
         "Conditions",
         ["TYPE", "STATUS", "REASON", "MESSAGE"],
@@ -142,3 +169,6 @@ def describe(name: RequiredName, *, target: Target) -> int:
 def _list(title: str, header: list[str], rows: list[list[str]]) -> None:
     emit(Text(f"{title}:"))
     emit(show.indented(table(header, rows)) if rows else "  none")
+
+
+node_orders.register(app)

@@ -3,6 +3,7 @@
 import grp
 import logging
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,12 +17,14 @@ from warmpool.errors import StartFailed
 
 if TYPE_CHECKING:
     from warmpool.nodehealth.app import NodeAgentOptions
+    from warmpool.nodehealth.telling import Telling
     from warmpool.nodehealth.xids import XidTable
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _LARGEST_PORT = 65_535
 _MOST_GPUS = 1024
+_CONTROLLERS_TOKEN = "EMBERPOOL_AGENT_TOKEN"  # noqa: S105 - a variable's name
 
 
 @app.command(
@@ -95,6 +98,22 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
             metavar="PATH", help="The kernel's log, as a second source of errors; `none`: it isn't read."
         ),
     ] = "/dev/kmsg",
+    controllers: Annotated[
+        str,
+        typer.Option(
+            metavar="URL,…",
+            help="Controllers that are told of the GPUs' health, all replicas; wants EMBERPOOL_AGENT_TOKEN.",
+        ),
+    ] = "",
+    node_name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The node's name in its cluster, for --controllers.",
+            envvar="NODE_NAME",
+            show_envvar=True,
+        ),
+    ] = "",
     allow_none: Annotated[
         bool, typer.Option("--allow-none", help="Where there is no GPU, end with exit code 0 instead of 1.")
     ] = False,
@@ -125,6 +144,7 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
         rules=Rules(table=_table(xid_table), expected=gpus),
         latches=None if latches == "none" else Path(latches),
         kmsg=None if kernel_log == "none" else Path(kernel_log),
+        telling=_telling(controllers, node_name),
     )
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -152,6 +172,32 @@ def _check(options: "NodeAgentOptions", token_variable: str) -> None:
             f"--port: {token_variable} is not set, and without a token anyone who reaches the port could ask for any pod",
             hint=f"set {token_variable}, and give agents the same; or leave --port out and share the Unix socket",
         )
+
+
+def _telling(controllers: str, node_name: str) -> "Telling | None":
+    """Return which controllers are told.
+
+    Raises:
+        UserError: an address is none, or there is no token.
+    """
+    from warmpool.nodehealth.telling import Telling  # noqa: PLC0415 - aiohttp, which help doesn't need
+
+    urls = [url.strip().rstrip("/") for url in controllers.split(",") if url.strip()]
+    if not urls:
+        return None
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise UserError(
+                f"--controllers: {url!r} is no address of a controller",
+                hint="name each replica as http://HOST:PORT, parted by commas",
+            )
+    token = os.environ.get(_CONTROLLERS_TOKEN, "")
+    if not token:
+        raise UserError(
+            f"--controllers: {_CONTROLLERS_TOKEN} is not set, and controllers believe nobody without it",
+            hint=f"set {_CONTROLLERS_TOKEN} to what the controllers have",
+        )
+    return Telling(node=node_name or platform.node(), controllers=tuple(urls), token=token)
 
 
 def _table(path: Path | None) -> "XidTable":

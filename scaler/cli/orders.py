@@ -80,7 +80,7 @@ def give(source: Source, order: Order, *, dry_run: bool, rendering: Rendering) -
         "operation": str(order.operation),
         **order.facts,
         "reason": order.reason,
-        "by": _me(),
+        "by": me(),
         "dryRun": dry_run,
     }
     status, answer = source.order(body, os.environ.get(AGENT_TOKEN, ""))
@@ -95,7 +95,7 @@ def give(source: Source, order: Order, *, dry_run: bool, rendering: Rendering) -
     return OK
 
 
-def _me() -> str:
+def me() -> str:
     """Return who orders, as this machine calls them; empty where it doesn't know."""
     try:
         return getpass.getuser()[:_LONGEST_NAME]

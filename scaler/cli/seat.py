@@ -118,6 +118,13 @@ def _health(row: SeatAnswer) -> str:
         "admitted" if seat.admitted else "not admitted",
         *([reports] if row.told.reported else []),
     ]
+    facts += [f"{each.uuid} {each.word}: {each.reason}" for each in seat.gpu_words if each.reason]
+    if seat.health_observed:
+        facts.append("verdicts on GPUs are shown and not acted on")
+    if seat.drained:
+        facts.append("drained by order")
+    if seat.node_leaving:
+        facts.append(f"node is being emptied ({seat.node_leaving})")
     return ", ".join([*facts, "terminating"] if seat.terminating else facts)
 
 

@@ -81,9 +81,9 @@ class ClusterSource:
         self._run(lambda look: look.follow(plural, show))
         raise AssertionError("a watch ends by being interrupted alone")
 
-    def order(self, body: Json, token: str) -> tuple[int, Any]:
+    def order(self, body: Json, token: str, path: str = ORDERS) -> tuple[int, Any]:
         """See `Source.order`."""
-        return self._run(lambda look: look.order(body), {TOKEN_HEADER: token} if token else {})
+        return self._run(lambda look: look.order(body, path), {TOKEN_HEADER: token} if token else {})
 
     def _run(
         self, asked: Callable[["_Look"], Coroutine[Any, Any, _T]], headers: Mapping[str, str] | None = None
@@ -267,9 +267,9 @@ class _Look:
         body: Json = (await self._answer(path)).body
         return body
 
-    async def order(self, body: Json) -> tuple[int, Any]:
+    async def order(self, body: Json, path: str) -> tuple[int, Any]:
         """Give an order to the controller of the namespace that it is about."""
-        question = Question(path=ORDERS, method="POST", body=body)
+        question = Question(path=path, method="POST", body=body)
         where = self._scope.controller(str(body.get("namespace") or ""))
         answer = await self._asker.controller(question, where)
         return answer.status, answer.body

@@ -3,7 +3,7 @@
 import time
 from typing import NoReturn
 
-from scaler.cli.client import REFRESH_SECONDS, Controller, Items, Json, Show, Source
+from scaler.cli.client import ORDERS, REFRESH_SECONDS, Controller, Items, Json, Show, Source
 from scaler.cli.failures import Failed
 from scaler.cli.kube_options import AtUrl, Target
 from scaler.cli.show import asked
@@ -54,6 +54,6 @@ class _Told:
                 show(error)
             time.sleep(REFRESH_SECONDS)
 
-    def order(self, body: Json, token: str) -> tuple[int, object]:
+    def order(self, body: Json, token: str, path: str = ORDERS) -> tuple[int, object]:
         """See `Source.order`."""
-        return self._source.order(body, token)
+        return self._source.order(body, token, path)

@@ -93,6 +93,8 @@ class HttpAgents:
         }
         if claim.displace is not None:
             order["displace"] = list(claim.displace)
+        if seat.health_observed:
+            order["gpuHealth"] = "Observe"
         what = f"{verb} {policy} on {seat.name}"
         return _done(await self._call("POST", seat, f"/v1/{verb}", order, deadline, what))
 

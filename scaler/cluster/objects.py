@@ -7,13 +7,23 @@ agents report doesn't, so that an engine's heartbeat never makes a claim conflic
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scaler.cluster.shelf import Shelf
 from scaler.cluster.subscribers import Subscribers
 from scaler.errors import Conflict, NotFound
 from warmpool.claim import apply_claim, apply_settlement, holds, refusal
-from warmpool.seats import Claim, FleetName, PolicyName, Resident, Seat, SeatName
+from warmpool.seats import (
+    Claim,
+    FleetName,
+    GpuWord,
+    PolicyName,
+    Resident,
+    Seat,
+    SeatName,
+    Verdict,
+    worst_of,
+)
 from warmpool.states import ResidentState
 from warmpool.tiers import Budget
 
@@ -24,6 +34,31 @@ def proven(residents: Sequence[Resident]) -> bool:
     """Whether all are proven or given up; one that waits for room keeps nobody waiting but those who wait like it."""
     settled = all(r.proven_at is not None or r.state in _GIVEN_UP or r.waiting for r in residents)
     return settled and not all(r.waiting for r in residents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldSeat:
+    """What an agent tells of its seat beside its residents, and what is made of it.
+
+    Attributes:
+        memory: what the residents take of its memory; None where it isn't told.
+        words: what is said of each of its GPUs.
+        observed: it is shown and not acted on.
+        verdict: what is acted on beside.
+    """
+
+    memory: Budget | None = None
+    words: tuple[GpuWord, ...] = ()
+    observed: bool = False
+    verdict: Verdict = Verdict.OK
+
+    def put_on(self, seat: Seat) -> Seat:
+        """Return a seat with it."""
+        said = Verdict.OK if self.observed else worst_of(self.words)
+        verdict = self.verdict if said is Verdict.OK else said
+        return replace(
+            seat, memory=self.memory, gpu_words=self.words, health_observed=self.observed, verdict=verdict
+        )
 
 
 class SeatObjects:
@@ -90,9 +125,11 @@ class SeatObjects:
         sequence: int,
         agent: str,
         residents: Sequence[Resident],
-        memory: Budget | None = None,
+        told: ToldSeat | None = None,
     ) -> bool:
         """Take over what an agent says of its residents; an older report than the last is ignored.
+
+        What it says of memory and GPUs stays as it was where it says nothing.
 
         Returns:
             Whether anything but the report's time changed.
@@ -106,10 +143,9 @@ class SeatObjects:
         self._reported[name] = (sequence, self._wall())
         all_proven = proven(residents)
         following = replace(
-            seat,
+            seat if told is None else told.put_on(seat),
             agent=agent,
             residents=tuple(residents),
-            memory=memory,
             reachable=True,
             admitted=seat.admitted or all_proven or bool(seat.serving),
             ready=seat.admitted or all_proven or bool(seat.serving),

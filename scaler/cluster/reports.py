@@ -10,11 +10,13 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from warmpool.errors import BadOrder
-from warmpool.seats import Resident
+from warmpool.seats import UNKNOWN, GpuWord, Resident
 from warmpool.tiers import Budget
-from warmpool.wire import budget_from_json, resident_from_json
+from warmpool.wire import budget_from_json, gpu_word_from_json, resident_from_json
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+WORD_MAX_AGE_SECONDS = 30.0
+"""What a node said of a GPU longer ago is unknown: two of its readings have passed since."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -31,6 +33,7 @@ class Report:
         gpus: the seat's GPUs.
         residents: its residents.
         memory: what they take of its memory; None where it isn't told.
+        gpu_words: what its node says of its GPUs; what it said too long ago is Unknown.
         agent: base URL of the agent, as it knows it: the port counts, the host may be a wildcard.
     """
 
@@ -44,6 +47,7 @@ class Report:
     gpus: tuple[str, ...]
     residents: tuple[Resident, ...]
     memory: Budget | None = None
+    gpu_words: tuple[GpuWord, ...] = ()
     agent: str = ""
 
 
@@ -76,10 +80,26 @@ def parse(body: Mapping[str, Any]) -> Report:
             gpus=tuple(str(gpu) for gpu in body.get("gpus", ())),
             residents=tuple(resident_from_json(resident) for resident in body["residents"]),
             memory=None if body.get("memory") is None else budget_from_json(body["memory"]),
+            gpu_words=words_of(body),
             agent=str(body.get("agent", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadOrder(f"not an agent's report: {error!r}") from error
+
+
+def words_of(body: Mapping[str, Any]) -> tuple[GpuWord, ...]:
+    """Read what an agent's report says of its seat's GPUs; agents that say nothing of them are as good as others.
+
+    Raises:
+        BadOrder, TypeError, ValueError: it is malformed.
+    """
+    return tuple(
+        replace(word, word=UNKNOWN, reason="what its node said is too old")
+        if float(said.get("ageMilliseconds", 0)) > WORD_MAX_AGE_SECONDS * 1000
+        else word
+        for said in body.get("gpuHealth") or ()
+        for word in [gpu_word_from_json(said)]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from scaler.policy.fleet import (
     Fleet,
     FleetMode,
     FleetSpec,
+    HealthMode,
     ResizedBy,
     RuleType,
     ScaleDown,
@@ -34,6 +35,7 @@ from scaler.policy.settings import Controller
 from scaler.policy.source import examine
 from scaler.policy.unbuilt import NotActedOn, not_acted_on
 from scaler.policy.xid_table import XidTable
+from warmpool.nodehealth.breaker import BreakerLimits
 from warmpool.seats import FleetName, PolicyName
 
 KINDS: Final[Mapping[str, type[Envelope]]] = MappingProxyType(
@@ -89,6 +91,25 @@ class PolicySet:
     def gpu_budget(self) -> int | None:
         """GPUs that all fleets together may have; None for no such limit."""
         return None if self.controller is None else self.controller.spec.gpu_budget
+
+    @property
+    def breaker(self) -> BreakerLimits:
+        """How fast nodes may be excluded."""
+        if self.controller is None:
+            return BreakerLimits()
+        written = self.controller.spec.breaker
+        return BreakerLimits(
+            max_percent=written.max_percent,
+            at_least=written.at_least,
+            window_seconds=float(written.window_seconds),
+        )
+
+    @property
+    def health_observed(self) -> frozenset[FleetName]:
+        """Fleets for which what is said of GPUs is shown and not acted on."""
+        return frozenset(
+            name for name, fleet in self.fleets.items() if fleet.spec.gpu_health.mode is HealthMode.OBSERVE
+        )
 
     def policy_of(self, model: str) -> PolicyName | None:
         """Return the policy that a model name in a request belongs to, or None."""

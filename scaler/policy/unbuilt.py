@@ -32,11 +32,6 @@ class Unbuilt:
 UNBUILT: Final = (
     Unbuilt(
         kind="Fleet",
-        path=("spec", "target"),
-        instead="there is no connection to Kubernetes, and seats come from `emberpool local` or a list of agents",
-    ),
-    Unbuilt(
-        kind="Fleet",
         path=("spec", "spare", "replenish", "maxPerNode"),
         instead="seats that are starting are not counted by node",
     ),
@@ -44,21 +39,6 @@ UNBUILT: Final = (
         kind="Fleet",
         path=("spec", "selfHealing"),
         instead="a seat whose residents have all failed for two minutes is replaced",
-    ),
-    Unbuilt(
-        kind="Fleet",
-        path=("spec", "gpuHealth"),
-        instead="the health of GPUs is not looked at",
-    ),
-    Unbuilt(
-        kind="Controller",
-        path=("spec", "breaker"),
-        instead="no node is excluded",
-    ),
-    Unbuilt(
-        kind="XidTable",
-        path=("spec",),
-        instead="the health of GPUs is not looked at",
     ),
 )
 

@@ -41,7 +41,7 @@ class Intake:
         tokens: others of those who may report, and push; None: there are none.
     """
 
-    report: Callable[[Mapping[str, Any]], None]
+    report: Callable[[Mapping[str, Any]], object]
     token: str
     tokens: PushTokens | None = None
 

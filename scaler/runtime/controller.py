@@ -49,6 +49,7 @@ from scaler.runtime.orders import Orders, whole
 from scaler.runtime.recent import RecentDecisions
 from scaler.runtime.start_times import StartTimes
 from scaler.store.histories import History
+from warmpool.nodehealth.breaker import BreakerLimits
 from warmpool.plan import InFlight, Limits, Plan, Planner, Promote, Recall, Switch, Wants
 from warmpool.seats import FleetName, PolicyName, Seat
 
@@ -88,6 +89,8 @@ class PolicyTable:
         seat_budget: seats that all fleets together may have; None for no such limit.
         gpu_budget: GPUs that all fleets together may have; None for no such limit.
         namespaces: in which namespace each fleet is, as it is written.
+        health_observed: fleets for which what is said of GPUs is shown and not acted on.
+        breaker: how fast nodes may be excluded.
     """
 
     policies: Sequence[PolicySpec]
@@ -99,6 +102,8 @@ class PolicyTable:
     seat_budget: int | None = None
     gpu_budget: int | None = None
     namespaces: Mapping[FleetName, str] = field(default_factory=dict)
+    health_observed: frozenset[FleetName] = frozenset()
+    breaker: BreakerLimits = BreakerLimits()  # noqa: RUF009 - it can't be changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

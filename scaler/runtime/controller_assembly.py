@@ -115,6 +115,7 @@ class _Assembly:
 
     def controller(self) -> Controller:
         """Make the loop, standing by."""
+        self._seats.cluster.observe_health(self._seats.table.health_observed)
         wiring = Wiring(
             cluster=self._seats.cluster,
             signals=self.signals,
@@ -144,6 +145,7 @@ class _Assembly:
 
         def adopt(table: PolicyTable) -> None:
             controller.adopt(table)
+            self._seats.cluster.observe_health(table.health_observed)
             publisher.refresh()
 
         reader = PolicyReader(self._begin.options.policies)

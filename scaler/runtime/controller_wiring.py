@@ -82,6 +82,9 @@ class ReportedCluster(Cluster, Protocol):
             BadOrder: it is no report.
         """
 
+    def observe_health(self, fleets: Collection[FleetName]) -> None:
+        """Take the fleets for which what is said of GPUs is shown and not acted on; the others' seats act on it."""
+
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
 

@@ -27,10 +27,14 @@ from scaler.cluster.kube.election import Elector, KubeLeases, Leadership
 from scaler.cluster.kube.events import Event, Subject
 from scaler.cluster.kube.fleets import KubeFleet, find_fleets
 from scaler.cluster.kube.lease import Candidate
+from scaler.cluster.kube.marking import NodeMarking, Post
+from scaler.cluster.kube.nodes import NodeWriter
 from scaler.cluster.kube.writing import Writing
+from scaler.cluster.node_reports import NodeReports
 from scaler.cluster.static.asking import StateReader
 from scaler.errors import ClusterError, LeadershipLost, NotFound, UserError
 from scaler.policy.reading import Reading
+from scaler.runtime.api import Intake
 from scaler.runtime.controller import PolicyTable
 from scaler.runtime.controller_assembly import assemble
 from scaler.runtime.controller_options import KubernetesOptions
@@ -45,6 +49,8 @@ from scaler.runtime.leaders_answers import LeadersAnswers
 from scaler.runtime.led import LedAgents, led_lanes
 from scaler.runtime.lifetime import or_stop
 from scaler.runtime.metrics.keda import FindingMetrics
+from scaler.runtime.metrics.nodes import NodeMarkMetrics
+from scaler.runtime.nodes_api import NodesApi
 from scaler.runtime.policy_tables import table_of
 from scaler.runtime.reload import Followed, Force
 from scaler.runtime.seat_names import LentSeats, SeatUids
@@ -56,6 +62,7 @@ log = structlog.get_logger(__name__)
 
 LEASE: Final = "emberpool-controller"
 """Name of the Lease; one controller leads in a namespace."""
+_AGE_SECONDS: Final = 1.0
 POD_IP: Final = "POD_IP"
 """The environment variable with the pod's address, which the manifests set."""
 
@@ -187,10 +194,16 @@ class _Replica:
         self._follower = DecisionFollower(
             lambda: self._elector.leader, site.me.identity, self._parts.keda.followed, begin.clock
         )
+        self._reports = NodeReports(begin.clock.monotonic)
+        self._marking = NodeMarking(self._post(site))
         FindingMetrics(begin.registry, lambda: self._watch.counts() if self._role.leads else {})
+        NodeMarkMetrics(begin.registry, self._counted)
         app = self._parts.app
         app.router.add_get(PATH, self._feed.stream)
         app.add_routes(self._watch.routes())
+        intake = Intake(report=self._reports.take, token=token)
+        nodes = NodesApi(self._reports, self._marking, intake, begin.clock.wall, self._heed_nodes)
+        app.add_routes(nodes.routes())
         passing = LeadersAnswers(
             site.session, lambda: self._role.leads, lambda: self._elector.leader, site.me.identity
         )
@@ -222,6 +235,48 @@ class _Replica:
             conditions=self._conditions,
             lowering_refused=cluster.lowering_refused,
         )
+
+    def _post(self, site: "_Site") -> Post:
+        place, cluster = site.place, self._cluster
+        writer = NodeWriter(
+            Writing(place.client), place.through.housekeeping, self._begin.clock.wall, cluster.nodes.learn
+        )
+        return Post(
+            nodes=cluster.nodes,
+            reports=self._reports,
+            writer=writer,
+            limits=lambda: self._parts.controller.coming.breaker,
+            observed=self._node_observed,
+            writes=lambda: any(not fleet.observe for fleet in cluster.fleets.values()),
+            tell=self._tell,
+            record=self._parts.ports.events.record,
+            wall=self._begin.clock.wall,
+        )
+
+    def _counted(self) -> tuple[int, bool] | None:
+        plan = self._marking.plan
+        if plan is None or not self._role.leads:
+            return None
+        return len(self._marking.excluded), plan.admission.tripped
+
+    # ------------------------------------------------------------ what nodes say
+
+    def _heed_nodes(self) -> None:
+        """Take what nodes say now: of GPUs for seats, and of nodes for their marks."""
+        self._cluster.judge(self._reports.gpus)
+        self._marking.changed()
+
+    async def _age_nodes(self) -> None:
+        """Let time pass over what nodes said."""
+        while True:
+            await asyncio.sleep(_AGE_SECONDS)
+            self._heed_nodes()
+
+    def _node_observed(self, name: str) -> bool:
+        """Whether a node is only told of: all fleets observe that have seats there, or all fleets where none has."""
+        fleets, observed = self._cluster.fleets, self._parts.controller.coming.health_observed
+        here = {seat.fleet for seat in self._cluster.seats() if seat.node == name} & fleets.keys()
+        return all(fleet in observed or fleets[fleet].observe for fleet in here or fleets)
 
     # ------------------------------------------------------------ what others ask of it
 
@@ -281,6 +336,7 @@ class _Replica:
                     *parts.standing(),
                     self._follower.run(following),
                     self._watch.run(),
+                    self._age_nodes(),
                     self._stand(),
                 )
             ]
@@ -303,6 +359,7 @@ class _Replica:
             async with self._cluster.leading(leadership), asyncio.TaskGroup() as tasks:
                 tasks.create_task(_watch_term(self._cluster, term))
                 tasks.create_task(parts.lead(term, ports))
+                tasks.create_task(self._marking.run())
                 self._watch.lead()
 
 

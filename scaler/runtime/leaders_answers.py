@@ -17,11 +17,13 @@ from scaler.runtime.api import TOKEN_HEADER
 
 LEADERS: Final[Mapping[str, frozenset[str]]] = {
     "GET": frozenset(
-        {"/v1/decisions", "/v1/events", "/v1/fleets", "/v1/policies", "/v1/seats", "/v1/status"}
+        {"/v1/decisions", "/v1/events", "/v1/fleets", "/v1/nodes", "/v1/policies", "/v1/seats", "/v1/status"}
     ),
     "POST": frozenset({"/v1/orders"}),
 }
 """By method, the paths that the leader alone can answer."""
+_LEADERS_BELOW: Final = "/v1/nodes/"
+"""What is posted below this path the leader alone can carry out."""
 _KEPT: Final = ("Authorization", TOKEN_HEADER, "Content-Type")
 """Headers of a question that go with it."""
 LEADER_HEADER: Final = "Emberpool-Leader"
@@ -60,7 +62,8 @@ class LeadersAnswers:
 
         @web.middleware
         async def passing(request: web.Request, handler: _Handler) -> web.StreamResponse:
-            if self._leading() or request.path not in LEADERS.get(request.method, ()):
+            below = request.method == "POST" and request.path.startswith(_LEADERS_BELOW)
+            if self._leading() or not (below or request.path in LEADERS.get(request.method, ())):
                 return await handler(request)
             return await self._ask(request)
 

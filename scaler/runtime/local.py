@@ -37,7 +37,7 @@ from scaler.runtime.actuator import Actuator, Ports
 from scaler.runtime.agreement import Agreement
 from scaler.runtime.api import Api, Intake, waiting_for
 from scaler.runtime.clock import SystemClock
-from scaler.runtime.controller import Controller, Tick, Wiring, heartbeat
+from scaler.runtime.controller import Controller, PolicyTable, Tick, Wiring, heartbeat
 from scaler.runtime.direct_routes import DirectRoutes
 from scaler.runtime.events import EventLog
 from scaler.runtime.garbage import keep_garbage_quiet
@@ -221,6 +221,7 @@ async def _machine(
             published=published,
         )
         begun = table(plan.set, plan.set, options.seat_budget)
+        cluster.observe_health(begun.health_observed)
         controller = Controller(begun, wiring, mailbox)
         agreement, keeping = remembering(controller, cluster, agents, FileArchive(directory, clock))
         await keeping.read()
@@ -233,9 +234,12 @@ async def _machine(
         files.guard(gateway)
         ports.queued = lambda policy: gateway.stats(policy).queued
         direct = DirectRoutes(gateway, cluster, controller, clock)
-        force = keda.following(
-            Followed(LocalPolicies(plan.set, options.seat_budget, direct.adopt), signals.follow)
-        )
+
+        def adopt(table: PolicyTable) -> None:
+            direct.adopt(table)
+            cluster.observe_health(table.health_observed)
+
+        force = keda.following(Followed(LocalPolicies(plan.set, options.seat_budget, adopt), signals.follow))
         told = Told(metrics=metrics, events=events, clock=clock)
         reloader = _reloader(stack, options.policies, force, plan.set, told)
         intake = Intake(report=cluster.report, token=door.token, tokens=tokens)

@@ -65,6 +65,7 @@ def table(begun: PolicySet, policies: PolicySet, seat_budget: int | None) -> Pol
         seat_budget=seat_budget,
         gpu_budget=policies.gpu_budget,
         namespaces={name: fleet.metadata.namespace for name, fleet in policies.fleets.items()},
+        health_observed=policies.health_observed,
     )
 
 

@@ -19,7 +19,7 @@ from scaler.errors import ScalerError
 from scaler.store.standing_orders import MOST_DRAINED, Drain, Freeze
 from warmpool.claim import in_force
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName, Verdict
-from warmpool.states import PROMOTABLE, ResidentState
+from warmpool.states import COMPUTING, PROMOTABLE, ResidentState
 
 LONGEST_FREEZE_SECONDS: Final = 7 * 24 * 3600.0
 """A freeze that lasts longer belongs into the fleet's policy, where it is found."""
@@ -286,6 +286,7 @@ def _promote(order: Order, sight: Sight) -> str:
         raise OrderRefused(
             "Occupied", f"seat {seat.name} serves {others}", hint="switch instead of promoting"
         )
+    _check_alone(seat, {order.policy})
     _check_floors(order.policy, seat, sight)
     ends = "; that ends its drain" if sight.seats[seat.name].drained else ""
     return f"promotes {order.policy} on {seat.name} and {_kept(order.policy, sight)}{ends}"
@@ -296,6 +297,7 @@ def _switch(order: Order, sight: Sight) -> str:
     _check_free(seat, sight)
     who = leaving(order, seat)
     _check_coming(order.policy, seat, sight)
+    _check_alone(seat, {order.policy, who})
     _check_going(who, seat, sight)
     ends = "; that ends its drain" if sight.seats[seat.name].drained else ""
     return (
@@ -429,6 +431,12 @@ def _check_free(seat: Seat, sight: Sight) -> None:
             f"seat {seat.name} is on a {seat.verdict} GPU",
             hint="choose another seat; `emberpool node get` says what is wrong with the GPU",
         )
+    if seat.node_leaving:
+        raise OrderRefused(
+            "NodeLeaving",
+            f"node {seat.node} of seat {seat.name} is being emptied ({seat.node_leaving})",
+            hint="choose another seat",
+        )
     if seat.name in sight.occupied:
         raise OrderRefused(
             "Occupied",
@@ -473,6 +481,17 @@ def _check_coming(policy: PolicyName, seat: Seat, sight: Sight) -> None:
             f"{there} residents of {policy} serve, and serving.max is {most}",
             hint="demote another first",
         )
+
+
+def _check_alone(seat: Seat, parties: Collection[PolicyName]) -> None:
+    """Check that nobody else computes on a seat: a start or a proof would have to be cut off."""
+    for resident in seat.residents:
+        if resident.policy not in parties and resident.state in COMPUTING:
+            raise OrderRefused(
+                "Occupied",
+                f"{resident.policy} is {resident.state} on seat {seat.name}",
+                hint="wait until it is Paused, or choose another seat",
+            )
 
 
 def _check_going(policy: PolicyName, seat: Seat, sight: Sight) -> None:

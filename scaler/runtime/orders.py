@@ -40,6 +40,8 @@ from warmpool.warmth import Place
 
 _REMEMBERED: Final = 1000
 """Orders whose ids are remembered: of more than these the oldest are forgotten, and would be taken for new ones."""
+_UNTOLD: Final = ""
+"""The uid of a seat whose agent hasn't told it yet."""
 _MOST_WAITING: Final = 64
 """Orders that the next tick may have to carry out; more are refused."""
 
@@ -99,6 +101,9 @@ class Orders:
         self._waiting: list[Order] = []
         self._begun: dict[SeatName, tuple[FleetName, Order]] = {}
         self._touched: set[FleetName] = set()
+        self._newer: set[FleetName | SeatName] = (
+            set()
+        )  # whose freeze or drain has begun or ended since it leads
         self._notes: list[str] = []
         self._marked: dict[FleetName, tuple[Sequence[Seat], frozenset[SeatName], Sequence[Seat]]] = {}
         self.hurry: Callable[[], None] = lambda: None
@@ -172,8 +177,7 @@ class Orders:
     def _stands(self, order: Order, fleet: FleetName) -> None:
         """Something stands from now on, or no longer."""
         self._notes.append(f"{order.subject}: {order.why}")
-        self._touched.add(fleet)
-        self.hurry()
+        self._changed(fleet, order.fleet or order.seat)
         self._wake(fleet)
 
     def _wake(self, fleet: FleetName) -> None:
@@ -214,7 +218,7 @@ class Orders:
         wall = self._clock.wall()
         for fleet in [name for name, (freeze, _) in self._freezes.items() if freeze.until <= wall]:
             del self._freezes[fleet]
-            self._ended(fleet)
+            self._changed(fleet, fleet)
 
     def _look(
         self,
@@ -234,9 +238,9 @@ class Orders:
             if keep.fleet == fleet and _over(keep, place[1], seats.get(place[0]), now):
                 del self._keeps[place]
         for name, (home, drain) in list(self._drains.items()):
-            if home == fleet and (name not in seats or seats[name].uid != drain.uid):
+            if home == fleet and (name not in seats or seats[name].uid not in {drain.uid, _UNTOLD}):
                 del self._drains[name]
-                self._ended(fleet)
+                self._changed(fleet, name)
 
     def _settle(self, order: Order, name: SeatName, seat: Seat | None, until: float) -> None:
         """Record what came of an order whose action is over; who was promoted is kept until a time of the law's clock."""
@@ -247,8 +251,10 @@ class Orders:
         if keep is not None and promoted:
             keep.until = until if done else -math.inf
 
-    def _ended(self, fleet: FleetName) -> None:
+    def _changed(self, fleet: FleetName, of: FleetName | SeatName) -> None:
+        """What is kept of a fleet is out of date: its freeze, or the drain of one of its seats."""
         self._touched.add(fleet)
+        self._newer.add(of)
         self.hurry()
 
     def mark(self, stock: Stock) -> Stock:
@@ -365,14 +371,26 @@ class Orders:
             return None
         self._begun[seat.name] = seat.fleet, order
         if order.operation in PROMOTIONS:
-            seats = present_on(order.policy, seat.fleet, sight.snapshot) + 1
+            there = present_on(order.policy, seat.fleet, sight.snapshot)
+            seats = max(there, self._coming(order.policy, seat.fleet)) + 1
             self._keeps[seat.name, order.policy] = _Keep(seat.uid, seat.fleet, seats)
             if self._drains.pop(seat.name, None) is not None:
-                self._ended(seat.fleet)
+                self._changed(seat.fleet, seat.name)
         leaves = action.leaving if isinstance(action, Switch) else order.policy
         if not isinstance(action, Promote):
             self._keeps.pop((seat.name, leaves), None)
         return action
+
+    def _coming(self, policy: PolicyName, fleet: FleetName) -> int:
+        """Return how many are kept by orders that are under way, which what was seen may not show yet."""
+        return max(
+            (
+                keep.seats
+                for (_seat, kept), keep in self._keeps.items()
+                if (kept, keep.fleet, keep.until) == (policy, fleet, None)
+            ),
+            default=0,
+        )
 
     def notes(self) -> list[str]:
         """Return what was ordered since the last call and needs no action, in words; the ledger has it."""
@@ -389,6 +407,7 @@ class Orders:
         self._waiting.clear()
         self._begun.clear()
         self._touched.clear()
+        self._newer.clear()
         self._answers.clear()
 
     def stand_by(self) -> None:
@@ -398,15 +417,14 @@ class Orders:
         self._waiting.clear()
 
     def learn(self, standing: Standing) -> None:
-        """Take up what was kept; of fleets about which an order was given since, what is known is newer."""
+        """Take up what was kept, as far as nothing newer is known."""
         wall = self._clock.wall()
         for fleet, of in standing.items():
-            if fleet in self._touched:
-                continue
-            if of.freeze is not None and of.freeze.until > wall:
+            if of.freeze is not None and of.freeze.until > wall and fleet not in self._newer:
                 self._freezes[fleet] = of.freeze, self._on_laws_clock(of.freeze.until)
             for name, drain in of.drains.items():
-                self._drains[name] = fleet, drain
+                if name not in self._newer:
+                    self._drains[name] = fleet, drain
             self._touched.add(fleet)
             self._wake(fleet)
 

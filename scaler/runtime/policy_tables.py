@@ -24,4 +24,6 @@ def table_of(policies: PolicySet, fleets: Iterable[FleetSpec] | None = None) -> 
         calendar=policies.calendar,
         gpu_budget=policies.gpu_budget,
         namespaces={name: fleet.metadata.namespace for name, fleet in policies.fleets.items()},
+        health_observed=policies.health_observed,
+        breaker=policies.breaker,
     )

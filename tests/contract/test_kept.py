@@ -18,6 +18,7 @@ from scaler.runtime.kept import Archive, Kept, NotKept
 from scaler.runtime.kept_config_maps import FILE, ConfigMapArchive
 from scaler.runtime.kept_files import LEARNED, FileArchive
 from scaler.store.histories import History
+from scaler.store.standing_orders import Drain, Freeze, OfFleet
 from tests.fakes.kube_api import KubeApi, User, kubeconfig, serving
 from tests.fakes.kube_api.api import Target
 from tests.fakes.kube_api.faults import Answer
@@ -25,7 +26,7 @@ from tests.fakes.kube_api.kinds import BY_PATH, NAMESPACE
 from tests.integration.kube.conftest import written
 from warmpool.expectations import Answer as Said
 from warmpool.expectations import Ownership, Recording
-from warmpool.seats import FleetName, PolicyName
+from warmpool.seats import FleetName, PolicyName, SeatName
 
 SPARES, OWN = FleetName("spares"), FleetName("own")
 CHAT, CODE = PolicyName("chat"), PolicyName("code")
@@ -148,6 +149,23 @@ async def test_what_is_kept_later_counts(rig: Rig) -> None:
     await archive.write(kept(clock))
     await archive.write(replace(kept(clock), recordings={CHAT: (recording(9),), CODE: (recording(3),)}))
     assert (await rig.open(clock).read()).recordings[CHAT] == (recording(9),)
+
+
+async def test_orders_that_stand_are_found_and_those_that_have_ended_are_not(rig: Rig) -> None:
+    clock = Clock()
+    told = {"reason": "driver", "by": "anna", "since": 7.0}
+    drained = {SeatName("spares-0"): Drain(uid="u", **told)}
+    orders = {
+        SPARES: OfFleet(freeze=Freeze(until=9.5, **told), drains={}),
+        OWN: OfFleet(drains=drained),
+    }
+    archive = rig.open(clock)
+    await archive.read()
+    await archive.write(Kept(orders=orders))
+    assert (await rig.open(clock).read()).orders == orders
+    ended = {**orders, SPARES: OfFleet(drains={})}
+    await archive.write(Kept(orders=ended))
+    assert (await rig.open(clock).read()).orders == ended
 
 
 async def test_what_cannot_be_understood_is_lost_and_all_else_is_found(rig: Rig) -> None:

@@ -42,6 +42,7 @@ VALUES = {
     "POLICY": "chat",
     "FLEET": "spares",
     "SEAT": "spares-0",
+    "NODE": "gpu-a",
     "STATE_DIR": "state",
     "EMBERPOOL_SERVER": "http://127.0.0.1:9080",
     "GATEWAY_METRICS": "http://127.0.0.1:9080",

@@ -33,6 +33,8 @@ class ScriptedAgents:
         port: where all of them listen, each at its seat's address.
         engines: what their engines do.
         silent: seats whose agents answer nobody and push nothing.
+        gpus: UUIDs of seats' GPUs; seats that are missing have none.
+        ordered: the orders that were given, in their order: verb, seat, policy.
     """
 
     def __init__(self, token: str, timing: Timing) -> None:
@@ -41,7 +43,9 @@ class ScriptedAgents:
         self.objects = SeatObjects()
         self.engines = Engines(self.objects, time.time, timing)
         self.silent: set[SeatName] = set()
+        self.gpus: dict[SeatName, list[str]] = {}
         self._orders = MemoryAgents(self.engines)
+        self.ordered = self._orders.orders
         self._at: dict[str, SeatName] = {}
         self._sequences: dict[SeatName, int] = {}
         self._tasks: dict[SeatName, list[asyncio.Task[None]]] = {}
@@ -100,7 +104,7 @@ class ScriptedAgents:
             "epoch": self.engines.epochs.get(name, 0),
             "seq": self._sequences[name],
             "at": time.time(),
-            "gpus": [],
+            "gpus": self.gpus.get(name, []),
             "residents": [resident_to_json(resident) for resident in seat.residents],
         }
 

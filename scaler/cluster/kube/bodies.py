@@ -142,6 +142,28 @@ def taints_patch(version: str, before: Sequence[Json], after: Sequence[Json]) ->
     ]
 
 
+def mark_operations(node: Json, taints: Sequence[Json], annotation: tuple[str, str | None]) -> list[Json]:
+    """Replace a node's list of taints and an annotation of its in one write, if the node is still what was read.
+
+    Args:
+        node: the node as it was read.
+        taints: the list as it shall be.
+        annotation: its key, and its value; None: it is taken away.
+    """
+    metadata, (key, value) = node["metadata"], annotation
+    there = metadata.get("annotations")
+    place = f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
+    operations: list[Json] = [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+        {"op": "add", "path": "/spec/taints", "value": list(taints)},
+    ]
+    if value is None:
+        return [*operations, *([{"op": "remove", "path": place}] if key in (there or {}) else [])]
+    if there is None:
+        return [*operations, {"op": "add", "path": "/metadata/annotations", "value": {key: value}}]
+    return [*operations, {"op": "add", "path": place, "value": value}]
+
+
 def scale_body(scale: Json, total: int) -> Json:
     """Return a Scale that asks for `total`, under the version that was read."""
     return {**scale, "spec": {**(scale.get("spec") or {}), "replicas": total}}

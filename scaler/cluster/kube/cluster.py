@@ -285,6 +285,11 @@ class KubeCluster:
         if self._roster.judge(verdicts):
             self._changed()
 
+    def observe_health(self, fleets: Collection[FleetName]) -> None:
+        """See `ReportedCluster.observe_health`."""
+        if self._roster.observe_health(fleets):
+            self._changed()
+
     @property
     def highest_epoch(self) -> int:
         """The highest term that an agent has told of."""

@@ -129,6 +129,11 @@ def quarantined(node: Subject, why: str) -> Event:
     return Event(subject=node, action="Quarantine", reason="GpuUnhealthy", note=why, warning=True)
 
 
+def readmitted(node: Subject, why: str) -> Event:
+    """A node gets new pods again."""
+    return Event(subject=node, action="Readmit", reason="GpuHealthy", note=why)
+
+
 @dataclass(slots=True)
 class _Told:
     """An event that is there, and its repetitions."""

@@ -3,7 +3,7 @@
 Joined by the pod's UID, so that nothing that an agent told of an earlier pod of the same name is believed of this one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from scaler.cluster.kube.views import Node, Pod
 from scaler.cluster.reports import Life, Report, bracketed, routable
-from warmpool.seats import Resident, Seat, Verdict
+from warmpool.seats import GpuWord, Resident, Seat, Verdict, worst_of
 from warmpool.tiers import Budget
 
 UNSCHEDULABLE_SECONDS: Final = 600.0
@@ -32,6 +32,7 @@ class Heard:
         agent: base URL of the agent.
         gpus: the seat's GPUs.
         memory: what its residents take of its memory; None where it isn't told.
+        gpu_words: what its node says of its GPUs.
         epoch: the highest term whose orders the agent has taken.
         ip: the pod's address as all this was read.
     """
@@ -41,6 +42,7 @@ class Heard:
     agent: str
     gpus: tuple[str, ...] = ()
     memory: Budget | None = None
+    gpu_words: tuple[GpuWord, ...] = ()
     epoch: int = 0
     ip: str = ""
 
@@ -57,6 +59,7 @@ def heard(pod: Pod, report: Report, life: Life) -> Heard:
         agent=agent_url(pod, _port(report.agent)),
         gpus=report.gpus,
         memory=report.memory,
+        gpu_words=report.gpu_words,
         epoch=report.epoch,
         ip=pod.ip,
     )
@@ -87,7 +90,8 @@ class Known:
         node: its node; None while it has none, or that isn't known.
         heard: what its agent has told; None while it has told nothing.
         silent: its agent hasn't been heard for too long.
-        verdicts: what is thought of GPUs, by UUID; a GPU that is missing is Ok.
+        verdicts: what nodes say of GPUs, by UUID, beside what the agent was told; a GPU that is missing is Ok.
+        observed: what is said of GPUs is shown and not acted on.
         now: Unix seconds.
     """
 
@@ -95,6 +99,7 @@ class Known:
     heard: Heard | None = None
     silent: bool = False
     verdicts: Mapping[str, Verdict] = field(default_factory=lambda: MappingProxyType({}))
+    observed: bool = False
     now: float = 0.0
 
 
@@ -102,7 +107,12 @@ def joined(pod: Pod, known: Known) -> Seat:
     """Return the seat."""
     told, leaving = known.heard, "" if known.node is None else known.node.leaving
     if told is None:
-        return replace(pod.seat, reachable=starting(pod, known.now), node_leaving=leaving)
+        return replace(
+            pod.seat,
+            reachable=starting(pod, known.now),
+            node_leaving=leaving,
+            health_observed=known.observed,
+        )
     return replace(
         pod.seat,
         residents=told.residents,
@@ -110,7 +120,9 @@ def joined(pod: Pod, known: Known) -> Seat:
         gpus=told.gpus,
         memory=told.memory,
         reachable=not known.silent and _stands(pod) and told.ip == pod.ip,
-        verdict=_verdict(told.gpus, known.verdicts),
+        verdict=Verdict.OK if known.observed else _verdict(told, known.verdicts),
+        gpu_words=told.gpu_words,
+        health_observed=known.observed,
         node_leaving=leaving,
     )
 
@@ -144,7 +156,8 @@ def counted(pod: Pod, now: float) -> bool:
     return leaves_by is None or now - leaves_by < STUCK_SECONDS
 
 
-def _verdict(gpus: Iterable[str], verdicts: Mapping[str, Verdict]) -> Verdict:
-    """Return the worst verdict of a seat's GPUs."""
-    found = {verdicts.get(gpu, Verdict.OK) for gpu in gpus}
+def _verdict(told: Heard, verdicts: Mapping[str, Verdict]) -> Verdict:
+    """Return the worst verdict of a seat's GPUs, whether its agent or its node has told."""
+    gpus = {*told.gpus, *(word.uuid for word in told.gpu_words)}
+    found = {worst_of(told.gpu_words), *(verdicts.get(gpu, Verdict.OK) for gpu in gpus)}
     return next((verdict for verdict in _WORST if verdict in found), Verdict.OK)

@@ -14,10 +14,11 @@ from scaler.cluster.kube.times import seconds_text
 from scaler.cluster.kube.views import Json, Taint
 from scaler.cluster.kube.writing import Writing, patch
 from scaler.errors import Conflict
+from warmpool.nodehealth.marks import CONDITION, EFFECT, OWNER_ANNOTATION, TAINT_KEY, owned_value
 
-GPU_TAINT: Final = "emberpool.dev/gpu-unhealthy"
+GPU_TAINT: Final = TAINT_KEY
 """Keeps new pods off a node with a bad GPU."""
-GPU_CONDITION: Final = "EmberpoolGpuHealthy"
+GPU_CONDITION: Final = CONDITION
 """Says why."""
 _TRIES = 5
 
@@ -29,12 +30,70 @@ class NodeWriter:
         writing: sends the writes.
         lane: the lane that they take.
         wall: Unix seconds.
+        learn: takes each node as the server returned it.
     """
 
-    def __init__(self, writing: Writing, lane: Lane, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        writing: Writing,
+        lane: Lane,
+        wall: Callable[[], float] = time.time,
+        learn: Callable[[Json], object] = lambda _node: None,
+    ) -> None:
         self._writing = writing
         self._lane = lane
         self._wall = wall
+        self._learn = learn
+
+    async def mark(self, name: str, value: str, owner: str) -> None:
+        """Set our taint and the annotation that says that it is ours, in one write. Idempotent.
+
+        Args:
+            name: the node.
+            value: the taint's.
+            owner: the annotation's.
+
+        Raises:
+            Conflict: somebody else has set a taint of our key, or others write its taints all the time.
+            NotFound: there is no such node.
+            Unreachable: no answer in time.
+        """
+        taint = Taint(key=GPU_TAINT, effect=EFFECT, value=value)
+        await self._write_mark(name, lambda taints: bodies.taints_with(taints, taint), owner)
+
+    async def unmark(self, name: str, owner: str | None = None) -> None:
+        """Take our taint away, and its annotation, or write another there, in one write; raises as `mark` does. Idempotent."""
+        await self._write_mark(name, lambda taints: bodies.taints_without(taints, GPU_TAINT), owner)
+
+    async def _write_mark(
+        self, name: str, changed: Callable[[Sequence[Json]], list[Json]], owner: str | None
+    ) -> None:
+        for _ in range(_TRIES):
+            node: Any = await self._writing.read(
+                Request(path=NODE.path("", name)), seconds=HOUSEKEEPING_SECONDS
+            )
+            before: list[Json] = (node.get("spec") or {}).get("taints") or []
+            said = (node["metadata"].get("annotations") or {}).get(OWNER_ANNOTATION)
+            there = [each.get("value", "") for each in before if each.get("key") == GPU_TAINT]
+            if there and there != [owned_value(said)]:
+                raise Conflict(f"node {name}: its taint {GPU_TAINT} is somebody else's, and stays")
+            after = changed(before)
+            if after == before and said == owner:
+                return
+            operations = bodies.mark_operations(node, after, (OWNER_ANNOTATION, owner))
+            if await self._tried(name, operations):
+                return
+        raise Conflict(f"node {name}: it can't be marked; others write it, or marks are refused")
+
+    async def _tried(self, name: str, operations: list[Json]) -> bool:
+        """Send a patch that tests what it replaces; return whether it was still that."""
+        try:
+            await self._send(patch(NODE.path("", name), operations, JSON_PATCH))
+        except Withheld:
+            raise
+        except (Rejected, Conflict):
+            return False  # a test that fails reads as a bad request: look again
+        return True
 
     async def taint(self, name: str, taint: Taint) -> None:
         """Set a taint. Idempotent.
@@ -60,13 +119,8 @@ class NodeWriter:
             if after == before:
                 return
             operations = bodies.taints_patch(node["metadata"]["resourceVersion"], before, after)
-            try:
-                await self._send(patch(NODE.path("", name), operations, JSON_PATCH))
-            except Withheld:
-                raise
-            except (Rejected, Conflict):
-                continue  # a test that fails reads as a bad request: look again
-            return
+            if await self._tried(name, operations):
+                return
         raise Conflict(f"node {name}: its taints can't be changed; others write them, or they are refused")
 
     async def condition(self, name: str, kind: str, *, status: bool, reason: str, message: str) -> None:
@@ -82,4 +136,5 @@ class NodeWriter:
         await self._send(patch(NODE.path("", name, "status"), body, STRATEGIC))
 
     async def _send(self, request: Request) -> None:
-        await self._writing.send(self._lane, request, seconds=HOUSEKEEPING_SECONDS, repeatable=True)
+        node = await self._writing.send(self._lane, request, seconds=HOUSEKEEPING_SECONDS, repeatable=True)
+        self._learn(node)

@@ -52,6 +52,7 @@ class Roster:
         self._marks: dict[SeatName, tuple[str, str, float]] = {}
         self._aging: set[SeatName] = set()
         self._verdicts: Mapping[str, Verdict] = MappingProxyType({})
+        self._observed: frozenset[FleetName] = frozenset()
 
     # ------------------------------------------------------------ what there is
 
@@ -201,6 +202,13 @@ class Roster:
         self._verdicts = MappingProxyType(dict(verdicts))
         return self._join_all(tuple(self._pods))
 
+    def observe_health(self, fleets: Collection[FleetName]) -> bool:
+        """Take the fleets for which what is said of GPUs is shown and not acted on."""
+        if self._observed == frozenset(fleets):
+            return False
+        self._observed = frozenset(fleets)
+        return self._join_all(tuple(self._pods))
+
     def pass_time(self) -> bool:
         """Let time pass over what was said: agents fall silent, pods are stuck."""
         oldest, stale = self._clock() - REPORT_MAX_AGE_SECONDS, set(self._aging)
@@ -225,6 +233,7 @@ class Roster:
             heard=self._heard.get(uid),
             silent=uid in self._silent,
             verdicts=self._verdicts,
+            observed=pod.seat.fleet in self._observed,
             now=now,
         )
         seat = joined(pod, known)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from warmpool.errors import BadOrder
+from warmpool.nodehealth.marks import CONDITION, OWNER_ANNOTATION
 from warmpool.seats import (
     CLAIM_ANNOTATION,
     FLEET_LABEL,
@@ -194,6 +195,8 @@ class Node:
         taints: who else keeps pods off it.
         gpus: how many GPUs of the device plugin's it has.
         conditions: condition → status.
+        gpu_mark: the annotation that says that our taint is ours; None: there is none.
+        gpu_reason: reason of our condition; None: there is none.
     """
 
     name: str
@@ -203,6 +206,8 @@ class Node:
     taints: tuple[Taint, ...] = ()
     gpus: int = 0
     conditions: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    gpu_mark: str | None = None
+    gpu_reason: str | None = None
 
     @property
     def leaving(self) -> str:
@@ -227,6 +232,15 @@ def node_from_json(body: Json) -> Node:
         taints=taints_from_json(spec.get("taints") or ()),
         gpus=int((status.get("allocatable") or {}).get("nvidia.com/gpu", 0)),
         conditions=MappingProxyType(conditions),
+        gpu_mark=(metadata.get("annotations") or {}).get(OWNER_ANNOTATION),
+        gpu_reason=next(
+            (
+                each.get("reason", "")
+                for each in status.get("conditions") or ()
+                if each.get("type") == CONDITION
+            ),
+            None,
+        ),
     )
 
 

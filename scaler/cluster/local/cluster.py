@@ -7,7 +7,7 @@ the victims by deletion cost, replaces a seat whose agent died, and gives each s
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ import structlog
 
 from scaler.cluster.local import processes
 from scaler.cluster.local.processes import SeatProcess
-from scaler.cluster.objects import SeatObjects
+from scaler.cluster.objects import SeatObjects, ToldSeat
+from scaler.cluster.reports import words_of
 from scaler.errors import NotFound
 from warmpool.errors import BadOrder
 from warmpool.seats import DELETION_COST, Claim, FleetName, PolicyName, Seat, SeatName, seat_value
@@ -78,6 +79,7 @@ class LocalCluster:
         self._directory = directory
         self._controllers = list(controllers)
         self._objects = SeatObjects()
+        self._observed: frozenset[str] = frozenset()
         self._uids = itertools.count(1)
         self._ordinals: dict[FleetName, itertools.count[int]] = {
             template.fleet: itertools.count(0) for template in templates
@@ -149,9 +151,16 @@ class LocalCluster:
             memory = None if body.get("memory") is None else budget_from_json(body["memory"])
             name, uid = SeatName(str(body["seat"])), str(body["uid"])
             sequence, agent = int(body["seq"]), str(body["agent"])
+            told = ToldSeat(
+                memory=memory, words=words_of(body), observed=str(body["fleet"]) in self._observed
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise BadOrder(f"not an agent's report: {error!r}") from error
-        self._objects.report(name, uid, sequence, agent, residents, memory)
+        self._objects.report(name, uid, sequence, agent, residents, told)
+
+    def observe_health(self, fleets: Collection[FleetName]) -> None:
+        """See `ReportedCluster.observe_health`; a seat follows with its agent's next report."""
+        self._observed = frozenset(fleets)
 
     # -------------------------------------------------------------- the workloads' controller
 

@@ -9,13 +9,13 @@ shall be deleted rests instead, until its agent begins anew or `REST_SECONDS` ha
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from scaler.cluster.objects import SeatObjects
+from scaler.cluster.objects import SeatObjects, ToldSeat
 from scaler.cluster.reports import HighestTerm, Life, Reader, Report, follow, parse, routable
 from scaler.cluster.static.listing import AgentList, ListedSeat
 from scaler.errors import NotFound, Unreachable
@@ -61,6 +61,7 @@ class StaticCluster:
             for seat in fleet.seats:
                 self._listed[SeatName(seat.name)] = (FleetName(fleet.name), seat)
                 self._objects.add(self._unheard(FleetName(fleet.name), seat))
+        self._observed: frozenset[FleetName] = frozenset()
         self._sizes = {FleetName(fleet.name): len(fleet.seats) for fleet in listed.spec.fleets}
         self._asked = dict(self._sizes)
 
@@ -184,7 +185,17 @@ class StaticCluster:
             self._adopt(fleet, listed, told, residents)
         elif begun:
             self._rested(name)
-        self._objects.report(name, life.uid, life.number, listed.agent, residents, told.memory)
+        also = ToldSeat(
+            memory=told.memory,
+            words=told.gpu_words,
+            observed=fleet in self._observed,
+            verdict=Verdict.SUSPECT if name in self._resting else Verdict.OK,
+        )
+        self._objects.report(name, life.uid, life.number, listed.agent, residents, also)
+
+    def observe_health(self, fleets: Collection[FleetName]) -> None:
+        """See `ReportedCluster.observe_health`; a seat follows with its agent's next report."""
+        self._observed = frozenset(fleets)
 
     def _place(self, told: Report) -> tuple[FleetName, ListedSeat]:
         found = self._listed.get(SeatName(told.seat))
@@ -262,7 +273,9 @@ class StaticCluster:
 
     def _rested(self, name: SeatName) -> None:
         if self._resting.pop(name, None) is not None:
-            self._objects.add(replace(self._objects.get(name), verdict=Verdict.OK))
+            seat = self._objects.get(name)
+            told = ToldSeat(memory=seat.memory, words=seat.gpu_words, observed=seat.health_observed)
+            self._objects.add(told.put_on(seat))
 
     def _size(self, fleet: FleetName) -> int:
         try:

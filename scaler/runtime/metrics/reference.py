@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from scaler.drill import metrics as drill
 from scaler.gateway import observe as gateway
-from scaler.runtime.metrics import catalogue, keda
+from scaler.runtime.metrics import catalogue, keda, nodes
 from warmpool.agent import metrics as agent
 from warmpool.metric_families import Family, Kind, Label
 from warmpool.nodehealth import metrics as node_agent
@@ -16,7 +16,7 @@ from warmpool.nodehealth import metrics as node_agent
 PROCESSES: Mapping[str, tuple[str, tuple[Family, ...]]] = {
     "Controller": (
         "At `/metrics` of `emberpool controller` and of the controller's port of `emberpool local`.",
-        (*catalogue.FAMILIES, *keda.FAMILIES),
+        (*catalogue.FAMILIES, *keda.FAMILIES, *nodes.FAMILIES),
     ),
     "Gateway": (
         "At `/metrics` of `emberpool gateway`; with `emberpool local` on the controller's page.",

@@ -1,6 +1,7 @@
 """What people see of a cluster: pods and nodes from its API server, the rest from the controller behind it."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,52 @@ gpu-b   Ready,SchedulingDisabled   7/8    Xid79    1       0         1       60m
     assert "GPUs:     8 offered of 8 found\n" in out
     assert "  Ready   True     KubeletReady   kubelet is posting\n" in out
     assert "  serving     spares-0   spares   Serving     chat\n" in out
+
+
+def test_what_is_said_of_a_nodes_gpus_is_shown_with_what_clears_it(ask: Ask, there: FakeCluster) -> None:
+    reason = {"text": "12 uncorrected memory errors", "since": "2026-01-01T00:00:00Z", "clears": "a reset"}
+    gpu = {"uuid": "GPU-a", "verdict": "Bad", "since": "2026-01-01T00:00:00Z", "reasons": [reason]}
+    well = {"uuid": "GPU-b", "verdict": "Ok", "since": "2025-12-31T00:00:00Z", "reasons": []}
+    items = [{"name": "gpu-a", "gpus": [gpu, well]}, {"name": "gpu-b", "gpus": [gpu]}]
+    with_controller(there).say("/v1/nodes", {"items": items})
+    code, out, err = ask("node", "describe", "gpu-a")
+    assert (code, err) == (0, "")
+    rows = [re.split(" {2,}", line.strip()) for line in out.splitlines() if "GPU-" in line]
+    assert rows == [
+        ["GPU-a", "Bad", "2026-01-01T00:00:00Z", "-", "12 uncorrected memory errors", "a reset"],
+        ["GPU-b", "Ok", "2025-12-31T00:00:00Z", "-", "-", "-"],
+    ]
+
+
+@pytest.mark.parametrize(("verb", "done"), [("exclude", "excluded"), ("readmit", "readmitted")])
+def test_a_person_orders_something_of_a_node(ask: Ask, there: FakeCluster, verb: str, done: str) -> None:
+    with_controller(there).say(f"POST /v1/nodes/gpu-a/{verb}", {"name": "gpu-a"})
+    assert ask("node", verb, "gpu-a", "--reason", "row 3") == (0, f"node/gpu-a: {done}\n", "")
+
+
+def test_a_refused_order_on_a_node_says_why(ask: Ask, there: FakeCluster) -> None:
+    error = {"error": {"code": "NotFound", "message": "there is no node gpu-9"}}
+    with_controller(there).say("POST /v1/nodes/gpu-9/exclude", error, 404)
+    code, out, err = ask("node", "exclude", "gpu-9", "--reason", "row 3")
+    assert (code, out) == (1, "")
+    assert "there is no node gpu-9" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--reason", " "), "--reason is empty"),
+        (("--reason", "x", "--until", "noon"), "is no time"),
+        (("--reason", "x", "--until", "2036-01-01T00:00:00"), "has no zone"),
+        (("--reason", "x", "--until", "2020-01-01T00:00:00Z"), "is over already"),
+    ],
+)
+def test_an_order_on_a_node_that_makes_no_sense_is_not_given(
+    ask: Ask, arguments: tuple[str, ...], why: str
+) -> None:
+    code, _, err = ask("node", "exclude", "gpu-a", *arguments)
+    assert code == 2
+    assert why in err
 
 
 def test_nodes_are_a_clusters(capsys: pytest.CaptureFixture[str]) -> None:

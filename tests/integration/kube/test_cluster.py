@@ -162,11 +162,11 @@ async def test_seats_of_a_node_that_is_emptied_finish_and_get_nothing_new(set_up
         seat, other = await grown(cluster, 2)
         serving = await promoted(set_up, cluster, seat)
         set_up.change(serving.node, {"spec": {"unschedulable": True}}, NODE)
-        await until(cluster, lambda seats: any(each.verdict is Verdict.SUSPECT for each in seats))
+        await until(cluster, lambda seats: any(each.node_leaving for each in seats))
         by_name = {each.name: each for each in cluster.seats()}
         assert by_name[seat.name].serving == {CHAT}
         assert by_name[other.name].value is SeatValue.SPARE
-        with pytest.raises(Conflict):
+        with pytest.raises(Conflict, match=f"node {serving.node}, which is being emptied"):
             await cluster.claim(by_name[seat.name], claim_of(Operation.SWITCH, CODE))
         await cluster.claim(by_name[seat.name], claim_of(Operation.DEMOTE))
 
@@ -365,6 +365,24 @@ async def test_a_size_that_a_scaled_object_writes_is_left_to_it(set_up: Stage) -
         set_up.change(FLEET, {"spec": {"replicas": 1}}, DEPLOYMENTS)
         await eventually(lambda: cluster.replicas(FLEET) == 1)
         assert conditions(cluster) == set()
+
+
+async def test_what_a_lower_size_could_cost_is_said_where_a_scaled_object_writes_it(set_up: Stage) -> None:
+    later = [0.0]
+    set_up.change(FLEET, {"spec": {"replicas": 3}}, DEPLOYMENTS)
+    async with set_up.controller(
+        [fleet_of(FLEET, resized=False)], clock=lambda: time.monotonic() + later[0]
+    ) as cluster:
+        await until(cluster, warm(3))
+        claimed = await cluster.claim(cluster.seats()[0], claim_of(Operation.PROMOTE))
+        await eventually(lambda: "a promotion is in flight" in cluster.lowering_refused(FLEET, 2))
+        assert claimed.claim is not None
+        await cluster.settle(claimed.name, claimed.claim, serving=None)
+        for seat in cluster.seats()[:2]:
+            await promoted(set_up, cluster, seat)
+        later[0] = 60.0
+        await eventually(lambda: cluster.lowering_refused(FLEET, 2) == "")
+        await eventually(lambda: "could be among" in cluster.lowering_refused(FLEET, 1))
 
 
 async def test_a_workload_that_is_not_there_is_said_to_be_missing(set_up: Stage) -> None:

@@ -137,6 +137,7 @@ def _percentile(seconds: list[float], percent: int) -> float:
     return round(1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 1)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_quiet_collector")
 @pytest.mark.parametrize("crowd", [10_000], indirect=True)
 async def test_10000_seats_with_two_residents_each_take_150_mb_at_most(

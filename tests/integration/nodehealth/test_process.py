@@ -238,6 +238,8 @@ def test_the_command_says_that_there_is_no_gpu(
         (["--port", "0"], "EMBERPOOL_NODE_TOKEN is not set"),
         (["--socket-group", "no such group"], "there is no group 'no such group'"),
         (["--socket", "x" * 200], "107 bytes at most"),
+        (["--controllers", "controller:9080"], "'controller:9080' is no address of a controller"),
+        (["--controllers", "http://controller:9080"], "EMBERPOOL_AGENT_TOKEN is not set"),
         (["--xid-table", "policies/two-gpus.yaml"], "there are 0 documents of kind XidTable"),
     ],
 )
@@ -245,6 +247,7 @@ def test_the_command_refuses_what_cannot_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
     monkeypatch.delenv("EMBERPOOL_NODE_TOKEN", raising=False)
+    monkeypatch.delenv("EMBERPOOL_AGENT_TOKEN", raising=False)
     assert main(["node-agent", *options]) == 2
     said = capsys.readouterr().err
     assert message in said

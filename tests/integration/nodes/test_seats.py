@@ -112,6 +112,7 @@ async def test_an_agent_that_dies_leaves_its_engines_and_their_streams_alone(wor
     assert seen["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the reference engine needs torch")
 async def test_a_seat_with_the_reference_engine(world: World, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.contract.kube_rig import NAMESPACE_NAME
+from tests.fakes.kube_api.kinds import BY_PATH
 from tests.integration.processes.rig import TOKEN
 from tests.integration.standby.rig import LEASE_SECONDS, Replica, Rig, running
 
@@ -57,6 +59,13 @@ async def test_an_order_to_who_stands_by_is_carried_out_and_what_stands_outlives
         frozen = (await items(rig, rig.b, "fleets"))["spares"]["frozen"]
         assert (frozen["reason"], frozen["by"]) == ("driver", "anna")
 
+        events = BY_PATH["events.k8s.io", "v1", "events"]
+
+        async def recorded() -> bool:
+            told = {each.body["reason"] for each in rig.api.store.all(events, NAMESPACE_NAME)}
+            return {"OrderAccepted", "OrderDone"} <= told
+
+        await rig.until("events about the orders", recorded)
         assert await rig.processes.end("a") == 0
         await rig.until("b to lead", lambda: rig.leads(rig.b), LEASE_SECONDS)
         after = await told(rig, rig.b, "fleets", lambda found: found["spares"]["frozen"] is not None)

@@ -30,12 +30,11 @@ def say(rig: Rig, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-async def test_a_life_of_orders(tmp_path: Path) -> None:
+async def test_what_is_no_order_of_ours_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         seats = await rig.serving(1)
         (busy,) = {name for name, seat in seats.items() if "chat" in seat["serving"]}
         (idle,) = seats.keys() - {busy}
-
         promote = {"id": "1", "operation": "Promote", "seat": idle, "policy": "chat"}
         status, answer = await order(rig, "wrong", **promote)
         assert (status, answer["error"]["code"]) == (401, "Unauthorized")
@@ -45,75 +44,78 @@ async def test_a_life_of_orders(tmp_path: Path) -> None:
         assert (status, answer["error"]["code"]) == (409, "Serving")
         status, answer = await order(rig, **{**promote, "operation": "Dance"})
         assert (status, answer["error"]["code"]) == (400, "BadOrder")
-        async with rig.session.post(
-            f"{rig.controller}/v1/orders", data=b"[" * 100_000, headers={"Authorization": f"Bearer {TOKEN}"}
-        ) as refused:
+        url, headers = f"{rig.controller}/v1/orders", {"Authorization": f"Bearer {TOKEN}"}
+        async with rig.session.post(url, data=b"[" * 100_000, headers=headers) as refused:
             assert refused.status == 400
-        assert rig.events("order")[-1]["outcome"] == "Refused"
-
+        assert [each["outcome"] for each in rig.events("order")] == ["Refused"] * 2
         code, out, err = say(rig, "seat", "promote", idle, "-p", "chat", "--dry-run")
         assert (code, err) == (0, "")
         assert out.startswith(f"seat/{idle}: promotes chat on {idle} and keeps it for 60 s at least")
-        assert [e for e in rig.events("order") if e["outcome"] == "Accepted"] == []
-
-        code, out, err = say(rig, "seat", "promote", idle, "-p", "chat", "--reason", "before the launch")
-        assert (code, err) == (0, "")
-        both = await rig.serving(2)
-        (told,) = [e for e in rig.events("order") if e["outcome"] == "Accepted"]
-        assert (told["operation"], told["seat"], told["reason"]) == ("Promote", idle, "before the launch")
-        (promoted,) = [e for e in rig.events("promotion") if e["seat"] == idle]
-        assert promoted["outcome"] == "Promoted"
-        assert promoted["canary"] > 0.0
-        assert set(both) == {busy, idle}
-
-        code, out, err = say(rig, "seat", "drain", busy, "--reason", "row 3 loses power")
-        assert (code, err) == (0, "")
-        await rig.until(
-            "the handover",
-            f"{rig.controller}/v1/seats",
-            lambda body: all(
-                seat["drained"] and not seat["serving"] for seat in body["items"] if seat["name"] == busy
-            ),
-        )
-        await rig.serving(1)
-        code, _, err = say(rig, "seat", "demote", idle)
+        code, _, err = say(rig, "seat", "demote", busy)
         assert code == 1
         assert "its floor is 1" in err
+        assert not [each for each in rig.events("order") if each["outcome"] == "Accepted"]
+        await rig.serving(1)
 
-        code, out, err = say(rig, "fleet", "freeze", "spares", "--minutes", "60", "--reason", "driver")
-        assert (code, err) == (0, "")
-        frozen = (await fleets(rig))["spares"]
-        assert frozen["namespace"] == "default"
-        assert frozen["frozen"]["reason"] == "driver"
+
+async def test_a_promotion_and_a_drain_are_carried_out_by_the_agents_and_stand_in_the_ledger(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as rig:
+        seats = await rig.serving(1)
+        (busy,) = {name for name, seat in seats.items() if "chat" in seat["serving"]}
+        (idle,) = seats.keys() - {busy}
+        promote = ("seat", "promote", idle, "-p", "chat", "--reason", "before the launch")
+        assert say(rig, *promote)[::2] == (0, "")
+        await rig.serving(2)
+        (told,) = [each for each in rig.events("order") if each["outcome"] == "Accepted"]
+        assert (told["operation"], told["seat"], told["reason"]) == ("Promote", idle, "before the launch")
+        (promoted,) = [each for each in rig.events("promotion") if each["seat"] == idle]
+        assert promoted["outcome"] == "Promoted"
+        assert promoted["canary"] > 0.0
+        assert say(rig, "seat", "drain", busy, "--reason", "row 3 loses power")[::2] == (0, "")
+        await handed_over(rig, busy)
+        assert set(await rig.serving(1)) == {busy, idle}
+        assert await rig.engines_serving() == {idle}
+        ledger = ("decision", "list", "--state-dir", str(rig.directory / "state"), "--last", "1000")
+        code, out, _ = say(rig, *ledger, "-o", "wide")
+        assert code == 0
+        assert "before the launch" in out
+        assert "row 3 loses power" in out
+
+
+async def test_a_freeze_and_a_drain_outlive_the_controller_until_people_end_them(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        seats = await rig.serving(1)
+        (idle,) = [name for name, seat in seats.items() if not seat["serving"]]
+        assert say(rig, "seat", "drain", idle)[::2] == (0, "")
+        freeze = ("fleet", "freeze", "spares")
+        assert say(rig, *freeze, "--minutes", "60", "--reason", "driver")[::2] == (0, "")
+        before = (await fleets(rig))["spares"]
+        assert (before["namespace"], before["frozen"]["reason"]) == ("default", "driver")
 
         assert await rig.processes.end("controller") == 0
         await rig.start_controller()
-        body = await rig.until(
-            "the drain that was kept",
-            f"{rig.controller}/v1/seats",
-            lambda body: any(seat["name"] == busy and seat["drained"] for seat in body["items"]),
-        )
-        assert not any(seat["drained"] for seat in body["items"] if seat["name"] == idle)
-        after = (await fleets(rig))["spares"]["frozen"]
-        assert after == frozen["frozen"]
+        await handed_over(rig, idle)
+        assert (await fleets(rig))["spares"]["frozen"] == before["frozen"]
 
-        code, out, err = say(rig, "fleet", "freeze", "spares", "--end")
-        assert (code, err) == (0, "")
+        assert say(rig, *freeze, "--end")[::2] == (0, "")
         assert (await fleets(rig))["spares"]["frozen"] is None
-        code, out, _ = say(
-            rig,
-            "decision",
-            "list",
-            "--state-dir",
-            str(rig.directory / "state"),
-            "--last",
-            "1000",
-            "-o",
-            "wide",
-        )
-        assert code == 0
-        assert "before the launch" in out
-        assert "Freeze ordered by" in out
+        promoted = await order(rig, id="1", operation="Promote", seat=idle, policy="chat")
+        assert promoted[0] == 200
+        both = await rig.serving(2)
+        assert not both[idle]["drained"]
+
+
+async def handed_over(rig: Rig, name: str) -> None:
+    """Wait until a seat is drained and serves nobody."""
+    await rig.until(
+        "the handover",
+        f"{rig.controller}/v1/seats",
+        lambda body: any(
+            seat["name"] == name and seat["drained"] and not seat["serving"] for seat in body["items"]
+        ),
+    )
 
 
 async def fleets(rig: Rig) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from scaler.keda.client import KedaClient
 from tests.contract.kube_rig import NAMESPACE_NAME
 from tests.fakes.kube_api.api import Target
@@ -141,6 +143,7 @@ async def test_a_leader_that_was_stopped_past_its_lease_does_nothing_any_more(tm
         assert done == []  # a renewal that was on its way is refused for its version
 
 
+@pytest.mark.long
 async def test_a_leader_that_ends_hands_over_at_once_and_ends_its_streams_in_order(tmp_path: Path) -> None:
     async with running(tmp_path) as rig, keda(*rig.replicas) as (first, second):
         async with load(rig, 10):
@@ -160,6 +163,7 @@ async def test_a_leader_that_ends_hands_over_at_once_and_ends_its_streams_in_ord
         assert len(learned["starts"]) >= 1  # what a saw of seats that start, b goes on from
 
 
+@pytest.mark.long
 async def test_what_is_wrong_with_kedas_objects_is_shown_by_both_and_told_by_the_leader(
     tmp_path: Path,
 ) -> None:
@@ -231,6 +235,7 @@ async def test_while_the_api_server_is_away_nothing_is_done_and_everybody_answer
         await told(rig, clients, 4.0)  # what was pushed meanwhile was not lost on anybody
 
 
+@pytest.mark.long
 async def test_the_stream_of_decisions_wants_the_token_and_a_leader(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         path = "/v1/decisions/stream"

@@ -57,6 +57,16 @@ def test_the_help_names_scenarios_that_exist(capsys: pytest.CaptureFixture[str])
             ["the targets can't be written to /nowhere/drill.json: No such file", "--targets-file"],
             id="targets",
         ),
+        pytest.param(
+            ["run", SMOKE, "--gateway", "http://gateway:8000"],
+            ["one of them wasn't named", "name both: --gateway URL --controller URL"],
+            id="gateway-alone",
+        ),
+        pytest.param(
+            ["run", SMOKE, "--gateway", "gateway:8000", "-s", "http://controller:9080"],
+            ["'gateway:8000' is no URL of a gateway", "http://host:8000"],
+            id="gateway",
+        ),
         pytest.param(["run", str(DRILLS)], ["is a directory", "name one scenario"], id="directory"),
         pytest.param(
             ["validate", str(DRILLS / "default-policies.yaml")],
@@ -129,15 +139,15 @@ def test_what_a_drill_s_policies_ask_for_in_vain_is_a_warning(
     text = (
         Path(SMOKE)
         .read_text("utf-8")
-        .replace("maxSeats: 2", "maxSeats: 2\n          gpuHealth: {mode: Observe}")
+        .replace("maxSeats: 2", "maxSeats: 2\n          selfHealing: {consecutive: 5}")
     )
     path.write_text(text, "utf-8")
     code, out, err = run(capsys, "validate", str(path))
-    line = 1 + text[: text.index("gpuHealth")].count("\n")
+    line = 1 + text[: text.index("selfHealing")].count("\n")
     assert code == 0
     assert out.startswith("ok: 1 model, 4 stages, 12 s of load")
     assert err.startswith(
-        f"warning: {path}:{line}:11: spec.policies.documents[0].spec.gpuHealth: is not acted on yet"
+        f"warning: {path}:{line}:11: spec.policies.documents[0].spec.selfHealing: is not acted on yet"
     )
 
 

@@ -439,13 +439,13 @@ def test_what_is_not_acted_on_is_a_warning_with_its_place(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
     file.write_text(
-        SET.replace("  spare: {min: 2}", "  spare: {min: 2}\n  gpuHealth: {mode: Observe}"), "utf-8"
+        SET.replace("  spare: {min: 2}", "  spare: {min: 2}\n  selfHealing: {consecutive: 5}"), "utf-8"
     )
     code, out, _ = run(capsys, str(file), "--strict")
     assert code == 1
     assert (
-        f"warning: {file}:8:3: spec.gpuHealth: is not acted on yet: the health of GPUs is not looked at [NotActedOn]"
-        in out
+        f"warning: {file}:8:3: spec.selfHealing: is not acted on yet: "
+        "a seat whose residents have all failed for two minutes is replaced [NotActedOn]" in out
     )
 
 

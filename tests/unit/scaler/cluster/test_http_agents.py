@@ -75,6 +75,13 @@ async def test_who_may_be_parked_goes_with_the_order(verb: str) -> None:
         assert said == [("POST", f"/v1/{verb}", order, "Bearer secret")]
 
 
+async def test_an_order_says_that_a_fleet_only_observes_the_health_of_gpus() -> None:
+    async with agents() as (port, seat, said):
+        await port.resume(replace(seat, health_observed=True), CLAIM, CHAT, deadline=2.0)
+        await port.resume(seat, CLAIM, CHAT, deadline=2.0)
+        assert [each[2].get("gpuHealth") for each in said] == ["Observe", None]
+
+
 async def test_a_claim_that_leaves_the_choice_to_the_agent_names_nobody() -> None:
     async with agents() as (port, seat, said):
         await port.drain(seat, replace(CLAIM, displace=None), CHAT, deadline=2.0)

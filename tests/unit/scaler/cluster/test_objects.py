@@ -4,9 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.cluster.objects import SeatObjects
+from scaler.cluster.objects import SeatObjects, ToldSeat
 from scaler.errors import Conflict, NotFound
-from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName
+from warmpool.seats import (
+    Claim,
+    FleetName,
+    GpuWord,
+    Operation,
+    PolicyName,
+    Resident,
+    Seat,
+    SeatName,
+    Verdict,
+)
 from warmpool.states import ResidentState
 
 CHAT, CODE = PolicyName("chat"), PolicyName("code")
@@ -163,3 +173,15 @@ def test_a_seat_that_is_gone_says_so(objects: SeatObjects) -> None:
     objects.remove(read.name)
     with pytest.raises(NotFound, match="s-0 is gone"):
         objects.claim(read, claim())
+
+
+def test_what_is_said_of_gpus_is_acted_on_unless_the_fleet_observes(objects: SeatObjects) -> None:
+    words = (GpuWord(uuid="GPU-a", word="Bad", reason="Xid 79"),)
+    name, residents = SeatName("s-0"), [resident(CHAT), resident(CODE)]
+    verdicts = []
+    for number, told in enumerate(
+        (ToldSeat(words=words), ToldSeat(words=words, observed=True), None, ToldSeat(verdict=Verdict.SUSPECT))
+    ):
+        objects.report(name, "u-0", number, "http://agent", residents, told)
+        verdicts.append((seat(objects).verdict, len(seat(objects).gpu_words)))
+    assert verdicts == [(Verdict.BAD, 1), (Verdict.OK, 1), (Verdict.OK, 1), (Verdict.SUSPECT, 0)]

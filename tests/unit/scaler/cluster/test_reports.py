@@ -6,7 +6,7 @@ import pytest
 
 from scaler.cluster.reports import Life, Report, follow, parse, routable
 from warmpool.errors import BadOrder
-from warmpool.seats import PolicyName, Resident
+from warmpool.seats import PolicyName, Resident, Verdict, worst_of
 from warmpool.states import ResidentState
 
 BODY = {
@@ -103,3 +103,24 @@ def test_an_engine_on_loopback_of_another_machine_is_refused_with_the_mend() -> 
     )
     with pytest.raises(BadOrder, match="its agent's configuration"):
         routable(resident, "seat-0", "seat-0")
+
+
+def test_what_a_node_said_of_a_gpu_too_long_ago_is_unknown() -> None:
+    said = [
+        {"uuid": "GPU-a", "verdict": "Bad", "reason": "Xid 79", "ageMilliseconds": 900},
+        {"uuid": "GPU-b", "verdict": "Bad", "reason": "Xid 79", "ageMilliseconds": 31_000},
+        {"uuid": "GPU-c", "verdict": "Dreadful", "ageMilliseconds": 1},
+    ]
+    words = parse({**BODY, "gpuHealth": said}).gpu_words
+    assert [(each.uuid, each.word) for each in words] == [
+        ("GPU-a", "Bad"),
+        ("GPU-b", "Unknown"),
+        ("GPU-c", "Unknown"),
+    ]
+    assert worst_of(words[1:]) is Verdict.OK
+
+
+@pytest.mark.parametrize("said", [[{"uuid": "GPU-a"}], [{"verdict": "Bad"}], ["GPU-a"], 7])
+def test_words_on_gpus_that_make_no_sense_are_refused(said: object) -> None:
+    with pytest.raises(BadOrder):
+        parse({**BODY, "gpuHealth": said})

@@ -1,6 +1,7 @@
 """The controller's metrics, read as a scraper reads them."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -299,15 +300,22 @@ async def test_a_page_shows_what_was_measured_since_the_one_before(scene: Scene)
         assert found == scene.samples()
 
 
+_WRITERS_SECONDS = 0.35
+"""What prometheus-client's own writer takes for the quiet page on the machine for which the limits were set."""
+
+
 @pytest.mark.wall_clock
 def test_the_page_of_a_large_controller_is_quick_and_holds_the_loop_up_by_little() -> None:
     large = exposition_bench.Shape(policies=500, seats=10_000)
     registry, metrics, _ = exposition_bench.controller(large)
     quiet = exposition_bench.measure(registry, 5)
+    began = time.thread_time()
+    generate_latest(registry)
+    slow = max(1.0, (time.thread_time() - began) / _WRITERS_SECONDS)  # as slow as the machine is just now
     exposition_bench.promote_all(metrics, exposition_bench.table(large))
     busy = exposition_bench.measure(registry, 5)
-    assert max(min(quiet.pages), min(busy.pages)) <= 0.1
-    assert max(min(quiet.waits), min(busy.waits)) <= 0.02
+    assert max(min(quiet.pages), min(busy.pages)) <= 0.1 * slow
+    assert max(min(quiet.waits), min(busy.waits)) <= 0.02 * slow
 
 
 async def test_names_that_need_escaping_come_back_whole(scene: Scene) -> None:

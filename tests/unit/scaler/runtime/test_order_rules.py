@@ -115,6 +115,11 @@ def test_an_order_that_can_be_carried_out_is_said_in_one_sentence() -> None:
         (seat("a", reachable=False), "Unreachable", "the agent of seat a is silent"),
         (seat("a", verdict=Verdict.BAD), "UnhealthyGpu", "seat a is on a Bad GPU"),
         (seat("a", verdict=Verdict.SUSPECT), "UnhealthyGpu", "seat a is on a Suspect GPU"),
+        (
+            replace(seat("a"), node="n1", node_leaving="cordoned"),
+            "NodeLeaving",
+            "node n1 of seat a is being emptied (cordoned)",
+        ),
         (seat("a", CHAT), "Serving", "seat a serves chat already"),
         (seat("a", CODE), "Occupied", "seat a serves code"),
         (replace(seat("a"), residents=()), "NotResident", "seat a has no resident of chat"),
@@ -128,6 +133,7 @@ def test_an_order_that_can_be_carried_out_is_said_in_one_sentence() -> None:
             "NotPromotable",
             "chat is Failed on seat a: exit 1",
         ),
+        (state(seat("a"), CODE, ResidentState.WARMING), "Occupied", "code is Warming on seat a"),
         (state(seat("a"), CHAT, ResidentState.DRAINING), "NotPromotable", "chat is Draining on seat a"),
     ],
 )

@@ -261,6 +261,52 @@ async def test_what_stands_is_taken_up_by_who_leads_next_unless_something_newer_
         assert not on.controller.orders.freezes
 
 
+async def test_of_two_freezes_the_one_that_ends_later_holds() -> None:
+    stopped: set[FleetName] = set()
+    async with world(both(), [spares()], pinned=lambda: stopped) as on:
+        await warm(on)
+        stopped.add(FLEET)  # somebody has stopped who writes the fleet's size
+
+        def ends_in() -> float:
+            last = on.controller.last
+            assert last is not None
+            return last.snapshot.frozen[FLEET] - asyncio.get_running_loop().time()
+
+        give(on, "Freeze", fleet=FLEET, until=rfc(10.0))
+        await asyncio.sleep(1.0)
+        assert 50.0 < ends_in() <= 120.0
+        give(on, "Freeze", fleet=FLEET, until=rfc(301.0))
+        await asyncio.sleep(1.0)
+        assert ends_in() == pytest.approx(300.0, abs=1.5)
+
+
+async def test_who_does_not_lead_takes_no_orders_and_carries_out_none_that_wait() -> None:
+    async with world(both(), [spares()]) as on:
+        await warm(on)
+        give(on, "Promote", seat=spare(on), policy="chat")
+        on.controller.stand_by()
+        await asyncio.sleep(5.0)
+        assert len(serving(on, CHAT)) == 1
+        assert outcomes(on) == [("Promote", "Accepted"), ("Promote", "Lapsed")]
+        with pytest.raises(OrderRefused, match="doesn't lead") as refused:
+            give(on, "Promote", seat=spare(on), policy="chat", id="2")
+        assert refused.value.status == 503
+
+
+async def test_what_is_kept_goes_where_another_lacks_its_floor() -> None:
+    policies = [policy(CHAT, serving_min=0), policy(CODE, serving_min=0)]
+    async with world(policies, [spares(2)]) as on:
+        await on.until(lambda: sum(seat.promotable(CODE) for seat in on.cluster.seats()) == 2)
+        await asyncio.sleep(90.0)
+        for number, seat in enumerate(on.cluster.seats()):
+            give(on, "Promote", seat=seat.name, policy="chat", id=str(number))
+        await on.until(lambda: len(serving(on, CHAT)) == 2, 5.0)
+        needy = [policy(CHAT, serving_min=0), policy(CODE, serving_min=1)]
+        on.controller.adopt(replace(on.controller.table, policies=needy))
+        await on.until(lambda: len(serving(on, CODE)) == 1, WINDOW - 2.0)
+        assert len(serving(on, CHAT)) == 1
+
+
 async def test_of_more_than_a_thousand_ids_the_oldest_are_forgotten() -> None:
     async with world(both(), [spares()]) as on:
         await warm(on)

@@ -19,7 +19,7 @@ from scaler.cluster.kube.views import Node, Pod, Taint
 from scaler.cluster.reports import Life, parse
 from tests.unit.scaler.cluster.kube.pods import pod, report, resident, seat
 from warmpool.errors import BadOrder
-from warmpool.seats import SeatValue, Verdict
+from warmpool.seats import GpuWord, SeatValue, Verdict
 
 LIFE = Life(uid="uid-seat-0", pid=7, sequence=1, at=100.0)
 TOLD = Heard(
@@ -68,25 +68,55 @@ def node(**changes: Any) -> Node:
         pytest.param({}, Verdict.OK, id="nothing is known"),
         pytest.param({"verdicts": {"GPU-2": Verdict.BAD}}, Verdict.BAD, id="one GPU is Bad"),
         pytest.param({"verdicts": {"GPU-9": Verdict.BAD}}, Verdict.OK, id="somebody else's is"),
-        pytest.param({"node": node()}, Verdict.OK, id="the node stays"),
-        pytest.param({"node": node(cordoned=True)}, Verdict.SUSPECT, id="the node is cordoned"),
         pytest.param(
-            {"node": node(taints=(Taint(key="karpenter.sh/disrupted", effect="NoSchedule"),))},
-            Verdict.SUSPECT,
+            {"verdicts": {"GPU-1": Verdict.SUSPECT, "GPU-2": Verdict.BAD}}, Verdict.BAD, id="the worst counts"
+        ),
+        pytest.param({"node": node(cordoned=True)}, Verdict.OK, id="that its node leaves is another matter"),
+    ],
+)
+def test_its_verdict_is_the_worst_of_its_gpus(known: dict[str, Any], verdict: Verdict) -> None:
+    assert joined(pod(), Known(heard=TOLD, **known)).verdict is verdict
+
+
+def test_what_its_agent_was_told_of_a_gpu_counts_too() -> None:
+    words = (GpuWord(uuid="GPU-1", word="Suspect", reason="Xid 119"),)
+    seat = joined(pod(), Known(heard=replace(TOLD, gpu_words=words)))
+    assert (seat.verdict, seat.gpu_words) == (Verdict.SUSPECT, words)
+
+
+def test_where_a_fleet_observes_it_is_shown_and_not_acted_on() -> None:
+    words = (GpuWord(uuid="GPU-1", word="Bad", reason="Xid 79"),)
+    known = Known(heard=replace(TOLD, gpu_words=words), verdicts={"GPU-1": Verdict.BAD}, observed=True)
+    seat = joined(pod(), known)
+    assert (seat.verdict, seat.gpu_words, seat.health_observed) == (Verdict.OK, words, True)
+
+
+@pytest.mark.parametrize("told", [TOLD, None])
+@pytest.mark.parametrize(
+    ("on", "why"),
+    [
+        pytest.param(None, "", id="nothing is known of its node"),
+        pytest.param(node(), "", id="the node stays"),
+        pytest.param(node(cordoned=True), "cordoned", id="the node is cordoned"),
+        pytest.param(
+            node(taints=(Taint(key="karpenter.sh/disrupted", effect="NoSchedule"),)),
+            "karpenter.sh/disrupted",
             id="the node is about to go",
         ),
         pytest.param(
-            {"node": node(taints=(Taint(key="emberpool.dev/gpu-unhealthy", effect="NoSchedule"),))},
-            Verdict.OK,
+            node(taints=(Taint(key="emberpool.dev/gpu-unhealthy", effect="NoSchedule"),)),
+            "",
             id="another GPU of the node is sick",
-        ),
-        pytest.param(
-            {"node": node(cordoned=True), "verdicts": {"GPU-1": Verdict.BAD}}, Verdict.BAD, id="the worst"
         ),
     ],
 )
-def test_its_verdict_is_the_worst_of_its_gpus_and_its_node(known: dict[str, Any], verdict: Verdict) -> None:
-    assert joined(pod(), Known(heard=TOLD, **known)).verdict is verdict
+def test_why_its_node_leaves_is_said(told: Heard | None, on: Node | None, why: str) -> None:
+    assert joined(pod(), Known(heard=told, node=on)).node_leaving == why
+
+
+def test_until_when_it_is_there_is_the_pods_word() -> None:
+    leaving = pod(seat(terminating=True, leaves_by=1030.0))
+    assert joined(leaving, Known(heard=TOLD, now=1000.0)).leaves_by == 1030.0
 
 
 @pytest.mark.parametrize(
@@ -96,8 +126,8 @@ def test_its_verdict_is_the_worst_of_its_gpus_and_its_node(known: dict[str, Any]
         pytest.param(pod(phase="Pending", ip=""), True, id="is on its way"),
         pytest.param(pod(phase="Failed"), False, id="evicted"),
         pytest.param(pod(phase="Succeeded"), False, id="done"),
-        pytest.param(pod(leaves_by=1000.0), True, id="leaves in time"),
-        pytest.param(pod(leaves_by=1000.0 - STUCK_SECONDS), False, id="should have left long ago"),
+        pytest.param(pod(seat(leaves_by=1000.0)), True, id="leaves in time"),
+        pytest.param(pod(seat(leaves_by=1000.0 - STUCK_SECONDS)), False, id="should have left long ago"),
     ],
 )
 def test_which_pods_are_seats(made: Pod, expected: bool) -> None:  # noqa: FBT001 - a case's value

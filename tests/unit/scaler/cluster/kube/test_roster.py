@@ -104,7 +104,7 @@ def test_a_new_pod_of_the_same_name_has_nothing_of_the_old_one(roster: Roster) -
 def test_a_new_pod_of_the_same_name_is_on_its_node(roster: Roster) -> None:
     roster.take_pod(NAME, pod(replace(seat(), uid="another")))
     assert roster.take_node("a", Node(name="a", version="1", cordoned=True))
-    assert only(roster).verdict is Verdict.SUSPECT
+    assert only(roster).node_leaving == "cordoned"
 
 
 def test_a_version_alone_is_kept_and_no_news(roster: Roster) -> None:
@@ -128,10 +128,10 @@ def test_a_node_concerns_the_seats_that_are_on_it(roster: Roster) -> None:
     roster.report(report())
     assert not roster.take_node("a", Node(name="a", version="1"))
     assert roster.take_node("a", Node(name="a", version="2", cordoned=True))
-    assert only(roster).verdict is Verdict.SUSPECT
+    assert only(roster).node_leaving == "cordoned"
     assert not roster.take_node("a", Node(name="a", version="3", cordoned=True, ready=True))
     assert roster.take_node("a", None)
-    assert only(roster).verdict is Verdict.OK
+    assert only(roster).node_leaving == ""
 
 
 def test_what_is_thought_of_gpus_is_joined_and_taken_back(roster: Roster) -> None:
@@ -144,7 +144,7 @@ def test_what_is_thought_of_gpus_is_joined_and_taken_back(roster: Roster) -> Non
 
 
 def test_a_pod_that_is_stuck_stops_being_a_seat(roster: Roster, time: Time) -> None:
-    leaving = pod(seat(terminating=True), leaves_by=time.now)
+    leaving = pod(seat(terminating=True, leaves_by=time.now))
     roster.take_pod(NAME, leaving)
     assert only(roster).value is SeatValue.DOOMED
     time.now += STUCK_SECONDS

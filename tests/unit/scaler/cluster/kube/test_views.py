@@ -81,7 +81,7 @@ def test_conditions_say_whether_it_is_ready_and_admitted() -> None:
 def test_a_pod_that_is_being_deleted_says_until_when() -> None:
     read = pod_from_json(pod(metadata={"deletionTimestamp": "2026-11-30T01:38:09Z"}))
     assert read.seat.terminating
-    assert read.leaves_by == unix("2026-11-30T01:38:09Z")
+    assert read.seat.leaves_by == unix("2026-11-30T01:38:09Z")
 
 
 @pytest.mark.parametrize(

@@ -88,21 +88,21 @@ CASES: list[tuple[Code, Case]] = [
     (
         Code.NOT_ACTED_ON,
         Case(
-            loud=[fleet(gpuHealth={"mode": "Observe"}), policy()],
-            quiet=[fleet(), policy()],
+            loud=[fleet(selfHealing={"consecutive": 5}), policy()],
+            quiet=[fleet(gpuHealth={"mode": "Observe"}), policy()],
             severity=WARNING,
-            path="spec.gpuHealth",
-            says="is not acted on yet: the health of GPUs is not looked at",
+            path="spec.selfHealing",
+            says="is not acted on yet: a seat whose residents have all failed for two minutes is replaced",
         ),
     ),
     (
         Code.NOT_ACTED_ON,
         Case(
-            loud=[fleet(), policy(engine={"type": "SGLang"}), controller(breaker={"maxPercent": 5})],
-            quiet=[fleet(), policy(), controller(gpuBudget=9)],
+            loud=[fleet(spare={"min": 1, "replenish": {"maxPerNode": 1}}), policy(engine={"type": "SGLang"})],
+            quiet=[fleet(), policy(), controller(breaker={"maxPercent": 5})],
             severity=WARNING,
-            path="spec.breaker",
-            says="is not acted on yet: no node is excluded",
+            path="spec.spare.replenish.maxPerNode",
+            says="is not acted on yet: seats that are starting are not counted by node",
         ),
     ),
     (

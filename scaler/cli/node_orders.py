@@ -1,0 +1,101 @@
+"""`emberpool node exclude` and `readmit`: orders on nodes that the leading controller carries out, whatever is said of their GPUs."""
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import typer
+
+from scaler.cli.failures import OK, Failed
+from scaler.cli.kube_options import Target, cluster
+from scaler.cli.options import RequiredName, examples
+from scaler.cli.orders import me
+from scaler.cli.output import emit
+from scaler.cli.show import asked
+from scaler.cli.signal_options import AGENT_TOKEN
+from scaler.errors import UserError
+
+Reason = Annotated[
+    str,
+    typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads the events.", show_default=False),
+]
+Until = Annotated[
+    str,
+    typer.Option(
+        "--until",
+        metavar="TIME",
+        help="When it ends by itself, as 2026-12-24T18:00:00Z (default: it doesn't).",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to those about nodes."""
+    app.command(
+        "exclude",
+        epilog=examples("emberpool node exclude gpu-a --reason 'row 3 loses power' --context prod"),
+    )(exclude)
+    app.command(
+        "readmit",
+        epilog=examples("emberpool node readmit gpu-a --reason 'the Xid table was wrong' --context prod"),
+    )(readmit)
+
+
+@cluster
+def exclude(name: RequiredName, reason: Reason, until: Until = "", *, target: Target) -> int:
+    """Have the controller keep new pods off a node. What serves there goes on; the breaker doesn't count it."""
+    return _give(target, name, "exclude", _body(reason, until))
+
+
+@cluster
+def readmit(name: RequiredName, reason: Reason, until: Until = "", *, target: Target) -> int:
+    """Have the controller let new pods onto a node again, though something Bad is said of its GPUs.
+
+    It holds until nothing Bad is said of them any more. Promotions onto a Bad GPU stay refused.
+    """
+    return _give(target, name, "readmit", _body(reason, until))
+
+
+def _body(reason: str, until: str) -> Mapping[str, Any]:
+    if not reason.strip():
+        raise UserError("--reason is empty", hint="whoever finds the node so at night wants to know why")
+    return {"actor": me() or "somebody", "reason": reason, **({"until": _moment(until)} if until else {})}
+
+
+def _moment(text: str) -> float:
+    """Read a moment to come.
+
+    Raises:
+        UserError: it is none.
+    """
+    hint = "write it as 2026-12-24T18:00:00Z"
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UserError(f"--until {text!r} is no time", hint=hint) from error
+    if at.tzinfo is None:
+        raise UserError(f"--until {text!r} has no zone", hint=hint)
+    if at.timestamp() <= time.time():
+        raise UserError(f"--until {text!r} is over already", hint="name a moment to come")
+    return at.timestamp()
+
+
+def _give(target: Target, name: str, verb: str, body: Mapping[str, Any]) -> int:
+    status, answer = asked(target).order(body, os.environ.get(AGENT_TOKEN, ""), f"/v1/nodes/{name}/{verb}")
+    if status == HTTPStatus.OK:
+        emit(f"node/{name}: {'excluded' if verb == 'exclude' else 'readmitted'}")
+        return OK
+    error = answer.get("error") if isinstance(answer, dict) else None
+    said = error if isinstance(error, dict) else {}
+    hint = (
+        f"{AGENT_TOKEN} in the environment is the token that is shown; it is the controller's"
+        if status == HTTPStatus.UNAUTHORIZED
+        else str(said.get("hint") or "")
+    )
+    raise Failed(
+        f"node/{name}: {said.get('message') or f'the controller answers with status {status}'}", hint=hint
+    )

@@ -1,0 +1,33 @@
+"""Orders to `emberpool local`: the same controller, with engines that it has started itself."""
+
+import json
+from pathlib import Path
+
+from tests.integration.processes.rig import TOKEN
+from tests.integration.reload.test_local import POLICIES, Json, local
+
+
+def has_paused(body: Json) -> bool:
+    """Whether both could be promoted on the seat."""
+    residents = [each for seat in body["items"] for each in seat["residents"]]
+    return [each["state"] for each in residents] == ["Paused"] * 2
+
+
+async def test_a_person_promotes_on_the_machine_at_hand(tmp_path: Path) -> None:
+    async with local(tmp_path) as rig:
+        await rig.models("chat", "code")
+        spare = "seat: {gpus: 0}, spare: {mode: Fixed, min: 1}}"
+        rig.policies.write_text(POLICIES.replace("seat: {gpus: 0}}", spare), "utf-8")
+        await rig.attempt("Loaded")
+        (seat,) = (await rig.until(f"{rig.controller}/v1/seats", has_paused))["items"]
+        url = f"{rig.controller}/v1/orders"
+        body = {"id": "1", "operation": "Promote", "seat": seat["name"], "policy": "chat", "by": "anna"}
+        async with rig.session.post(url, json=body) as answer:
+            assert answer.status == 401
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with rig.session.post(url, json=body, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+        await rig.until(f"{rig.controller}/v1/seats", lambda body: body["items"][0]["serving"] == ["chat"])
+        lines = (tmp_path / "state" / "events.jsonl").read_text("utf-8").splitlines()
+        told = [event for line in lines if (event := json.loads(line))["kind"] == "order"]
+        assert (told[0]["outcome"], told[0]["by"]) == ("Accepted", "anna")
