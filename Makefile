@@ -31,7 +31,7 @@ drill-kube: $(VENV)/.installed ## rehearse a burst, a rollout, evictions and a n
 	env -u KUBECONFIG $(BIN)/python -m tests.drill.kube $(KUBE_OPTION) $(ARGS)
 
 test: lint types contracts test-fast ## everything that must hold before a change lands
-	env -u KUBECONFIG $(BIN)/pytest -m drill $(ARGS)
+	env -u KUBECONFIG $(BIN)/pytest -m 'drill and not long' $(ARGS)
 
 # Without KUBECONFIG, so that nobody's cluster is tested on by the way.
 test-fast: $(VENV)/.installed ## the tests without whole drills, three at a time: many of them wait more than they compute

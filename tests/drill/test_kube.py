@@ -9,7 +9,7 @@ from tests.drill.kube.bring_up import WHOLE, Site, brought_up, drill
 from tests.drill.kube.disruptions import refused_evictions
 from tests.drill.kube.ground import stand_in
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the reference engine needs torch")

@@ -197,7 +197,8 @@ def rotations(made: Stage) -> Callable[[], dict[str, frozenset[str]]]:
     return read
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
 async def test_every_seat_ends_where_its_agent_is_whatever_went_wrong(tmp_path: Path, seed: int) -> None:
     async with stage(tmp_path, FLEET, [CHAT, CODE]) as made:
         async with led(made, 1, seed) as (first, zombie):

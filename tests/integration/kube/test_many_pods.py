@@ -60,6 +60,7 @@ class Longest:
             self.seconds, before = max(self.seconds, now - before), now
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_quiet_collector")
 async def test_10000_pods_take_150_mb_at_most_and_a_list_50_ms_of_the_loop_at_a_time(
     url: str, tmp_path: Path, record_property: Callable[[str, object], None]

@@ -96,6 +96,7 @@ async def promotion(cluster: KubeCluster, seat: Seat, number: int) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_quiet_collector")
 @pytest.mark.parametrize("crowd", [1000], indirect=True)
 async def test_claim_to_label_with_1000_pods_and_20_at_once(

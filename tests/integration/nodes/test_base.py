@@ -156,6 +156,7 @@ async def of(world: World, **labels: str) -> list[Body]:
     return await world.calls.list(POD, SERVING, labelSelector=selector)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_the_base_comes_up_and_answers_requests(base: World) -> None:
     async def all_ready() -> bool:

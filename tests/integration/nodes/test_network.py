@@ -83,6 +83,7 @@ async def listed() -> list[str]:
     return output.decode().splitlines()
 
 
+@pytest.mark.long
 async def test_a_seat_listens_on_all_addresses_of_its_pod(apart: World) -> None:
     fleet = SeatFleet(name="spares", residents=[scripted("chat", 8001), scripted("code", 8002, seed=2)])
     await fleet.create(apart.calls)

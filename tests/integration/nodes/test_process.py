@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from scaler.cluster.kube.resources import DEPLOYMENT, NODE, POD
 from tests.fakes.kube_calls import Calls, calling
@@ -43,6 +44,7 @@ async def pods_of(calls: Calls, count: int) -> list[dict[str, object]]:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_pods_run_on_nodes_of_another_process_and_end_with_it(tmp_path: Path) -> None:
     async with running("tests.fakes.kube_api") as server:
         assert server.stdout is not None

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.contract.kube_rig import NAMESPACE_NAME
 from tests.fakes.kube_api.kinds import BY_PATH
 from tests.integration.processes.rig import TOKEN
@@ -35,6 +37,7 @@ async def told(
     return found
 
 
+@pytest.mark.long
 async def test_an_order_to_who_stands_by_is_carried_out_and_what_stands_outlives_the_leader(
     tmp_path: Path,
 ) -> None:

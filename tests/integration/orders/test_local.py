@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.processes.rig import TOKEN
 from tests.integration.reload.test_local import POLICIES, Json, local
 
@@ -13,6 +15,7 @@ def has_paused(body: Json) -> bool:
     return [each["state"] for each in residents] == ["Paused"] * 2
 
 
+@pytest.mark.long
 async def test_a_person_promotes_on_the_machine_at_hand(tmp_path: Path) -> None:
     async with local(tmp_path) as rig:
         await rig.models("chat", "code")

@@ -208,6 +208,7 @@ async def test_what_is_wrong_with_kedas_objects_is_shown_by_both_and_told_by_the
         assert 'emberpool_keda_findings{fleet="spares"' not in theirs
 
 
+@pytest.mark.long
 async def test_while_the_api_server_is_away_nothing_is_done_and_everybody_answers(tmp_path: Path) -> None:
     async with running(tmp_path) as rig, keda(*rig.replicas) as clients:
         await told(rig, clients, 2.0)
