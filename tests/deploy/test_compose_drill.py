@@ -119,8 +119,13 @@ async def scraped(here: Here, session: aiohttp.ClientSession) -> None:
 
 ASKING = {"emberpool", "curl", "grep"}
 """First words of the commands that ask these processes."""
-NOT_ABOUT_THESE = {"emberpool local", "emberpool drill run FILE"}
-"""Commands in runbooks that start something else."""
+NOT_ABOUT_THESE = {
+    "emberpool local",
+    "emberpool drill run FILE",
+    "emberpool node readmit NODE --reason TEXT",
+    "emberpool node exclude NODE --reason TEXT",
+}
+"""Commands in runbooks that start something else, or ask a cluster."""
 
 
 async def runbooks(here: Here, session: aiohttp.ClientSession) -> None:
