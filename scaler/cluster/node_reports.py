@@ -55,7 +55,12 @@ class NodeReports:
         before = self._said.get(node)
         if before is None and len(self._said) >= MOST_NODES:
             self._forget()
-        if before is not None and before.pid == pid and before.sequence > sequence:
+        if (
+            before is not None
+            and before.pid == pid
+            and before.sequence > sequence
+            and at <= before.verdict.at  # else an agent of the same pid, in a container that was restarted
+        ):
             return False
         verdict, now = node_verdict_from_json(health, at), self._clock()
         self._said[node] = _Said(verdict, pid, sequence, now)

@@ -4,6 +4,7 @@ Every replica hears all node agents; the leader alone marks nodes, and answers p
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -117,7 +118,10 @@ class NodesApi:
                 raise BadOrder(f"{key}: a text of 1 to {_MOST_TEXT} characters is needed")
         until, now = body.get("until"), self._wall()
         if until is not None and (
-            not isinstance(until, int | float) or isinstance(until, bool) or until <= now
+            not isinstance(until, int | float)
+            or isinstance(until, bool)
+            or not math.isfinite(until)
+            or until <= now
         ):
             raise BadOrder("until: Unix seconds in the future")
         return HandMark(
@@ -137,7 +141,7 @@ async def _object(request: web.Request) -> Mapping[str, Any]:
     """
     try:
         body = json.loads(await request.read())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadOrder(f"the body is no JSON: {error}") from error
     if not isinstance(body, dict):
         raise BadOrder("the body is no JSON object")

@@ -288,6 +288,8 @@ class NodeAgent:
 
     async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
         """See `NodeMemory.canary`."""
+        if not gpus and not self._pod:
+            return False  # nobody knows on which of the node's GPUs it ran
         query = {"gpu": ",".join(gpus), "pod": self._pod, "passed": "true" if passed else "false"}
         try:
             await self._answer("POST", "/v1/canary", query, deadline)

@@ -108,7 +108,10 @@ class HealthService:
     async def _trusted_with(self, question: Question, peer: Peer) -> frozenset[str]:
         """Return the GPUs of which a caller may say what came of a canary: its pod's; all outside containers, to root and our own user."""
         until = asyncio.get_running_loop().time() + self._parts.limits.made_seconds
-        owner = (await self._parts.memory.caller(question, peer, until)).scope.owner
+        caller = await self._parts.memory.caller(question, peer, until)
+        if caller.reason:  # who can't be identified isn't the host's root
+            return frozenset()
+        owner = caller.scope.owner
         if owner == NOBODY and peer.uid in {0, os.getuid()}:
             return frozenset(self._parts.monitor.record.gpus)
         given = self._parts.pods.gpus_of(owner.pod) if owner.pod else None

@@ -69,6 +69,14 @@ def test_an_older_report_of_the_same_process_is_ignored() -> None:
     assert reports.gpus == {}
 
 
+def test_an_agent_that_began_anew_under_the_same_pid_is_heard() -> None:
+    """In a container a process has the same pid after each restart, and counts from 1 again."""
+    reports = NodeReports(Clock())
+    reports.take(report(verdict(), 5))
+    assert reports.take({**report(verdict(Verdict.OK), 1), "at": 300.0})
+    assert reports.gpus == {}
+
+
 def test_what_was_said_too_long_ago_is_unknown() -> None:
     clock = Clock()
     reports = NodeReports(clock)
