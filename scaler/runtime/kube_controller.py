@@ -10,7 +10,7 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -246,7 +246,7 @@ class _Replica:
             reports=self._reports,
             writer=writer,
             limits=lambda: self._parts.controller.coming.breaker,
-            observed=self._node_observed,
+            observed=self._nodes_observed,
             writes=lambda: any(not fleet.observe for fleet in cluster.fleets.values()),
             tell=self._tell,
             record=self._parts.ports.events.record,
@@ -272,11 +272,15 @@ class _Replica:
             await asyncio.sleep(_AGE_SECONDS)
             self._heed_nodes()
 
-    def _node_observed(self, name: str) -> bool:
-        """Whether a node is only told of: all fleets observe that have seats there, or all fleets where none has."""
+    def _nodes_observed(self, names: Collection[str]) -> Collection[str]:
+        """Return the nodes that are only told of: all fleets observe that have seats there, or all fleets where none has."""
         fleets, observed = self._cluster.fleets, self._parts.controller.coming.health_observed
-        here = {seat.fleet for seat in self._cluster.seats() if seat.node == name} & fleets.keys()
-        return all(fleet in observed or fleets[fleet].observe for fleet in here or fleets)
+        only = {name for name, fleet in fleets.items() if name in observed or fleet.observe}
+        here: dict[str, set[FleetName]] = {}
+        for seat in self._cluster.seats():
+            if seat.fleet in fleets:
+                here.setdefault(seat.node, set()).add(seat.fleet)
+        return {name for name in names if here.get(name, fleets.keys()) <= only}
 
     # ------------------------------------------------------------ what others ask of it
 

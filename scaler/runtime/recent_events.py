@@ -7,6 +7,7 @@ still kept. Numbers are one process's own: the answer says whose, so that a read
 import secrets
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from aiohttp import web
@@ -15,6 +16,7 @@ PATH: Final = "/v1/events"
 _MOST_KEPT: Final = 20_000
 """Records that are kept, some 10 MB; the oldest go."""
 _MOST_TOLD: Final = 2_000
+_MOST_DIGITS: Final = 18
 """Records in one answer; who is told so many asks again."""
 
 
@@ -40,14 +42,15 @@ class RecentEvents:
         """Return the records that came after a number, oldest first, as the answer has them."""
         first = self._last - len(self._records) + 1
         skipped = max(0, number + 1 - first)
-        items = [self._records[place] for place in range(skipped, len(self._records))][:_MOST_TOLD]
+        start = min(skipped, len(self._records))
+        items = list(islice(self._records, start, start + _MOST_TOLD))
         begin = first + skipped
         return {"instance": self._instance, "items": items, "last": begin + len(items) - 1}
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer `GET /v1/events`."""
         text = request.query.get("after", "0")
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > _MOST_DIGITS:
             message = f"after={text[:40]!r} is no number of a record"
             return web.json_response({"error": {"code": "BadNumber", "message": message}}, status=400)
         return web.json_response(self.after(int(text)))

@@ -355,8 +355,8 @@ class Operations:
                 await work.running.interruption.run(
                     lambda: record.prover.prove(engine, prompts=PROOF_PROMPTS, deadline=until)
                 )
-                await self._reader.tell_proof(passed=True)
             record.proven_at = time.time()
+            await work.running.interruption.run(lambda: self._reader.tell_proof(passed=True))
             if record.capabilities is None:  # a claim cut the first probe short
                 with phases.step("probe"):
                     await work.running.interruption.run(lambda: probe(self._board, record, until))

@@ -46,7 +46,7 @@ class Post:
         reports: what is said of them.
         writer: writes them.
         limits: what the breaker allows at present.
-        observed: whether a node is only told of, and not tainted.
+        observed: which of some nodes are only told of, and not tainted.
         writes: whether anything at all may be written.
         tell: takes Events.
         record: takes what was done, for the audit trail.
@@ -57,7 +57,7 @@ class Post:
     reports: NodeReports
     writer: NodeWriter
     limits: Callable[[], BreakerLimits]
-    observed: Callable[[str], bool]
+    observed: Callable[[Collection[str]], Collection[str]]
     writes: Callable[[], bool]
     tell: Callable[[events.Event], None]
     record: Callable[..., None]
@@ -120,7 +120,7 @@ class NodeMarking:
         verdicts = post.reports.verdicts
         nodes = {node.name: node for node in post.nodes.values() if _has_gpus(node, verdicts)}
         ordered = {name for name, node in nodes.items() if await self._keep_order(node, verdicts.get(name))}
-        observed = {name for name in nodes if post.observed(name)}
+        observed = set(post.observed(nodes.keys()))
         enforced = _without(verdicts, ordered | observed)
         fleet = _fleet(nodes, enforced)
         self.plan, self._state = plan_marks(fleet, self._state, post.limits(), now=now)
@@ -214,8 +214,9 @@ class NodeMarking:
         bad = verdict is None or verdict.verdict is Verdict.BAD
         if order.holds(self._post.wall()) and (order.excluded or bad):
             return True
-        with suppress(ClusterError):
-            await self._post.writer.unmark(node.name)
+        if self._post.writes():
+            with suppress(ClusterError):
+                await self._post.writer.unmark(node.name)
         return True
 
 

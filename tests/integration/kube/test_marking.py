@@ -51,7 +51,7 @@ class Rig:
                 reports=self.reports,
                 writer=writer,
                 limits=lambda: BreakerLimits(at_least=1, max_percent=20),
-                observed=lambda name: name in self.observed,
+                observed=lambda names: self.observed & set(names),
                 writes=lambda: True,
                 tell=self.events.append,
                 record=lambda kind, **facts: self.records.append({"kind": kind, **facts}),
