@@ -14,7 +14,17 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from warmpool.claim import in_force
-from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
+from warmpool.seats import (
+    TO_COME_UP,
+    Claim,
+    FleetName,
+    Operation,
+    PolicyName,
+    Resident,
+    Seat,
+    SeatName,
+    Verdict,
+)
 from warmpool.states import MOVING, ResidentState
 from warmpool.warmth import Move, Place, Warmth, moving
 
@@ -346,14 +356,6 @@ _RELOCATED_SECONDS = 10.0
 _NOTHING: Mapping[PolicyName, int] = MappingProxyType({})
 _SLEEPING = (_PAUSED, _PARKED, *MOVING)
 
-_STEPS = (
-    ResidentState.FAILED,
-    ResidentState.STARTING,
-    ResidentState.LOADING,
-    ResidentState.WARMING,
-    ResidentState.PROVING,
-)
-"""The steps of a start, in order."""
 
 _ON_ITS_WAY = (
     ResidentState.PROMOTING,
@@ -783,8 +785,9 @@ def _handed_out(
     every = places | {policy: ranking.best_first() for policy, ranking in rankings.items()}
     awake = places | {policy: every[policy][: ranking.awake] for policy, ranking in rankings.items()}
     matching = _Matching(awake)
-    given = matching.fill(missing)
-    if places or (given != missing and any(len(awake[policy]) < len(every[policy]) for policy in every)):
+    if places or (
+        matching.fill(missing) != missing and any(len(awake[policy]) < len(every[policy]) for policy in every)
+    ):
         counts = _Matching(every).fill(missing)
         matching = _Matching(places)
         for candidates in (places, awake, every):
@@ -809,7 +812,7 @@ def _places(seats: list[Seat], starts: Mapping[PolicyName, Sequence[Seat]]) -> d
 
 def _start_order(seat: Seat, resident: Resident) -> tuple[int, float, str]:
     """Whoever is furthest on in its start comes first."""
-    return -_STEPS.index(resident.state), resident.since, seat.name
+    return -TO_COME_UP.index(resident.state), resident.since, seat.name
 
 
 def _rankings(stock: _Stock, needy: Iterable[PolicyName], moment: _Moment) -> dict[PolicyName, _Ranking]:

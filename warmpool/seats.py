@@ -250,7 +250,7 @@ class Seat:
         """Who is up on it, worked out once."""
         lives = self._lives
         if lives is None:
-            lives = lives_of(self)
+            lives = _lives_of(self)
             object.__setattr__(self, "_lives", lives)
         return lives
 
@@ -292,18 +292,19 @@ class Seat:
         return self.verdict is not _BAD and self.reachable and not self.terminating
 
 
-_TO_COME_UP = (
+TO_COME_UP = (
+    ResidentState.FAILED,
     ResidentState.STARTING,
     ResidentState.LOADING,
     ResidentState.WARMING,
     ResidentState.PROVING,
-    ResidentState.FAILED,
 )
+"""States in which a resident has yet to come up, in the order in which a start passes through them."""
 
 
 def isnt_up(seat: Seat, resident: Resident) -> bool:
     """Whether a resident has yet to come up on a usable seat: it starts, waits for its start, or will be started anew."""
-    if resident.state not in _TO_COME_UP or not seat.usable or resident.policy in seat.serving:
+    if resident.state not in TO_COME_UP or not seat.usable or resident.policy in seat.serving:
         return False
     claim = seat.claim
     return claim is None or claim.policy != resident.policy or claim.operation is not _PROVE
@@ -324,7 +325,7 @@ class Lives(NamedTuple):
 _UP = COMPUTING | MOVING | PROMOTABLE
 
 
-def lives_of(seat: Seat) -> Lives:
+def _lives_of(seat: Seat) -> Lives:
     """Say who is up on a seat, whoever has it at present."""
     up, starts = [], []
     for resident in seat.residents:

@@ -66,6 +66,22 @@ class Source(Protocol):
         """
 
 
+def items_of(body: Json) -> Items | None:
+    """Return the objects that an answer holds; None where it isn't so made."""
+    items = body.get("items")
+    return items if isinstance(items, list) and all(isinstance(each, dict) for each in items) else None
+
+
+def ask_again(items: Callable[[], Items], show: Show) -> NoReturn:
+    """Ask each second and show what comes, or why nothing does."""
+    while True:
+        try:
+            show(items())
+        except Failed as error:
+            show(error)
+        time.sleep(REFRESH_SECONDS)
+
+
 class Silent(Failed):
     """Nothing answers at the server's address."""
 
@@ -165,12 +181,7 @@ class Controller(Server):
 
     def follow(self, plural: str, show: Show) -> NoReturn:
         """See `Source.follow`; a controller that stops answering is waited for."""
-        while True:
-            try:
-                show(self.items(plural))
-            except Failed as error:
-                show(error)
-            time.sleep(REFRESH_SECONDS)
+        ask_again(lambda: self.items(plural), show)
 
     def order(self, body: Json, token: str, path: str = ORDERS) -> tuple[int, Any]:
         """See `Source.order`."""
@@ -190,9 +201,8 @@ class Controller(Server):
             Silent: nobody answers.
             Failed: who answers is no controller, or one in trouble.
         """
-        body = self.get(f"/v1/{plural}")
-        items = body.get("items")
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        items = items_of(self.get(f"/v1/{plural}"))
+        if items is None:
             raise self._not_ours("the answer holds no items")
         return items
 

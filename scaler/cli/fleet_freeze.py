@@ -8,14 +8,15 @@ import typer
 
 from scaler.cli.fleet_kind import FLEETS
 from scaler.cli.kube_options import Target, whom
+from scaler.cli.moments import moment_to_come
 from scaler.cli.options import DryRun, RequiredName, examples
-from scaler.cli.orders import Operation, Order, Reason, give
+from scaler.cli.orders import Order, Reason, give
 from scaler.cli.renderings import Rendering, RenderingOption
-from scaler.cli.show import asked, choose
+from scaler.cli.show import asked, describe
 from scaler.errors import UserError
+from scaler.runtime.order_words import LONGEST_FREEZE_SECONDS, Operation
 
-_MOST_MINUTES = 7 * 24 * 60
-"""A freeze that lasts longer belongs into the fleet's policy, where it is found."""
+_MOST_MINUTES = int(LONGEST_FREEZE_SECONDS // 60)
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +71,7 @@ def freeze(
             raise UserError(
                 "--reason is missing", hint="whoever finds the fleet frozen at night wants to know why"
             )
-    (item,) = choose(FLEETS, name, source.items(FLEETS.plural))[:1]
+    _, item = describe(FLEETS, name, source)
     facts["namespace"] = str(item.get("namespace", ""))
     order = Order(operation=operation, subject=f"fleet/{name}", facts=facts, reason=reason)
     return give(source, order, dry_run=dry_run, rendering=output)
@@ -87,14 +88,5 @@ def _ends_at(minutes: int | None, until: str, now: float) -> str:
     if minutes is not None:
         at = datetime.fromtimestamp(now + minutes * 60, UTC)
     else:
-        try:
-            at = datetime.fromisoformat(until)
-        except ValueError as error:
-            raise UserError(
-                f"--until {until!r} is no time", hint="write it as 2026-12-24T18:00:00Z"
-            ) from error
-        if at.tzinfo is None:
-            raise UserError(f"--until {until!r} has no zone", hint="write it as 2026-12-24T18:00:00Z")
-    if at.timestamp() <= now:
-        raise UserError(f"--until {until!r} is over already", hint="name a moment to come")
+        at = moment_to_come(until, now)
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -11,17 +10,14 @@ import typer
 
 from scaler.cli.failures import OK, Failed
 from scaler.cli.kube_options import Target, cluster
+from scaler.cli.moments import moment_to_come
 from scaler.cli.options import RequiredName, examples
-from scaler.cli.orders import me
+from scaler.cli.orders import Reason, me
 from scaler.cli.output import emit
 from scaler.cli.show import asked
 from scaler.cli.signal_options import AGENT_TOKEN
 from scaler.errors import UserError
 
-Reason = Annotated[
-    str,
-    typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads the events.", show_default=False),
-]
 Until = Annotated[
     str,
     typer.Option(
@@ -63,25 +59,11 @@ def readmit(name: RequiredName, reason: Reason, until: Until = "", *, target: Ta
 def _body(reason: str, until: str) -> Mapping[str, Any]:
     if not reason.strip():
         raise UserError("--reason is empty", hint="whoever finds the node so at night wants to know why")
-    return {"actor": me() or "somebody", "reason": reason, **({"until": _moment(until)} if until else {})}
-
-
-def _moment(text: str) -> float:
-    """Read a moment to come.
-
-    Raises:
-        UserError: it is none.
-    """
-    hint = "write it as 2026-12-24T18:00:00Z"
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UserError(f"--until {text!r} is no time", hint=hint) from error
-    if at.tzinfo is None:
-        raise UserError(f"--until {text!r} has no zone", hint=hint)
-    if at.timestamp() <= time.time():
-        raise UserError(f"--until {text!r} is over already", hint="name a moment to come")
-    return at.timestamp()
+    return {
+        "actor": me() or "somebody",
+        "reason": reason,
+        **({"until": moment_to_come(until, time.time()).timestamp()} if until else {}),
+    }
 
 
 def _give(target: Target, name: str, verb: str, body: Mapping[str, Any]) -> int:

@@ -15,7 +15,6 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -26,6 +25,7 @@ from scaler.cli.failures import OK, Failed
 from scaler.cli.output import emit
 from scaler.cli.renderings import Rendering, as_data
 from scaler.cli.signal_options import AGENT_TOKEN
+from scaler.runtime.order_words import Operation
 
 _LONGEST_NAME: Final = 64
 """Characters of a name that a controller takes."""
@@ -33,23 +33,6 @@ Reason = Annotated[
     str,
     typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads the events.", show_default=False),
 ]
-
-
-class Operation(StrEnum):
-    """What a person may order."""
-
-    PROMOTE = "Promote"
-    """Bring a resident of a seat into rotation."""
-    DEMOTE = "Demote"
-    """Drain the resident that serves and pause it."""
-    SWITCH = "Switch"
-    """Drain the resident that serves, and promote another of the same seat."""
-    DRAIN = "Drain"
-    """Hand over whatever serves on a seat, and give it no promotion from then on."""
-    FREEZE = "Freeze"
-    """Leave a fleet's size as it is until a moment."""
-    THAW = "Thaw"
-    """End a freeze that was ordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from scaler.cli.client import Source
 from scaler.cli.failures import Failed
 from scaler.cli.kube_options import Target, whom
 from scaler.cli.options import DryRun, RequiredName, examples
-from scaler.cli.orders import Operation, Order, Reason, give
+from scaler.cli.orders import Order, Reason, give
 from scaler.cli.renderings import Rendering, RenderingOption
 from scaler.cli.seat_kind import SEATS
 from scaler.cli.show import asked
+from scaler.runtime.order_words import Operation
 
 Policy = Annotated[
     str, typer.Option("--policy", "-p", metavar="POLICY", help="Whose resident.", show_default=False)

@@ -26,10 +26,9 @@ from scaler.cli.output import note
 from scaler.cluster.kube.access import Access, AccessOptions, find_access
 from scaler.cluster.kube.errors import Forbidden, Rejected
 from scaler.cluster.kube.reflector import Reflector
-from scaler.cluster.kube.resources import DEPLOYMENT, NODE, POD, Collection
+from scaler.cluster.kube.resources import DEPLOYMENT, NODE, POD, STATEFUL_SET, Collection
 from scaler.doctor.asking import (
     CONTROLLER_NAMESPACE,
-    STATEFUL_SET,
     Answer,
     Asker,
     NoController,

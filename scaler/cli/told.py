@@ -1,9 +1,8 @@
 """What controllers alone know, asked of one by its address or of a cluster's through its API server."""
 
-import time
 from typing import NoReturn
 
-from scaler.cli.client import ORDERS, REFRESH_SECONDS, Controller, Items, Json, Show, Source
+from scaler.cli.client import ORDERS, Controller, Items, Json, Show, Source, ask_again, items_of
 from scaler.cli.failures import Failed
 from scaler.cli.kube_options import AtUrl, Target
 from scaler.cli.show import asked
@@ -34,8 +33,8 @@ class _Told:
 
     def items(self, plural: str) -> Items:
         """See `Source.items`."""
-        found = self.ask(f"/v1/{plural}").get("items")
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        found = items_of(self.ask(f"/v1/{plural}"))
+        if found is None:
             raise Failed(
                 f"the cluster's controller answers /v1/{plural} without items", hint="is it another version?"
             )
@@ -47,12 +46,7 @@ class _Told:
 
     def follow(self, plural: str, show: Show) -> NoReturn:
         """See `Source.follow`; a controller that stops answering is waited for."""
-        while True:
-            try:
-                show(self.items(plural))
-            except Failed as error:
-                show(error)
-            time.sleep(REFRESH_SECONDS)
+        ask_again(lambda: self.items(plural), show)
 
     def order(self, body: Json, token: str, path: str = ORDERS) -> tuple[int, object]:
         """See `Source.order`."""

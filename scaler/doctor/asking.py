@@ -17,12 +17,10 @@ import aiohttp
 from scaler.cluster.kube.access import Access
 from scaler.cluster.kube.client import KubeClient, Request
 from scaler.cluster.kube.errors import Expired
-from scaler.cluster.kube.resources import Collection, Kind
+from scaler.cluster.kube.resources import SERVICE, Collection, Kind
 from scaler.cluster.kube.views import Json
 from scaler.errors import ClusterError, Unreachable
 
-SERVICE: Final = Kind(plural="services", name="Service")
-STATEFUL_SET: Final = Kind(group="apps", plural="statefulsets", name="StatefulSet")
 CONTROLLER_SERVICE: Final = "emberpool-controller"
 """Name of the controller's Service."""
 CONTROLLER_PORT: Final = "http"

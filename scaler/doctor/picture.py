@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from scaler.cluster.kube.views import AGENT_PORT, AGENT_PORT_ANNOTATION, RESIDENTS_ANNOTATION
+from scaler.cluster.kube.views import AGENT_PORT_ANNOTATION, RESIDENTS_ANNOTATION, agent_port
 from scaler.doctor.objects import Json, Object, at, mapping, mappings, text, texts
 from scaler.doctor.wishes import FleetWish, Wishes
 from scaler.errors import UserError
@@ -18,7 +18,6 @@ from warmpool.seats import FLEET_LABEL, SEAT_LABEL, SERVING_LABEL_PREFIX
 OPERATED_LABELS: Final = (SEAT_LABEL, SERVING_LABEL_PREFIX)
 """Labels of pods that the controller writes: no template has them. The second is a prefix."""
 _DIGITS: Final = 9
-_PORTS: Final = 1 << 16
 _GPU: Final = re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-.+)")
 
 
@@ -163,7 +162,7 @@ class Template:
     @property
     def agent_port(self) -> int:
         """Where its agent listens."""
-        return _port(text(self.pod, "metadata", "annotations", AGENT_PORT_ANNOTATION))
+        return agent_port(text(self.pod, "metadata", "annotations", AGENT_PORT_ANNOTATION))
 
     @property
     def gpus(self) -> int:
@@ -179,12 +178,6 @@ class Template:
     def pointer(self, *path: str | int) -> str:
         """Write a path in the pod as a JSON patch does."""
         return "/" + "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in (*self.root, *path))
-
-
-def _port(written: str) -> int:
-    """Read the agent's port; what is none leaves the default."""
-    digits = written.isascii() and written.isdecimal() and len(written) <= _DIGITS
-    return int(written) if digits and 0 < int(written) < _PORTS else AGENT_PORT
 
 
 def devices(count: object) -> int:

@@ -6,10 +6,11 @@ requests where nobody serves.
 
 from collections.abc import Iterator, Mapping
 
+from scaler.cluster.kube.reach import may_select
 from scaler.doctor import mends
 from scaler.doctor.findings import Code, Finding, Severity
-from scaler.doctor.objects import Object, at, mapping, mappings, selects, texts, whole
-from scaler.doctor.picture import OPERATED_LABELS, Part, Picture, Template
+from scaler.doctor.objects import Object, at, mapping, mappings, texts, whole
+from scaler.doctor.picture import Part, Picture, Template
 from warmpool.seats import SERVING_LABEL_PREFIX
 
 
@@ -55,8 +56,7 @@ def _reached(
     ports: Iterator[tuple[str, int]],
     template: Template,
 ) -> Iterator[Finding]:
-    constant = {key: value for key, value in selector.items() if not key.startswith(OPERATED_LABELS)}
-    if not selector or not selects({"matchLabels": constant}, template.labels):
+    if not selector or not may_select(selector, template.labels, frozenset(template.ports.values())):
         return
     for path, number in ports:
         policy = template.ports.get(number)

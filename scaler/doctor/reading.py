@@ -15,9 +15,19 @@ from typing import Final
 
 from scaler.cluster.kube.client import Request
 from scaler.cluster.kube.errors import Forbidden, Rejected
-from scaler.cluster.kube.resources import DEPLOYMENT, LEASE, NODE, POD, Collection, Kind
+from scaler.cluster.kube.pools import KINDS as POOL_KINDS
+from scaler.cluster.kube.resources import (
+    DEPLOYMENT,
+    LEASE,
+    NODE,
+    POD,
+    SERVICE,
+    STATEFUL_SET,
+    Collection,
+    Kind,
+)
 from scaler.doctor import rights, wishes
-from scaler.doctor.asking import CONTROLLER_NAMESPACE, SERVICE, STATEFUL_SET, Asker, NoController, Question
+from scaler.doctor.asking import CONTROLLER_NAMESPACE, Asker, NoController, Question
 from scaler.doctor.objects import Json, Object, at, listed, text
 from scaler.doctor.picture import CONTROLLER_LABELS, Clock, Controller, Part, Picture, Right, Rights
 from scaler.doctor.wishes import Wishes
@@ -38,7 +48,6 @@ def _kind(group: str, version: str, plural: str, name: str, *, namespaced: bool 
     return Kind(group=group, version=version, plural=plural, name=name, namespaced=namespaced)
 
 
-_POOL: Final = "InferencePool"
 _KINDS: Final[Mapping[Part, tuple[Kind, ...]]] = MappingProxyType(
     {
         Part.DEPLOYMENTS: (DEPLOYMENT,),
@@ -46,10 +55,7 @@ _KINDS: Final[Mapping[Part, tuple[Kind, ...]]] = MappingProxyType(
         Part.NODES: (NODE,),
         Part.NODE_LEASES: (LEASE,),
         Part.SERVICES: (SERVICE,),
-        Part.POOLS: (
-            _kind("inference.networking.k8s.io", "v1", "inferencepools", _POOL),
-            _kind("inference.networking.x-k8s.io", "v1alpha2", "inferencepools", _POOL),
-        ),
+        Part.POOLS: POOL_KINDS,
         Part.BUDGETS: (_kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),),
         Part.HPAS: (_kind("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),),
         Part.SCALED_OBJECTS: (_kind("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject"),),

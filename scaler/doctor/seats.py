@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from scaler.cluster.kube.views import RESIDENTS_ANNOTATION, pod_from_json
+from scaler.cluster.kube.views import RESIDENTS_ANNOTATION, read_claim
 from scaler.doctor import mends
 from scaler.doctor.findings import Code, Finding, Severity
 from scaler.doctor.objects import Json, Object, at, listed, text, whole
@@ -226,8 +226,7 @@ def _claim(pod: Object) -> Iterator[Finding]:
     written = at(pod.body, "metadata", "annotations", CLAIM_ANNOTATION)
     if not isinstance(written, str):
         return
-    named = {"name": pod.name, "uid": "", "annotations": {CLAIM_ANNOTATION: written}}
-    if why := pod_from_json({"metadata": named}).unreadable:
+    if why := read_claim(written)[1]:
         yield Finding(
             code=Code.CLAIM_UNREADABLE,
             severity=Severity.ERROR,

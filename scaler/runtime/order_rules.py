@@ -8,7 +8,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,13 +15,12 @@ from typing import Any, Final
 from scaler.core.model import NO_FLOOR, NO_SUPPLY, Decision, FleetSpec, Mode, PolicySpec, Snapshot
 from scaler.core.placement import bounds
 from scaler.errors import ScalerError
+from scaler.runtime.order_words import LONGEST_FREEZE_SECONDS, Operation
 from scaler.store.standing_orders import MOST_DRAINED, Drain, Freeze
 from warmpool.claim import in_force
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName, Verdict
 from warmpool.states import COMPUTING, PROMOTABLE, ResidentState
 
-LONGEST_FREEZE_SECONDS: Final = 7 * 24 * 3600.0
-"""A freeze that lasts longer belongs into the fleet's policy, where it is found."""
 _CLOCKS_DIFFER_SECONDS: Final = 60.0
 """What the clock of whoever orders may be ahead of ours."""
 _LONGEST_TEXT: Final = {"id": 128, "reason": 200, "by": 64}
@@ -33,17 +31,6 @@ _MOST_NAMED: Final = 8
 _NO_SEAT: Final = SeatName("")
 _NO_FLEET: Final = FleetName("")
 _NOBODY: Final = PolicyName("")
-
-
-class Operation(StrEnum):
-    """What a person may order."""
-
-    PROMOTE = "Promote"
-    DEMOTE = "Demote"
-    SWITCH = "Switch"
-    DRAIN = "Drain"
-    FREEZE = "Freeze"
-    THAW = "Thaw"
 
 
 _OF_FLEETS: Final = (Operation.FREEZE, Operation.THAW)

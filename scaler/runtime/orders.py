@@ -21,7 +21,6 @@ from scaler.runtime.events import EventLog
 from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.order_rules import (
     PROMOTIONS,
-    Operation,
     Order,
     OrderRefused,
     Sight,
@@ -32,6 +31,7 @@ from scaler.runtime.order_rules import (
     meant,
     present_on,
 )
+from scaler.runtime.order_words import Operation
 from scaler.store.standing_orders import Drain, Freeze, OfFleet, Standing
 from warmpool.plan import Action, Demote, Plan, Promote, SeatAction, Switch
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName

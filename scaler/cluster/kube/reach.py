@@ -22,7 +22,7 @@ def reaching(workload: Workload, services: Iterable[Service], fleet: str) -> Ite
     residents = _residents(workload.residents)
     labels = {**workload.labels, FLEET_LABEL: fleet}
     for service in services:
-        if not service.selector or not _selects(service.selector, labels, frozenset(residents.values())):
+        if not service.selector or not may_select(service.selector, labels, frozenset(residents.values())):
             continue
         for port in service.ports:
             number = workload.ports.get(port) if isinstance(port, str) else port
@@ -34,7 +34,7 @@ def reaching(workload: Workload, services: Iterable[Service], fleet: str) -> Ite
                 )
 
 
-def _selects(selector: Mapping[str, str], labels: Mapping[str, str], policies: frozenset[str]) -> bool:
+def may_select(selector: Mapping[str, str], labels: Mapping[str, str], policies: frozenset[str]) -> bool:
     """Whether pods of these labels are, or may come to be, selected; a seat gets the serving labels of its residents alone."""
     return all(
         labels.get(key) == value

@@ -97,7 +97,7 @@ def pod_from_json(body: Json) -> Pod:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     conditions = {each.get("type"): each for each in status.get("conditions") or ()}
-    claim, unreadable = _claim(annotations.get(CLAIM_ANNOTATION))
+    claim, unreadable = read_claim(annotations.get(CLAIM_ANNOTATION))
     ends = metadata.get("deletionTimestamp")
     running, address = status.get("phase", ""), status.get("podIP", "")
     seat = Seat(
@@ -121,7 +121,7 @@ def pod_from_json(body: Json) -> Pod:
         seat=seat,
         ip=address,
         phase=intern(running),
-        agent_port=_port(annotations.get(AGENT_PORT_ANNOTATION, "")),
+        agent_port=agent_port(annotations.get(AGENT_PORT_ANNOTATION, "")),
         marked=intern(labels.get(SEAT_LABEL, "")),
         cost=intern(annotations.get(DELETION_COST_ANNOTATION, "")),
         residents=intern(annotations.get(RESIDENTS_ANNOTATION, "")),
@@ -135,8 +135,8 @@ def _owner(references: Sequence[Json]) -> str:
     return next((intern(each.get("kind", "")) for each in references if each.get("controller")), "")
 
 
-def _port(text: str) -> int:
-    """Read a port; what is none leaves the default."""
+def agent_port(text: str) -> int:
+    """Read the port at which a pod says its agent listens; what is none leaves the default."""
     digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
     if not digits or len(digits) > len(str(_PORTS)):  # Python refuses to read numbers of thousands of digits
         return AGENT_PORT
@@ -155,7 +155,8 @@ def _serving(labels: Mapping[str, str]) -> frozenset[PolicyName]:
     return frozenset(found) if found else _NOBODY
 
 
-def _claim(text: str | None) -> tuple[Claim | None, str]:
+def read_claim(text: str | None) -> tuple[Claim | None, str]:
+    """Read a claim as a pod has it; return it with what is wrong with it, in words."""
     if text is None:
         return None, ""
     try:

@@ -773,6 +773,12 @@ PACE = {
 """What `keda check` says of a ScaledObject that is right for something else."""
 
 
+def test_a_service_of_a_policy_that_lives_elsewhere_reaches_nobody_here() -> None:
+    elsewhere = {"selector": {"serving.emberpool.dev/other": "true"}, "ports": [{"port": 8001}]}
+    seen = and_(Part.SERVICES, {**c.service("other"), "spec": elsewhere})
+    assert [each for each in check(seen()) if each.code is Code.PAUSED_RESIDENTS_REACHABLE] == []
+
+
 def test_a_cluster_in_which_nothing_is_wrong() -> None:
     assert check(picture()) == ()
 
