@@ -273,7 +273,6 @@ class Controller:
         for its lines must make a whole by themselves.
         """
         self._actuator = actuator
-        self.orders.lead()
         self._planner, self._ledger = Planner(), Ledger()
         self._in_flight.clear()
         self.metrics.led(leading=True)

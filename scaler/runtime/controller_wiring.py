@@ -44,6 +44,8 @@ _CLOSING_SECONDS: Final = 1.0
 """What handlers get to write their last words."""
 _HEARTBEAT_SECONDS: Final = 30.0
 """A loop that hasn't gone on for this long is stuck."""
+_TAKE_UP_SECONDS: Final = 2.0
+"""How long a term's first tick waits for what was kept."""
 
 Record = Callable[[Mapping[str, Any]], None]
 """Takes one record; must not block."""
@@ -163,19 +165,24 @@ class Parts:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(actuator.run())
-                tasks.create_task(self._remember(term))
+                await self._take_up()
+                tasks.create_task(self.keeping.run())
+                tasks.create_task(self.agreement.run(term))
                 self.publisher.lead(term.epoch)
                 self.controller.lead(actuator)
         finally:
             self.controller.stand_by()
             self.publisher.stand_by()
 
-    async def _remember(self, term: Term) -> None:
-        """Take up what was kept, and go on from there; nobody is compared with anything before."""
-        await self.keeping.read()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.keeping.run())
-            tasks.create_task(self.agreement.run(term))
+    async def _take_up(self) -> None:
+        """Take up what was kept before anything is done: what people have frozen and drained, and what residents are compared with.
+
+        What can't be read in a moment is read later: promotions don't wait for it.
+        """
+        self.controller.orders.lead()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TAKE_UP_SECONDS):
+                await self.keeping.read()
 
     async def end_actions(self, holder: str) -> None:
         """Begin nothing more, and wait within bounds until no seat is held by a claim of `holder`."""
