@@ -13,9 +13,11 @@ asyncio.set_event_loop(None)
 # Tests start many processes. Where Python is told to keep no compiled files, each of them compiles all of this project anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-settings.register_profile("default", deadline=None, derandomize=True, print_blob=True)
+# Always the same examples, so more of them find nothing that fewer don't, from one run to the next: HYPOTHESIS_PROFILE=long tries
+# other ones, and many.
+settings.register_profile("default", deadline=None, derandomize=True, print_blob=True, max_examples=40)
 settings.register_profile("long", deadline=None, max_examples=5000)
-settings.load_profile("default")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 _CLOCK_TRIES = 3

@@ -1,7 +1,8 @@
 """The launcher: the process in an engine's container that stays, whatever becomes of the engines and of the agent.
 
-    python3 launcher.py --socket PATH [--drain-seconds 20] [--grace-seconds 8]    engines on the agent's word
-    python3 launcher.py -- COMMAND ARGUMENT…                                      one engine, and no agent
+    python3 launcher.py --socket PATH [options]                     engines on the agent's word
+    python3 launcher.py --socket PATH [options] -- COMMAND ARGUMENT…  the same, with what its engine's container runs
+    python3 launcher.py -- COMMAND ARGUMENT…                        one engine, and no agent
 
 It is mounted into images that we don't make, so it needs nothing but Linux and Python's standard library, 3.9 or newer, and
 it imports nothing of Emberpool. docs/launcher.md describes what it promises and the messages on its socket.
@@ -1570,10 +1571,17 @@ class Launcher:
         admission: who is heard as an agent.
         drain_seconds: how long the agent may take to drain.
         grace_seconds: how long engines may take to end after that.
+        command: what its container was made to run, with placeholders, for an agent that knows none; empty if that is unsaid.
     """
 
     def __init__(
-        self, listener: socket.socket, admission: Admission, *, drain_seconds: float, grace_seconds: float
+        self,
+        listener: socket.socket,
+        admission: Admission,
+        *,
+        drain_seconds: float,
+        grace_seconds: float,
+        command: Sequence[str] = (),
     ) -> None:
         self._loop = _Loop()
         out = _Outlet(self._loop, 1)
@@ -1587,6 +1595,7 @@ class Launcher:
         self._engines.reports.hear = self._agents.tell
         self._drain_seconds = drain_seconds
         self._grace_seconds = grace_seconds
+        self._command = tuple(command)
         self._deadline: float | None = None  # of draining
         self._ending = False
         self._said = False  # the agent has said that it has drained
@@ -1637,6 +1646,7 @@ class Launcher:
                     "pid": os.getpid(),
                     "startTime": 0 if self._own is None else self._own.start_time,
                     "pidNamespace": str(Path("/proc/self/ns/pid").readlink()),
+                    "command": list(self._command),
                 },
                 "engines": [engine.to_json() for engine in self._engines],
                 "reportsLost": self._engines.reports.lost,
@@ -1848,7 +1858,8 @@ def listen(path: Path, *, shared: bool) -> socket.socket:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="launcher.py",
-        usage="launcher.py --socket PATH [options]\n       launcher.py [--grace-seconds S] -- COMMAND [ARGUMENT ...]",
+        usage="launcher.py --socket PATH [options] [-- COMMAND [ARGUMENT ...]]\n"
+        "       launcher.py [--grace-seconds S] -- COMMAND [ARGUMENT ...]",
         description="Parent of engines: starts and ends them on an agent's word, or runs one.",
     )
     add = parser.add_argument
@@ -1892,19 +1903,23 @@ def _run(arguments: Sequence[str]) -> int:
         place = own.index("--")
         own, command = own[:place], own[place + 1 :]
     options = _parser().parse_args(own)
-    if command is not None and (options.socket is not None or not command):
-        raise LauncherError("give either --socket PATH, or a command after --")
+    if command is not None and not command:
+        raise LauncherError("give a command after --, or leave -- out")
     if command is None and options.socket is None:
         raise LauncherError("give --socket PATH, or a command after --")
     if os.getpid() != 1:  # orphans of the engines are to come here and not to whoever is process 1
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    if command is not None:
+    if options.socket is None and command is not None:
         return run_alone(command, grace_seconds=options.grace_seconds)
     admission = Admission(_secret(options), frozenset({0, os.geteuid(), *options.allow_uid}))
     listener = listen(options.socket, shared=bool(options.allow_uid))
     try:
         launcher = Launcher(
-            listener, admission, drain_seconds=options.drain_seconds, grace_seconds=options.grace_seconds
+            listener,
+            admission,
+            drain_seconds=options.drain_seconds,
+            grace_seconds=options.grace_seconds,
+            command=command or (),
         )
         return launcher.run()
     finally:

@@ -24,6 +24,7 @@ from warmpool.seats import (
     Seat,
     SeatName,
     Verdict,
+    all_paused,
 )
 from warmpool.states import MOVING, ResidentState
 from warmpool.warmth import Move, Place, Warmth, moving
@@ -291,6 +292,23 @@ class Planner:
         left_alone: Collection[Place] = (),
     ) -> Plan:
         """See the function `plan`."""
+        stock: dict[FleetName, list[Seat]] = {name: [] for name in wants.serving}
+        for fleet, here in groupby(seats, key=attrgetter("fleet")):  # they come fleet by fleet, nearly always
+            if fleet in stock:
+                stock[fleet] += here
+        return self.plan_fleets(wants, stock, limits, now, settled=settled, left_alone=left_alone)
+
+    def plan_fleets(
+        self,
+        wants: Wants,
+        stock: Mapping[FleetName, Sequence[Seat]],
+        limits: Limits,
+        now: float,
+        *,
+        settled: Mapping[SeatName, float] | None = None,
+        left_alone: Collection[Place] = (),
+    ) -> Plan:
+        """Do the same for seats that are sorted by fleet already. A fleet whose sequence is the same object costs no look at them."""
         moment = _Moment(
             now=now,
             limits=limits,
@@ -299,15 +317,11 @@ class Planner:
             left_alone=left_alone,
             kept=wants.kept,
         )
-        of_fleets: dict[FleetName, list[Seat]] = {name: [] for name in wants.serving}
-        for fleet, here in groupby(seats, key=attrgetter("fleet")):  # they come fleet by fleet, nearly always
-            if fleet in of_fleets:
-                of_fleets[fleet] += here
         passing = moment.passing()
         rank = {policy: position for position, policy in enumerate(wants.order)}
         drafts = [
-            _Draft(self._stock(name, there, moment, passing), wants, rank, moment)
-            for name, there in of_fleets.items()
+            _Draft(self._stock(name, stock.get(name, ()), moment, passing), wants, rank, moment)
+            for name in wants.serving
         ]
         for draft in drafts:
             draft.write()
@@ -338,6 +352,8 @@ class _Sorted(NamedTuple):
 
     def of(self, seats: Sequence[Seat]) -> bool:
         """Whether these are the same objects."""
+        if self.seats is seats:
+            return True
         return len(self.seats) == len(seats) and all(map(is_, self.seats, seats))
 
 
@@ -471,7 +487,7 @@ class _Stock:
 
     def firm(self, policy: PolicyName) -> int:
         """Residents in rotation on usable seats."""
-        return len(self.serving.get(policy, ())) + self.pinned[policy]
+        return len(self.serving.get(policy, ())) + self.pinned.get(policy, 0)
 
     def outdated(self, seat: Seat) -> bool:
         """Whether a seat was made from another template than the fleet's youngest: a rollout is about to take it away."""
@@ -528,21 +544,27 @@ class _Stock:
         serving = seat.serving
         if seat.lent and seat.usable:
             self.beside.append(seat)
+        usable = seat.usable
         for policy in sorted(serving) if len(serving) > 1 else serving:
             if not moment.in_rotation(seat, seat.resident(policy)):
                 self.dying.append((seat, policy))
-            elif seat.usable and moment.kept and (seat.name, policy) in moment.kept:
-                self.pinned[policy] += 1
-            elif seat.usable:
-                self.serving.setdefault(policy, []).append(seat)
-            else:
+            elif not usable:
                 self.leaving.setdefault(policy, []).append(seat)
+            elif moment.kept and (seat.name, policy) in moment.kept:
+                self.pinned[policy] += 1
+            elif policy in self.serving:
+                self.serving[policy].append(seat)
+            else:
+                self.serving[policy] = [seat]
         for resident in seat.residents:
             state = resident.state
             if (state is _SERVING or state is _DRAINING) and resident.policy not in serving:
                 self.strays.append((seat, resident))
 
     def _enter_out_of_rotation(self, seat: Seat, moment: _Moment) -> None:
+        if all_paused(seat):
+            self._enter_paused(seat, moment)
+            return
         paused, parked, stray, others = _by_state(seat)
         if stray is not None:
             self._offer_recall(seat, stray)
@@ -561,6 +583,14 @@ class _Stock:
         else:
             self.useless.append(seat)
 
+    def _enter_paused(self, seat: Seat, moment: _Moment) -> None:
+        """Sort a seat in of which all residents are paused, as are nearly all spare ones, in half the time."""
+        if seat.residents and seat.usable:
+            self.spare.append(seat)
+            self._offer_proof(seat, seat.residents, moment)
+        else:
+            self.useless.append(seat)
+
     def _offer_recall(self, seat: Seat, resident: Resident | None) -> None:
         if resident is None or seat.serving or not seat.usable:
             return
@@ -568,17 +598,17 @@ class _Stock:
             self.recallable.setdefault(resident.policy, []).append((seat, resident))
 
     def _offer_proof(self, seat: Seat, paused: Iterable[Resident], moment: _Moment) -> None:
+        stalest = self.stalest
         for resident in paused:
             if moment.left_alone and (seat.name, resident.policy) in moment.left_alone:
                 continue
             proven = -math.inf if resident.proven_at is None else resident.proven_at
-            stalest = self.stalest
             if (
                 stalest is None
                 or proven < stalest[0]
                 or (proven == stalest[0] and seat.name < stalest[1].name)
             ):
-                self.stalest = (proven, seat, resident.policy)
+                stalest = self.stalest = (proven, seat, resident.policy)
 
 
 def _by_state(seat: Seat) -> tuple[list[Resident], bool, Resident | None, list[Resident]]:
@@ -867,7 +897,7 @@ class _Draft:
         self.warmth: Warmth | None = None
         self.rank = rank
         self.wanted = {policy: max(count, 0) for policy, count in wanted.items()}
-        self.order = sorted(wanted, key=self._by_priority)
+        self.order = list(wanted) if len(wanted) == 1 else sorted(wanted, key=self._by_priority)
         self.moment = moment
         self.taken: set[int] = set()  # id() of seats: in a broken cluster names may be doubled
         self.kept: set[int] = (
@@ -902,15 +932,22 @@ class _Draft:
     def write(self) -> None:
         """Fill the lists; each step leaves to the next what it couldn't do."""
         self._count()
-        self._release_dying()
-        self._recall()
-        self._promote()
-        self._make_way()
-        self._relocate()
-        self._demote_strays()
-        self._hand_over()
-        self._demote_surplus()
-        self._replace()
+        stock = self.stock
+        if stock.dying:
+            self._release_dying()
+        if self.missing or self.starts:  # else nothing is wanted that isn't there: as on most fleets
+            self._recall()
+            self._promote()
+            self._make_way()
+            self._relocate()
+        if stock.strays:
+            self._demote_strays()
+        if stock.leaving:
+            self._hand_over()
+        if self.surplus:
+            self._demote_surplus()
+        if stock.useless:
+            self._replace()
         self._move()
         self._prove()
 
@@ -923,12 +960,13 @@ class _Draft:
         return bool(self.stock.promotions or self.recalls or self.promotes or self.switches)
 
     def _count(self) -> None:
+        stock = self.stock
         for policy, wanted in self.wanted.items():
-            firm = self.stock.firm(policy)
-            if (missing := wanted - firm - len(self.stock.coming.get(policy, ()))) > 0:
-                self.missing[policy] = missing
+            firm = stock.firm(policy)
             if firm > wanted:
                 self.surplus[policy] = firm - wanted
+            elif (missing := wanted - firm - len(stock.coming.get(policy, ()))) > 0:
+                self.missing[policy] = missing
         if self.starts:
             for policy in self.missing:
                 self.starts.pop(policy, None)  # it has residents that are up
@@ -1223,8 +1261,8 @@ class _Draft:
 
     def _useless_because(self, seat: Seat, *, warm_elsewhere: bool) -> str:
         """Say why a seat had better be another one; empty if it stays."""
-        if seat.verdict is Verdict.BAD:  # before another seat is warm, the replacement would get the same GPU
-            return "its GPU is Bad, and another seat is warm" if warm_elsewhere else ""
+        if seat.verdict is Verdict.BAD:  # what isn't fenced off would be its replacement's again, and again
+            return "its GPU is Bad, and another seat is warm" if warm_elsewhere and seat.fenced else ""
         if seat.verdict is Verdict.OK and seat.residents and all(map(self.moment.given_up, seat.residents)):
             return "all its residents are given up: " + ", ".join(
                 f"{resident.policy} {resident.state}" for resident in seat.residents

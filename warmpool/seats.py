@@ -49,11 +49,13 @@ class GpuWord:
         uuid: which one.
         word: Ok, Suspect, Bad, or Unknown, which excludes nobody.
         reason: why, in words; empty where there is nothing to say.
+        stops: it is Bad, and gone or may compute wrong: what serves there gets no more requests, whether others serve or not.
     """
 
     uuid: str
     word: str
     reason: str = ""
+    stops: bool = False
 
 
 def worst_of(words: Iterable[GpuWord]) -> Verdict:
@@ -201,6 +203,7 @@ class Seat:
         terminating: it has a deletion timestamp.
         leaves_by: Unix time at which the grace of a terminating seat ends; None while it isn't terminating, or nobody knows.
         node_leaving: why its node is being emptied, in words (`cordoned`, or somebody's taint); empty while the node stays.
+        fenced: the scheduler puts no new pod where this one is, so that a replacement gets another GPU.
         lent: the serving resident only borrows the seat.
         drained: a person has ordered it to take no promotion.
         created_at: Unix time of creation.
@@ -227,6 +230,7 @@ class Seat:
     terminating: bool = False
     leaves_by: float | None = None
     node_leaving: str = ""
+    fenced: bool = False
     lent: bool = False
     drained: bool = False
     created_at: float = 0.0
@@ -280,16 +284,26 @@ class Seat:
     @property
     def usable(self) -> bool:
         """Whether the seat may take a promotion at all: it answers, is here to stay, and isn't drained by an order."""
-        return self.verdict is _OK and self.answers and not self.node_leaving and not self.drained
+        return (
+            self.verdict is _OK
+            and self.reachable
+            and not self.terminating
+            and not self.node_leaving
+            and not self.drained
+        )
 
     @property
     def answers(self) -> bool:
-        """Whether whoever is in rotation here may be sent requests: on no Bad GPU, reachable, and not about to end.
+        """Whether whoever is in rotation here may be sent requests: reachable, not about to end, and on no GPU that is gone.
 
-        On one that is to be handed over, for its GPU is Suspect or its node is emptied, that goes on until others serve in its
-        place.
+        On one that is to be handed over, for its GPU is Suspect or Bad or its node is emptied, that goes on until others serve in
+        its place. A GPU that is gone, or may compute wrong, is no place to wait at.
         """
-        return self.verdict is not _BAD and self.reachable and not self.terminating
+        return self.reachable and not self.terminating and not self._is_stopped
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self.verdict is _BAD and any(word.stops for word in self.gpu_words)
 
 
 TO_COME_UP = (
@@ -329,7 +343,9 @@ def _lives_of(seat: Seat) -> Lives:
     """Say who is up on a seat, whoever has it at present."""
     up, starts = [], []
     for resident in seat.residents:
-        if isnt_up(seat, resident):
+        if resident.state is _IS_PAUSED:  # as nearly all are: two comparisons less for each of thousands
+            up.append(resident.policy)
+        elif isnt_up(seat, resident):
             if not resident.waiting:
                 starts.append(resident.policy)
         elif resident.state in _UP:
@@ -353,8 +369,10 @@ DELETION_COST: Mapping[SeatValue, int] = MappingProxyType(
 
 _HELD, _STARTING, _SPARE, _DRAINING = SeatValue.HELD, SeatValue.STARTING, SeatValue.SPARE, SeatValue.DRAINING
 _PROMOTING, _LENT, _SERVING = SeatValue.PROMOTING, SeatValue.LENT, SeatValue.SERVING
+_DOOMED = SeatValue.DOOMED
 _DRAINS, _IS_PROMOTED, _SERVES = ResidentState.DRAINING, ResidentState.PROMOTING, ResidentState.SERVING
-_PROMOTIONS = frozenset({Operation.PROMOTE, Operation.SWITCH, Operation.RECALL})
+_IS_PAUSED = ResidentState.PAUSED
+_PROMOTIONS = (Operation.PROMOTE, Operation.SWITCH, Operation.RECALL)
 _COMING = frozenset(
     {
         ResidentState.STARTING,
@@ -368,14 +386,25 @@ _COMING = frozenset(
 )
 
 
+def all_paused(seat: Seat) -> bool:
+    """Whether none of a seat's residents is anything but paused: as on nearly all that serve nobody, and so asked first."""
+    for resident in seat.residents:  # noqa: SIM110 - a generator for `all` takes twice as long
+        if resident.state is not _IS_PAUSED:
+            return False
+    return True
+
+
 def seat_value(seat: Seat) -> SeatValue:
     """Derive what a seat is worth from its labels, its claim and its residents' states."""
-    operation = None if seat.claim is None else seat.claim.operation
-    promoting = operation in _PROMOTIONS
     if seat.terminating:
-        return SeatValue.DOOMED
+        return _DOOMED
+    claim = seat.claim
+    operation = None if claim is None else claim.operation
+    promoting = claim is not None and operation in _PROMOTIONS
     if seat.serving and not promoting:
         return _LENT if seat.lent else _SERVING
+    if not promoting and seat.residents and all_paused(seat):
+        return _SPARE if seat.usable else _HELD
     states = {resident.state for resident in seat.residents}
     if promoting or _IS_PROMOTED in states:
         return _PROMOTING

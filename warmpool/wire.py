@@ -218,6 +218,7 @@ def seat_to_json(seat: Seat) -> dict[str, Any]:
         "terminating": seat.terminating,
         "leavesBy": seat.leaves_by,
         "nodeLeaving": seat.node_leaving,
+        "fenced": seat.fenced,
         "lent": seat.lent,
         "drained": seat.drained,
         "createdAt": seat.created_at,
@@ -253,6 +254,7 @@ def seat_from_json(data: Json) -> Seat:
             terminating=_flag(data.get("terminating", False)),
             leaves_by=_optional(_number, data.get("leavesBy")),
             node_leaving=_text(data.get("nodeLeaving", "")),
+            fenced=_flag(data.get("fenced", False)),
             lent=_flag(data.get("lent", False)),
             drained=_flag(data.get("drained", False)),
             created_at=_number(data.get("createdAt", 0.0)),
@@ -266,7 +268,7 @@ def seat_from_json(data: Json) -> Seat:
 
 def gpu_word_to_json(word: GpuWord) -> dict[str, Any]:
     """Render what is said of a GPU."""
-    return {"uuid": word.uuid, "verdict": word.word, "reason": word.reason}
+    return {"uuid": word.uuid, "verdict": word.word, "reason": word.reason, "stops": word.stops}
 
 
 def gpu_word_from_json(data: Json) -> GpuWord:
@@ -281,6 +283,7 @@ def gpu_word_from_json(data: Json) -> GpuWord:
             uuid=_text(data["uuid"]),
             word=word if word in _GPU_WORDS else UNKNOWN,
             reason=_text(data.get("reason", "")),
+            stops=_flag(data.get("stops", False)),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a word on a GPU: {error!r}") from error

@@ -1,4 +1,4 @@
-# Controller, gateway and agent: the base install, which knows no torch.
+# Controller, gateway, agent and node agent: the base install and NVML's bindings, which know no torch.
 #
 #   docker build --file deploy/images/controller.Dockerfile --tag emberpool-controller .
 FROM python:3.12-slim AS build
@@ -8,7 +8,7 @@ COPY loader loader
 COPY warmpool warmpool
 COPY scaler scaler
 RUN python -m venv /opt/emberpool \
- && /opt/emberpool/bin/pip install --no-cache-dir --constraint constraints.txt .
+ && /opt/emberpool/bin/pip install --no-cache-dir --constraint constraints.txt '.[node]'
 
 FROM python:3.12-slim
 RUN useradd --uid 10001 --user-group --no-create-home emberpool \

@@ -48,8 +48,12 @@ class Source(Protocol):
             Failed: nobody answers, or something else does.
         """
 
-    def ask(self, path: str) -> Json:
+    def ask(self, path: str, namespace: str = "") -> Json:
         """Fetch what only a controller knows, as one JSON object.
+
+        Args:
+            path: where.
+            namespace: whose controller is asked, where there may be several; empty: that of where is looked usually.
 
         Raises:
             Failed: no controller answers.
@@ -175,7 +179,7 @@ class Controller(Server):
     _what, _option, _start = "controller", "--controller", "`emberpool local`"
     several_namespaces: Final = False
 
-    def ask(self, path: str) -> Json:
+    def ask(self, path: str, namespace: str = "") -> Json:  # noqa: ARG002 - one controller has one namespace
         """See `Source.ask`."""
         return self.get(path)
 

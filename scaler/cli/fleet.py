@@ -5,7 +5,7 @@ import time
 from rich.text import Text
 
 from scaler.cli import fleet_freeze, fleet_template, show
-from scaler.cli.answers import Conditions, FleetCondition, parse
+from scaler.cli.answers import Conditions, FleetAnswer, FleetCondition, parse
 from scaler.cli.client import Source
 from scaler.cli.failures import OK, Failed
 from scaler.cli.fleet_kind import FLEETS, age_of
@@ -45,7 +45,7 @@ def get(
     there should be. TOTAL is how many seats the fleet is asked to have. Of a cluster seats are counted by their pods; what only
     its controller knows is `-` where that isn't reached.
     """
-    return show.get(FLEETS, name, View(server=asked(target), output=output, watch=watch))
+    return show.get(FLEETS, name, View(source=asked(target), output=output, watch=watch))
 
 
 @app.command(
@@ -80,20 +80,20 @@ def describe(name: RequiredName, *, target: Target) -> int:
         )
     )
     emit(show.reasons(fleet.reasons))
-    if conditions := _conditions(source, name):
+    if conditions := _conditions(source, fleet):
         emit(Text("\n".join(["Conditions:", *(f"  - {each.text}" for each in conditions)])))
     emit(Text("Seat list:"))
     emit(show.indented(SEATS.table(seats, now, wide=False)) if seats else "  none")
     return OK
 
 
-def _conditions(source: Source, name: str) -> list[FleetCondition]:
-    """Return what the controller says of a fleet beside its numbers; nothing where it isn't reached, or is older."""
+def _conditions(source: Source, fleet: FleetAnswer) -> list[FleetCondition]:
+    """Return what its controller says of a fleet beside its numbers; nothing where it isn't reached, or is older."""
     try:
-        told = parse(Conditions.model_validate, source.ask("/v1/policies/status"))
+        told = parse(Conditions.model_validate, source.ask("/v1/policies/status", fleet.namespace))
     except Failed:
         return []
-    return [each for each in told.conditions if each.fleet == name]
+    return [each for each in told.conditions if each.fleet == fleet.name]
 
 
 fleet_template.register(app)

@@ -6,14 +6,13 @@ import typer
 from pydantic import Field
 from rich.text import Text
 
-from scaler.cli import answers
 from scaler.cli.answers import Answer
-from scaler.cli.failures import FAILED, OK, Failed, Unasked
+from scaler.cli.failures import FAILED, OK
 from scaler.cli.kube_options import Target, whom
 from scaler.cli.options import examples
 from scaler.cli.output import emit, note
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
-from scaler.cli.show import asked
+from scaler.cli.told import page
 from scaler.keda.findings import Severity
 
 
@@ -63,16 +62,12 @@ def findings(output: RenderingOption = Rendering.TEXT, *, target: Target) -> int
 
     Exit code 0: nothing is wrong; 1: there is an error; 2: nobody could be asked.
     """
-    try:
-        body = asked(target).ask("/v1/keda/findings")
-        page = answers.parse(_Page.model_validate, body)
-    except Failed as error:
-        raise Unasked(str(error), hint=error.hint) from error
+    body, found = page(target, "/v1/keda/findings", _Page.model_validate)
     if output is not Rendering.TEXT:
         emit(as_data(dict(body), output))
     else:
-        _show(page)
-    wrong = any(each.severity == Severity.ERROR for fleet in page.items for each in fleet.findings)
+        _show(found)
+    wrong = any(each.severity == Severity.ERROR for fleet in found.items for each in fleet.findings)
     return FAILED if wrong else OK
 
 

@@ -84,6 +84,7 @@ NODES: Kind[NodeAnswer] = Kind(
     plural="nodes",
     read=answers.node,
     source="the API server's answer",
+    namespaced=False,
     columns=(
         Column("NAME", lambda node, _: node.name),
         Column("STATUS", lambda node, _: _status(node)),
@@ -121,7 +122,7 @@ def get(
     GPUS is how many the device plugin offers, of how many it has found. HEALTH is what the leading controller has marked the
     node with. Seats of all namespaces are counted, or of the one that -n names.
     """
-    return show.get(NODES, name, View(server=asked(target), output=output, watch=watch))
+    return show.get(NODES, name, View(source=asked(target), output=output, watch=watch))
 
 
 @app.command(

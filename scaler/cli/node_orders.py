@@ -5,14 +5,15 @@ import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from scaler.cli.failures import OK, Failed
+from scaler.cli.failures import OK
 from scaler.cli.kube_options import Target, cluster
 from scaler.cli.moments import moment_to_come
 from scaler.cli.options import RequiredName, examples
-from scaler.cli.orders import Reason, me
+from scaler.cli.orders import Reason, me, refused
 from scaler.cli.output import emit
 from scaler.cli.show import asked
 from scaler.cli.signal_options import AGENT_TOKEN
@@ -67,17 +68,9 @@ def _body(reason: str, until: str) -> Mapping[str, Any]:
 
 
 def _give(target: Target, name: str, verb: str, body: Mapping[str, Any]) -> int:
-    status, answer = asked(target).order(body, os.environ.get(AGENT_TOKEN, ""), f"/v1/nodes/{name}/{verb}")
-    if status == HTTPStatus.OK:
-        emit(f"node/{name}: {'excluded' if verb == 'exclude' else 'readmitted'}")
-        return OK
-    error = answer.get("error") if isinstance(answer, dict) else None
-    said = error if isinstance(error, dict) else {}
-    hint = (
-        f"{AGENT_TOKEN} in the environment is the token that is shown; it is the controller's"
-        if status == HTTPStatus.UNAUTHORIZED
-        else str(said.get("hint") or "")
-    )
-    raise Failed(
-        f"node/{name}: {said.get('message') or f'the controller answers with status {status}'}", hint=hint
-    )
+    path = f"/v1/nodes/{quote(name, safe='')}/{verb}"
+    status, answer = asked(target).order(body, os.environ.get(AGENT_TOKEN, ""), path)
+    if status != HTTPStatus.OK:
+        raise refused(f"node/{name}", status, answer if isinstance(answer, dict) else {}, path)
+    emit(f"node/{name}: {'excluded' if verb == 'exclude' else 'readmitted'}")
+    return OK

@@ -22,17 +22,6 @@ DEFAULT_SERVER = "http://127.0.0.1:9080"
 SERVER_VARIABLES: Final = ("EMBERPOOL_CONTROLLER", "EMBERPOOL_SERVER")
 """Environment variables that name a controller; the first that is set counts."""
 
-Server = Annotated[
-    str,
-    typer.Option(
-        "--controller",
-        "--server",
-        "-s",
-        envvar=list(SERVER_VARIABLES),
-        metavar="URL",
-        help="The controller's HTTP address.",
-    ),
-]
 Format = Annotated[
     Output, typer.Option("--output", "-o", help="How to print: table, wide, json, yaml or name.")
 ]

@@ -22,7 +22,7 @@ import typer
 
 from scaler.cli.client import ORDERS, Source
 from scaler.cli.failures import OK, Failed
-from scaler.cli.output import emit
+from scaler.cli.output import emit, note
 from scaler.cli.renderings import Rendering, as_data
 from scaler.cli.signal_options import AGENT_TOKEN
 from scaler.runtime.order_words import Operation
@@ -69,12 +69,14 @@ def give(source: Source, order: Order, *, dry_run: bool, rendering: Rendering) -
     status, answer = source.order(body, os.environ.get(AGENT_TOKEN, ""))
     told = answer if isinstance(answer, dict) else {}
     if status != HTTPStatus.OK or told.get("accepted") is not True:
-        raise _refused(order, status, told)
+        raise refused(order.subject, status, told)
     if rendering is not Rendering.TEXT:
         emit(as_data(told, rendering))
     else:
         sentence = str(told.get("sentence") or f"{order.operation} ordered")
         emit(f"{order.subject}: {sentence}" + (" (dry run)" if dry_run else ""))
+    if why := told.get("notKept"):
+        note(f"it stands, and would be lost with this controller until it is kept: {why}")
     return OK
 
 
@@ -86,17 +88,24 @@ def me() -> str:
         return ""
 
 
-def _refused(order: Order, status: int, told: Mapping[str, Any]) -> Failed:
-    """Say why an order isn't carried out."""
+def refused(subject: str, status: int, told: Mapping[str, Any], path: str = ORDERS) -> Failed:
+    """Say why an order isn't carried out.
+
+    Args:
+        subject: what it was about, as `kind/name`.
+        status: the answer's.
+        told: the answer.
+        path: where it was given.
+    """
     error = told.get("error")
     if isinstance(error, dict):
         hint = str(error.get("hint") or "")
         if status == HTTPStatus.UNAUTHORIZED:
             hint = f"{AGENT_TOKEN} in the environment is the token that is shown; it is the controller's"
-        return Failed(f"{order.subject}: {error.get('message') or error.get('code')}", hint=hint)
+        return Failed(f"{subject}: {error.get('message') or error.get('code')}", hint=hint)
     if status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
         return Failed(
-            f"this controller takes no orders: it answers {ORDERS} with status {status}",
+            f"this controller takes no orders: it answers {path} with status {status}",
             hint="update it; until then policies say what shall serve, and `kubectl drain` empties a node",
         )
-    return Failed(f"the controller answers {ORDERS} with status {status}, and doesn't accept the order")
+    return Failed(f"the controller answers {path} with status {status}, and doesn't accept the order")

@@ -83,7 +83,7 @@ def get(
     DEMAND, NEEDED and CAPACITY are in requests in flight. SERVING is how many residents shall serve now, of how many
     the load asks for. Of a cluster whose controller isn't reached it is how many are in rotation, by their pods.
     """
-    return show.get(POLICIES, name, View(server=asked(target), output=output, watch=watch))
+    return show.get(POLICIES, name, View(source=asked(target), output=output, watch=watch))
 
 
 @app.command(

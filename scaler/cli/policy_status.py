@@ -7,15 +7,14 @@ import typer
 from pydantic import Field
 from rich.text import Text
 
-from scaler.cli import answers
 from scaler.cli.answers import Answer, FleetCondition
-from scaler.cli.failures import FAILED, OK, Failed, Unasked
+from scaler.cli.failures import FAILED, OK
 from scaler.cli.human import NOTHING, age, listed, plural
 from scaler.cli.kube_options import Target, whom
 from scaler.cli.options import examples
 from scaler.cli.output import emit, pairs
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
-from scaler.cli.show import asked
+from scaler.cli.told import page
 from scaler.errors import PolicyFault
 
 
@@ -83,11 +82,7 @@ def status(output: RenderingOption = Rendering.TEXT, *, target: Target) -> int:
 
     Exit code 0: what is in the files is in force; 1: the last attempt to reload them failed; 2: nobody could be asked.
     """
-    try:
-        body = asked(target).ask("/v1/policies/status")
-        found = answers.parse(_Status.model_validate, body)
-    except Failed as error:
-        raise Unasked(str(error), hint=error.hint) from error
+    body, found = page(target, "/v1/policies/status", _Status.model_validate)
     if output is not Rendering.TEXT:
         emit(as_data(dict(body), output))
     else:

@@ -44,7 +44,7 @@ def get(
     RESIDENTS is how many of the seat's residents serve or could be promoted now, of all that live there. Of a cluster whose
     controller isn't reached it is `?`, with what else only agents know.
     """
-    return show.get(SEATS, name, View(server=asked(target), output=output, watch=watch))
+    return show.get(SEATS, name, View(source=asked(target), output=output, watch=watch))
 
 
 @app.command(

@@ -48,6 +48,7 @@ class Kind(Generic[Parsed]):
         source: where objects come from, as an error calls it.
         owner: the field with the object's owner, if objects are asked for by that and not by their own name.
         rows: makes the rows of an object that has several.
+        namespaced: whether objects are in namespaces.
     """
 
     noun: str
@@ -57,9 +58,11 @@ class Kind(Generic[Parsed]):
     source: str = "the controller's answer"
     owner: str = ""
     rows: Callable[[Parsed], Sequence[Any]] = lambda item: (item,)
+    namespaced: bool = True
 
     def table(self, items: Sequence[Item], now: float, *, wide: bool, namespaces: bool = False) -> Text:
         """Lay out objects as a table; each with its namespace in front, where they are of several."""
+        namespaces = namespaces and self.namespaced
         columns = [column for column in self.columns if wide or not column.wide]
         of = [(item, row) for item in items for row in self.rows(parse(self.read, item, self.source))]
         header = [column.header for column in columns]
@@ -83,23 +86,14 @@ class View:
     """From where, and how to print.
 
     Attributes:
-        server: the controller's URL, or whom else to ask.
+        source: whom to ask.
         output: the format.
         watch: whether to go on.
     """
 
-    server: str | Source
+    source: Source
     output: Output
     watch: bool = False
-
-    @property
-    def source(self) -> Source:
-        """Whom to ask.
-
-        Raises:
-            UserError: the controller's address is no URL.
-        """
-        return Controller(self.server) if isinstance(self.server, str) else self.server
 
 
 def asked(target: Target) -> Source:

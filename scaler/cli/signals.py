@@ -124,4 +124,4 @@ def get(
     QUALITY is Fresh while a number can be believed, Stale when it is late (it may hold a policy's size or raise it, and
     never lowers it), and Missing when there is none. A number that is Missing is unknown, and not 0.
     """
-    return show.get(SIGNALS, policy, View(server=asked_alone(target), output=output, watch=watch))
+    return show.get(SIGNALS, policy, View(source=asked_alone(target), output=output, watch=watch))

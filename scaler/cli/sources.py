@@ -71,9 +71,9 @@ class ClusterSource:
         """See `Source.items`; the cluster knows `nodes` as well."""
         return self._run(lambda look: look.items(plural))
 
-    def ask(self, path: str) -> Json:
+    def ask(self, path: str, namespace: str = "") -> Json:
         """See `Source.ask`."""
-        return self._run(lambda look: look.told(path))
+        return self._run(lambda look: look.told(path, namespace))
 
     def follow(self, plural: str, show: Show) -> NoReturn:
         """See `Source.follow`; pods are watched, and everything else is asked for each second."""
@@ -257,13 +257,13 @@ class _Look:
             raise NoController(f"{path} answers with status {answer.status}: {answer.refusal}")
         return answer
 
-    async def told(self, path: str) -> Json:
-        """Return what the controller answers.
+    async def told(self, path: str, namespace: str) -> Json:
+        """Return what a namespace's controller answers.
 
         Raises:
             NoController: it doesn't, or not with a JSON object.
         """
-        body: Json = (await self._answer(path)).body
+        body: Json = (await self._answer(path, namespace)).body
         return body
 
     async def order(self, body: Json, path: str) -> tuple[int, Any]:

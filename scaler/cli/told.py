@@ -1,11 +1,15 @@
 """What controllers alone know, asked of one by its address or of a cluster's through its API server."""
 
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
+from scaler.cli.answers import parse
 from scaler.cli.client import ORDERS, Controller, Items, Json, Show, Source, ask_again, items_of
-from scaler.cli.failures import Failed
+from scaler.cli.failures import Failed, Unasked
 from scaler.cli.kube_options import AtUrl, Target
 from scaler.cli.show import asked
+
+Page = TypeVar("Page")
 
 
 def asked_alone(target: Target) -> Source:
@@ -16,6 +20,19 @@ def asked_alone(target: Target) -> Source:
     """
     source = asked(target)
     return source if isinstance(source, Controller) else _Told(source)
+
+
+def page(target: Target, path: str, read: Callable[[Json], Page]) -> tuple[Json, Page]:
+    """Return what a controller says about something, as it came and as it is read, to whom exit code 2 means that nobody was asked.
+
+    Raises:
+        Unasked: nobody answers, or something else does.
+    """
+    try:
+        body = asked(target).ask(path)
+        return body, parse(read, body)
+    except Failed as error:
+        raise Unasked(str(error), hint=error.hint) from error
 
 
 def called(target: Target) -> str:
@@ -40,9 +57,9 @@ class _Told:
             )
         return found
 
-    def ask(self, path: str) -> Json:
+    def ask(self, path: str, namespace: str = "") -> Json:
         """See `Source.ask`."""
-        return self._source.ask(path)
+        return self._source.ask(path, namespace)
 
     def follow(self, plural: str, show: Show) -> NoReturn:
         """See `Source.follow`; a controller that stops answering is waited for."""

@@ -4,7 +4,7 @@ Every call has a deadline, carries the claim's id as its idempotency key and the
 error from `warmpool.errors`. The agent is the authority on its engines' states.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -39,6 +39,32 @@ class Told:
     statement: Statement | None = None
     recording: Recording | None = None
     missing: str = ""
+
+
+class Starters(Protocol):
+    """Agents, as far as they start residents one after the other."""
+
+    async def order_starts(
+        self,
+        seat: Seat,
+        policies: Sequence[PolicyName],
+        wanted: Sequence[PolicyName],
+        *,
+        epoch: int,
+        deadline: float,
+    ) -> None:
+        """Tell in which order residents are needed. Idempotent.
+
+        Args:
+            seat: where.
+            policies: the most needed first; those that it doesn't have are ignored there.
+            wanted: those of which more should serve than seats can give now: a start-up that has only begun gives way to theirs.
+            epoch: the controller's term.
+            deadline: seconds from now.
+
+        Raises:
+            AgentError: the agent refused, because a later term has begun, or didn't answer in time.
+        """
 
 
 class Witnesses(Protocol):

@@ -5,7 +5,7 @@ happened normally arrives first.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -49,7 +49,7 @@ _ERRORS: Mapping[str, type[AgentError]] = {
 
 
 class HttpAgents:
-    """The ports `Agents` and `Witnesses` over one client session.
+    """The ports `Agents`, `Starters` and `Witnesses` over one client session.
 
     Args:
         session: shared by all calls; its owner closes it.
@@ -110,6 +110,19 @@ class HttpAgents:
         what = f"what {policy} is to answer on {seat.name}"
         body = {**recording_to_json(recording), "epoch": epoch}
         return _told(await self._call("PUT", seat, f"/v1/proof/{policy}", body, deadline, what), what)
+
+    async def order_starts(
+        self,
+        seat: Seat,
+        policies: Sequence[PolicyName],
+        wanted: Sequence[PolicyName],
+        *,
+        epoch: int,
+        deadline: float,
+    ) -> None:
+        """See `Starters.order_starts`."""
+        body = {"epoch": epoch, "policies": list(policies), "wanted": list(wanted)}
+        await self._call("PUT", seat, "/v1/starts", body, deadline, f"what to start first on {seat.name}")
 
     async def _call(
         self, method: str, seat: Seat, path: str, body: object, deadline: float, what: str

@@ -48,7 +48,7 @@ _PORTIONS = 1024
 """Seats are shared out one by one up to twice this many, and beyond that in parts as small as this of what is left."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Applicant:
     """One policy while seats are handed out.
 
@@ -135,27 +135,22 @@ class _Ask:
         capacity: until its seats hold this much; 0 in an ask for seats.
         seats: until it has this many; 0 in an ask for capacity.
         limits: seats per place that it may have at most.
-        weight: what its share is measured against; > 0.
+        weight: what its share is measured against, > 0: worked out once it has to be shared.
     """
 
     applicant: Applicant
     capacity: float
     seats: int
     limits: Sequence[int]
-    weight: float
+    weight: float = 1.0
 
-    def missing(self) -> list[int]:
-        """Return the seats per place that it would take if it were alone."""
-        who = self.applicant
-        most = who.most - who.seats
-        rooms = [max(0, limit - who.given[index]) for index, limit in enumerate(self.limits)]
+    def weigh(self) -> None:
+        """Work out the weight."""
         if not self.seats:
-            return along(who.places, rooms, self.capacity - who.capacity, most)
-        more, short = [], max(0, min(self.seats - who.seats, most))
-        for room in rooms:
-            more.append(min(short, room))
-            short -= more[-1]
-        return more
+            self.weight = max(self.capacity, 1e-9)
+        else:
+            asked = min(self.seats, sum(self.limits))
+            self.weight = max(1.0, float(asked * self.applicant.places[0].target))
 
     def exhaust(self, index: int) -> None:
         """Ask for no more of place `index`: what is left there is of no use to it."""
@@ -183,6 +178,13 @@ def allocate(applicants: Sequence[Applicant]) -> None:
     """
     for applicant in applicants:
         applicant.given = [0] * len(applicant.places)
+    if len(applicants) == 1 and _is_alone(applicants[0]):
+        _take_alone(applicants[0])
+    else:
+        _in_rounds(applicants)
+
+
+def _in_rounds(applicants: Sequence[Applicant]) -> None:
     everyone = sorted([a for a in applicants if a.places], key=_by_priority)
     ordered = [a for a in everyone if not a.borrows]
     ranks = _classes(everyone)
@@ -190,7 +192,7 @@ def allocate(applicants: Sequence[Applicant]) -> None:
     _round([_seats_ask(a, COUNT_MAX, [place.own for place in a.places]) for a in ordered if a.holding])
     for rivals in ranks:
         _round([_seats_ask(a, a.floor, _reaches(a)) for a in rivals if a.floor > a.seats])
-    _round([_seats_ask(a, COUNT_MAX, a.ordered) for a in everyone if any(a.ordered)])
+    _round([_seats_ask(a, COUNT_MAX, a.ordered) for a in everyone if a.ordered and any(a.ordered)])
     for rivals in classes:
         _round([_seats_ask(a, a.owed, _reaches(a)) for a in rivals if a.owed > a.seats])
         if len(rivals) > 1:  # one alone takes what is here before what it calls for in any case
@@ -209,8 +211,73 @@ def allocate(applicants: Sequence[Applicant]) -> None:
             applicant.tell_apart()
 
 
+def _is_alone(applicant: Applicant) -> bool:
+    """Whether a policy has its fleets to itself, so that nothing that it asks for has to be compared with anything."""
+    if applicant.borrows or applicant.starts:
+        return False
+    for place in applicant.places:
+        pool = place.pool
+        if pool.fit is not None or pool.left < pool.usable or place.reach > place.idle:
+            return False
+    return True
+
+
+def _take_alone(applicant: Applicant) -> None:
+    """Go through the rounds for a policy that is alone: without their asks, which halves what that costs most policies."""
+    idles = _idles(applicant)
+    if applicant.holding:
+        _take_seats(applicant, COUNT_MAX, [place.own for place in applicant.places])
+    if applicant.floor > applicant.seats:
+        _take_seats(applicant, applicant.floor, idles)
+    if applicant.ordered and any(applicant.ordered):
+        _take_seats(applicant, COUNT_MAX, applicant.ordered)
+    if applicant.owed > applicant.seats:
+        _take_seats(applicant, applicant.owed, idles)
+    if applicant.need > applicant.capacity:
+        _take_capacity(applicant, applicant.need, idles)
+    if any(map(gt, applicant.keep, applicant.given)):
+        _take_seats(applicant, COUNT_MAX, applicant.keep)
+    if applicant.answer > applicant.capacity:
+        _take_capacity(applicant, applicant.answer, idles)
+    if applicant.overflow > applicant.capacity:
+        _take_capacity(applicant, applicant.overflow, idles)
+
+
+def _take_seats(applicant: Applicant, seats: int, limits: Sequence[int]) -> None:
+    for index, more in enumerate(_missing_seats(applicant, seats, limits)):
+        if more:
+            applicant.take(index, more)
+
+
+def _take_capacity(applicant: Applicant, capacity: float, limits: Sequence[int]) -> None:
+    for index, more in enumerate(_missing_capacity(applicant, capacity, limits)):
+        if more:
+            applicant.take(index, more)
+
+
+def _missing_seats(applicant: Applicant, seats: int, limits: Sequence[int]) -> list[int]:
+    """Return the seats per place that a policy would take, if it were alone, until it has so many."""
+    given, more = applicant.given, []
+    short = min(seats, applicant.most) - applicant.seats
+    for index, limit in enumerate(limits):
+        room = limit - given[index]
+        here = 0 if short <= 0 or room <= 0 else min(short, room)
+        more.append(here)
+        short -= here
+    return more
+
+
+def _missing_capacity(applicant: Applicant, capacity: float, limits: Sequence[int]) -> list[int]:
+    """Return the seats per place that a policy would take, if it were alone, until they hold so much."""
+    given = applicant.given
+    rooms = [limit - given[i] if limit > given[i] else 0 for i, limit in enumerate(limits)]
+    return along(applicant.places, rooms, capacity - applicant.capacity, applicant.most - applicant.seats)
+
+
 def _classes(ordered: Sequence[Applicant]) -> list[list[Applicant]]:
     """Return the applicants of each priority, the highest first."""
+    if not ordered or ordered[0].priority == ordered[-1].priority:
+        return [list(ordered)] if ordered else []
     return [list(members) for _priority, members in groupby(ordered, key=attrgetter("priority"))]
 
 
@@ -303,23 +370,30 @@ def _idles(applicant: Applicant) -> list[int]:
 
 
 def _capacity_ask(applicant: Applicant, capacity: float, limits: Sequence[int]) -> _Ask:
-    return _Ask(applicant, capacity, 0, limits, max(capacity, 1e-9))
+    return _Ask(applicant, capacity, 0, limits)
 
 
 def _seats_ask(applicant: Applicant, seats: int, limits: Sequence[int]) -> _Ask:
-    asked = min(seats, sum(limits))
-    return _Ask(applicant, 0.0, seats, limits, max(1.0, float(asked * applicant.places[0].target)))
+    return _Ask(applicant, 0.0, seats, limits)
 
 
 def _round(asks: Sequence[_Ask]) -> None:
     """Meet the asks of one round: wholly if the seats suffice, else by fair shares."""
+    if not asks:
+        return
     asked: dict[int, int] = {}
     wishes = []
     lacking = False
     for ask in asks:
-        for index, seats in enumerate(ask.missing()):
+        places = ask.applicant.places
+        missing = (
+            _missing_seats(ask.applicant, ask.seats, ask.limits)
+            if ask.seats
+            else _missing_capacity(ask.applicant, ask.capacity, ask.limits)
+        )
+        for index, seats in enumerate(missing):
             if seats:
-                pool = ask.applicant.places[index].pool
+                pool = places[index].pool
                 asked[id(pool)] = together = asked.get(id(pool), 0) + seats
                 lacking = lacking or together > pool.left or pool.fit is not None
                 wishes.append((ask, index, seats))
@@ -331,6 +405,8 @@ def _round(asks: Sequence[_Ask]) -> None:
 
 
 def _share_out(asks: Sequence[_Ask]) -> None:
+    for ask in asks:
+        ask.weigh()
     heaviest = max(ask.weight for ask in asks)
     queue = [(ask.rank(heaviest), number, ask) for number, ask in enumerate(asks)]
     heapq.heapify(queue)

@@ -30,12 +30,13 @@ from scaler.core.model import (
     Quality,
     Snapshot,
 )
-from scaler.core.orders import follow, most
+from scaler.core.orders import follow, is_short, most
 from scaler.core.placement import Place, Pool, beyond, count, place_of, pool_of
 from scaler.core.reasons import reasons_for
 from scaler.core.rises import NO_RISES
 from scaler.core.starting import attempt
 from scaler.core.totals import Ask, Budget, decided, draft, first_memory, share_budget, soonest
+from scaler.core.turns import turn_ends
 from scaler.core.values import frozen
 from scaler.core.waking import promise
 from scaler.core.wants import Want, kept, wanted, wants_of
@@ -81,7 +82,7 @@ def decide(
     """
     at = now if math.isfinite(now) and now > memory.at else memory.at
     specs = {fleet.name: fleet for fleet in first_of_each_name(fleets)}
-    views = {name: view for name in specs if (view := _view(name, snapshot, memory)) is not None}
+    views = _views(specs, snapshot, memory)
     pools: dict[FleetName, Pool] = {}
     assessments = [
         _assess(spec, snapshot, memory, _offers(spec, specs, views, pools, memory), at)
@@ -94,6 +95,8 @@ def decide(
     totals, remembered, times = _totals(specs, views, snapshot, memory, (outcomes, demands, at))
     for assessment in assessments:
         times += wakeups(assessment, at)
+    if len(outcomes) > 1:
+        times += _changes_of_hands(assessments, outcomes)
     decision = Decision(
         at=at,
         policies=MappingProxyType({outcome.decision.policy: outcome.decision for outcome in outcomes}),
@@ -105,15 +108,23 @@ def decide(
         at=at,
         policies=MappingProxyType({outcome.decision.policy: outcome.memory for outcome in outcomes}),
         fleets=MappingProxyType(remembered),
-        learned=MappingProxyType({n: rises for n, rises in memory.learned.items() if n not in remembered}),
+        learned=MappingProxyType({n: rises for n, rises in memory.learned.items() if n not in remembered})
+        if memory.learned
+        else memory.learned,
     )
 
 
-def _view(name: FleetName, snapshot: Snapshot, memory: Memory) -> FleetView | None:
-    view = snapshot.fleets.get(name)
-    if view is None and name in memory.fleets:
-        return memory.fleets[name].view
-    return view
+def _views(names: Iterable[FleetName], snapshot: Snapshot, memory: Memory) -> dict[FleetName, FleetView]:
+    """Return what the fleets are made of: as they are seen, or else as they were seen last."""
+    views: dict[FleetName, FleetView] = {}
+    seen = snapshot.fleets
+    for name in names:
+        view = seen.get(name)
+        if view is not None:
+            views[name] = view
+        elif name in memory.fleets:
+            views[name] = memory.fleets[name].view
+    return views
 
 
 def _offers(
@@ -148,10 +159,10 @@ def _assess(
     if past is None:
         past = PolicyMemory.initial(now)
     sight = Sight(
-        load=snapshot.loads.get(spec.name, _NO_LOAD),
-        scheduled=snapshot.serving_floors.get(spec.name, NO_FLOOR),
-        serving=serving,
-        ordered=snapshot.ordered.get(spec.name),
+        snapshot.loads.get(spec.name, _NO_LOAD),
+        snapshot.serving_floors.get(spec.name, NO_FLOOR),
+        serving,
+        snapshot.ordered.get(spec.name),
     )
     return assess(spec, sight, places, past, now)
 
@@ -163,9 +174,11 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
     needed = assessment.answer
     if asker.overflow > needed and asker.capacity > assessment.terms.stable:
         needed = max(needed, min(asker.overflow, asker.capacity))
-    asked = max(assessment.answer, assessment.terms.stable)
-    order = follow(assessment.memory.order, asked, asker.capacity, assessment.fluid, assessment.spec, now)
-    ordered = most(order, asker.capacity, assessment.spec, now)
+    asked, order, ordered = max(assessment.answer, assessment.terms.stable), None, math.inf
+    if is_short(asked, asker.capacity):  # else what the fluid model says is of no use
+        bound = assessment.fluid(now)
+        order = follow(assessment.memory.order, asked, asker.capacity, bound, assessment.spec, now)
+        ordered = most(order, asker.capacity, assessment.spec, now)
     residents = wanted(assessment, given, ordered)
     warmed = warm(assessment, given)
     fleets = [place.pool.name for place in places]
@@ -175,8 +188,8 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
         demand=assessment.demand.value,
         needed=needed,
         capacity=assessment.capacity,
-        wanted=MappingProxyType({fleet: residents[index] for index, fleet in enumerate(fleets)}),
-        serving=MappingProxyType({fleet: given[index] for index, fleet in enumerate(fleets)}),
+        wanted=MappingProxyType(dict(zip(fleets, residents, strict=True))),
+        serving=MappingProxyType(dict(zip(fleets, given, strict=True))),
         lent=_NONE if lent is None else _some(fleets, lent),
         warm=warmed.seats,
         starting=_some(fleets, asker.starting) if asker.starts else _NONE,
@@ -184,10 +197,22 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
     )
     cautious = kept(assessment, asker)
     return _Outcome(
-        decision=decision,
-        memory=_next_memory(assessment, decision, asker, (order, cautious, now)),
-        wants=wants_of(assessment, residents, lent, cautious),
+        decision,
+        _next_memory(assessment, decision, asker, (order, cautious, now)),
+        wants_of(assessment, residents, lent, cautious),
     )
+
+
+def _changes_of_hands(assessments: Sequence[Assessment], outcomes: Sequence[_Outcome]) -> list[float]:
+    """Return when a turn ends that somebody waits for, and when whoever waits goes first: time alone moves a seat then."""
+    if all(outcome.memory.starving_since is None for outcome in outcomes):
+        return []
+    times = []
+    for assessment, outcome in zip(assessments, outcomes, strict=True):
+        memory, window = outcome.memory, assessment.spec.burst.stable_window
+        since = memory.starving_since
+        times.append(turn_ends(memory, window) if since is None else since + window)
+    return times
 
 
 def _some(fleets: Sequence[FleetName], seats: Sequence[int]) -> Mapping[FleetName, int]:
@@ -280,6 +305,7 @@ def _totals(
             if want.fleet in views:
                 wants[want.fleet].append(want)
     drafts = []
+    scheduled, frozen, seen = snapshot.seat_floors, snapshot.frozen, snapshot.fleets
     for name in sorted(views):
         past = memory.fleets.get(name)
         if past is None:
@@ -292,17 +318,18 @@ def _totals(
             cautious += want.kept
             calm = max(calm, want.calm)
         ask = Ask(
-            serving=count(residents),
-            floors=count(floors),
-            kept=count(cautious),
-            calm=calm,
-            demand=demands.get(name, 0.0),
-            scheduled=snapshot.seat_floors.get(name, NO_FLOOR),
-            frozen_until=snapshot.frozen.get(name),
-            seen=name in snapshot.fleets,
+            count(residents),
+            count(floors),
+            count(cautious),
+            calm,
+            demands.get(name, 0.0),
+            scheduled.get(name, NO_FLOOR),
+            frozen.get(name),
+            name in seen,
+            snapshot.one_way.get(name),
         )
         drafts.append(draft(specs[name], views[name], past, ask, now))
-        if name not in snapshot.fleets:
+        if not ask.seen:
             drafts[-1].total = past.total
     for budget in _budgets(snapshot):
         share_budget(drafts, budget, partial=snapshot.partial)

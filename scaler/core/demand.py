@@ -17,7 +17,7 @@ before and is not now leaves only a lower bound: it may raise the answer, and ne
 import math
 
 from scaler.core.memory import Seen
-from scaler.core.model import Load, Quality, Reading
+from scaler.core.model import MISSING, Load, Quality, Reading
 from scaler.core.values import frozen
 
 PLAUSIBLE_MAX = 1e9
@@ -73,7 +73,9 @@ def known_value(reading: Reading) -> float | None:
 
 def fresh_value(reading: Reading) -> float | None:
     """Return the number of a fresh, believable reading, else None."""
-    return known_value(reading) if reading.quality is _FRESH else None
+    if reading.quality is _FRESH and 0.0 <= reading.value <= PLAUSIBLE_MAX and reading.age < math.inf:
+        return reading.value
+    return None
 
 
 def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Demand, Seen]:
@@ -89,35 +91,40 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
         the demand, and when each part was last known, this moment included.
     """
     queued, in_flight = known_value(load.queued), known_value(load.in_flight)
-    engines, backlog = known_value(load.engines), known_value(load.backlog)
+    engines = None if load.engines is MISSING else known_value(load.engines)
+    backlog = None if load.backlog is MISSING else known_value(load.backlog)
     silent: list[str] = []
-    if _silent(load.queued, queued, seen.queued, now):
+    if (queued is None or load.queued.quality is not _FRESH) and _silent(queued, seen.queued, now):
         silent.append("gateway queue")
-    if _silent(load.in_flight, in_flight, seen.in_flight, now):
+    if (in_flight is None or load.in_flight.quality is not _FRESH) and _silent(
+        in_flight, seen.in_flight, now
+    ):
         silent.append("gateway in flight")
-    if (serving or engines is not None) and _silent(load.engines, engines, seen.engines, now):
+    awaited = serving if engines is None else load.engines.quality is not _FRESH
+    if awaited and _silent(engines, seen.engines, now):
         silent.append("engines")
-    if _silent(load.backlog, backlog, seen.backlog, now):
+    if (backlog is None or load.backlog.quality is not _FRESH) and _silent(backlog, seen.backlog, now):
         silent.append("work queue")
-    silent += [f"signal {name}" for name in load.absent]
+    if load.absent:
+        silent += [f"signal {name}" for name in load.absent]
     known = queued is not None or in_flight is not None or engines is not None or backlog is not None
     waiting, busy = queued or 0.0, max(in_flight or 0.0, engines or 0.0)
     value = waiting + busy if known else None
-    late = fresh_value(load.late_share)
+    late = None if load.late_share is MISSING else fresh_value(load.late_share)
     demand = Demand(
         value=value,
         peak=max(value, fresh_value(load.peak) or 0.0) if value is not None else 0.0,
         quality=_MISSING if not known else _STALE if silent else _FRESH,
-        silent=", ".join(silent),
+        silent=", ".join(silent) if silent else "",
         queued=waiting,
         busy=busy,
         wait=known_value(load.oldest_wait) or 0.0,
         completions=fresh_value(load.completions),
         arrivals=fresh_value(load.arrivals),
         backlog=backlog or 0.0,
-        backlog_age=known_value(load.backlog_age) or 0.0,
+        backlog_age=0.0 if load.backlog_age is MISSING else known_value(load.backlog_age) or 0.0,
         late=late if late is not None and late <= 1.0 else None,  # what is above 1 is no share
-        refused=fresh_value(load.refused) or 0.0,
+        refused=0.0 if load.refused is MISSING else fresh_value(load.refused) or 0.0,
     )
     return demand, Seen(
         seen.queued if queued is None else now,
@@ -127,8 +134,6 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
     )
 
 
-def _silent(reading: Reading, value: float | None, seen_at: float, now: float) -> bool:
-    """Whether a part, of which `value` is known, is expected and not fresh."""
-    if value is None:
-        return now < seen_at + FORGOTTEN_AFTER_SECONDS
-    return reading.quality is not _FRESH
+def _silent(value: float | None, seen_at: float, now: float) -> bool:
+    """Whether a part that isn't fresh is expected: it is known, or was a while ago."""
+    return value is not None or now < seen_at + FORGOTTEN_AFTER_SECONDS

@@ -36,6 +36,7 @@ _BY_NAME: Final = {
     "fleets": "fleets",
     "seat_floors": "fleets",
     "frozen": "fleets",
+    "one_way": "fleets",
 }
 """Inputs of which each policy, or each fleet, has its own: the fields of a snapshot, and whose they are."""
 _Subject = tuple[str, str]

@@ -303,6 +303,8 @@ class Supply:
     parked: int = 0
     paused_wake: float = 0.0
     parked_wake: float = 0.0
+    reach: tuple[int, int, int] | None = field(default=None, init=False, repr=False, compare=False)
+    """What a place of it comes to, kept by `scaler.core.placement`: a supply that stays is worked out once."""
 
 
 NO_SUPPLY = Supply()
@@ -321,6 +323,25 @@ class Kind:
     up: tuple[PolicyName, ...]
     starts: tuple[PolicyName, ...]
     seats: int
+
+
+@frozen()
+class Extent:
+    """What a view comes to, each of its counts cleaned (`scaler.core.placement.extent_of`).
+
+    Attributes:
+        usable: seats that can serve: serving, draining, spare, lent.
+        seats: seats that exist and are here to stay.
+        up: those of them that aren't only starting.
+        held: those that can serve nobody.
+        sleepers: some residents of its spare seats are parked, or not up.
+    """
+
+    usable: int
+    seats: int
+    up: int
+    held: int
+    sleepers: bool
 
 
 @frozen(kw_only=True)
@@ -352,6 +373,8 @@ class FleetView:
     start_seconds: float = 0.0
     supply: Mapping[PolicyName, Supply] = field(default_factory=lambda: MappingProxyType({}))
     kinds: tuple[Kind, ...] = ()
+    extent: Extent | None = field(default=None, init=False, repr=False, compare=False)
+    """What it comes to, kept by `scaler.core.placement`: a view that stays the same is worked out once."""
 
     @property
     def seats(self) -> int:
@@ -390,6 +413,15 @@ class Ordered:
     until: float | None = None
 
 
+class OneWay(StrEnum):
+    """The direction in which a frozen fleet's size may change all the same."""
+
+    UP = "Up"
+    """It may grow; nothing goes."""
+    DOWN = "Down"
+    """It may shrink; nothing comes."""
+
+
 @frozen(kw_only=True)
 class Snapshot:
     """All that one decision may look at.
@@ -400,6 +432,7 @@ class Snapshot:
         serving_floors: per policy with schedules, what the clock asks for, in residents.
         seat_floors: per fleet with schedules, what the clock asks for, in seats.
         frozen: per fleet whose size shall stay as it is, the time of the law's clock until which.
+        one_way: per frozen fleet whose size may change in one direction all the same, in which.
         ordered: per policy, what people have ordered to be kept for a while.
         seat_budget: seats that all fleets together may have; None for no such limit.
         gpu_budget: GPUs that all fleets together may have; None for no such limit.
@@ -412,6 +445,7 @@ class Snapshot:
     serving_floors: Mapping[PolicyName, Floor] = field(default_factory=lambda: MappingProxyType({}))
     seat_floors: Mapping[FleetName, Floor] = field(default_factory=lambda: MappingProxyType({}))
     frozen: Mapping[FleetName, float] = field(default_factory=lambda: MappingProxyType({}))
+    one_way: Mapping[FleetName, OneWay] = field(default_factory=lambda: MappingProxyType({}))
     ordered: Mapping[PolicyName, Ordered] = field(default_factory=lambda: MappingProxyType({}))
     seat_budget: int | None = None
     gpu_budget: int | None = None
@@ -477,7 +511,7 @@ class ReasonCode(StrEnum):
     KEPT_ABOVE = "KeptAbove"
 
 
-@frozen(kw_only=True)
+@frozen()
 class Reason:
     """One reason as data; `scaler.core.explain` makes the sentence.
 

@@ -41,6 +41,10 @@ class Phase:
     changes_at: float | None = None
 
 
+_CALM = Phase(mode=_STABLE, burst=None)
+"""What most policies are in nearly always."""
+
+
 def is_hot(terms: Terms, spec: PolicySpec, capacity: float) -> bool:
     """Whether demand calls for burst at this moment."""
     if terms.at_risk:
@@ -56,8 +60,10 @@ def next_phase(memory: PolicyMemory, demand: Demand, *, hot: bool, spec: PolicyS
     if demand.quality is _MISSING and now >= holds_at:
         return Phase(mode=Mode.HOLD, burst=BurstState(since=now, restarted=True))
     fresh = demand.quality is _FRESH
-    gap = now >= memory.fresh_at + GAP_SECONDS
     before = memory.burst
+    if before is None and not hot and demand.quality is not _MISSING:
+        return _CALM
+    gap = now >= memory.fresh_at + GAP_SECONDS
     burst = _burst_after(before, hot=hot, calm=fresh and not hot, gap=gap, now=now)
     if burst is not None and burst.calm_since is not None:
         ends_at = burst.calm_since + spec.burst.stable_window

@@ -41,7 +41,7 @@ class Capacity:
     coming: tuple[Coming, ...] = ()
 
 
-@frozen(kw_only=True)
+@frozen()
 class Terms:
     """The terms of one policy at one moment, as capacities in requests in flight.
 
@@ -97,18 +97,8 @@ def terms(demand: Demand, ring: Ring, rate: float, spec: PolicySpec, capacity: C
     backlog = _backlog_capacity(demand, rate, spec, capacity.total) if demand.backlog > 0.0 else 0.0
     correction = 0.0 if demand.late is None else _correction(demand, demand.late, spec, capacity.total)
     stable = max(mean, drain, backlog, correction)
-    return Terms(
-        mean=mean,
-        peak=peak,
-        drain=drain,
-        backlog=backlog,
-        deadline=deadline,
-        correction=correction,
-        stable=stable,
-        pressing=max(stable, peak, deadline),
-        at_risk=at_risk,
-        predicted_wait=wait,
-    )
+    pressing = max(stable, peak, deadline)
+    return Terms(mean, peak, drain, backlog, deadline, correction, stable, pressing, at_risk, wait)
 
 
 def admitting_capacity(demand: Demand, rate: float, seconds: float) -> float:

@@ -67,6 +67,11 @@ def fluid(demand: Demand, seen: Service | None, seconds: float) -> float:
     return (demand.queued + demand.busy + seen.arrivals * seconds) / (1.0 + rate * seconds)
 
 
+def is_short(asked: float, there: float) -> bool:
+    """Whether a policy needs more capacity than the seats hold that it got."""
+    return not asked <= there + _ENOUGH
+
+
 def follow(
     before: Order | None, asked: float, there: float, bound: float, spec: PolicySpec, now: float
 ) -> Order | None:
@@ -80,7 +85,7 @@ def follow(
         spec: the policy.
         now: the time.
     """
-    if asked <= there + _ENOUGH:
+    if not is_short(asked, there):
         return None
     if before is None:
         return Order(now, asked, there)

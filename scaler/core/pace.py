@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scaler.core.model import ChangeLimit, Pace, Select
 from scaler.core.placement import COUNT_MAX
 from scaler.core.values import frozen
-from scaler.core.windows import Mark
+from scaler.core.windows import Mark, mark_of
 
 LONGEST_PERIOD_SECONDS = 1800.0
 """Longest period of a rate; changes older than that are forgotten."""
@@ -75,7 +75,9 @@ class Minima:
             end -= 1
         while start < end and now >= marks[start].at + window:
             start += 1
-        return Minima((*marks[start:end], Mark(now, value)))
+        if start == end:
+            return Minima((mark_of((now, value)),))
+        return Minima((*marks[start:end], mark_of((now, value))))
 
     @property
     def lowest(self) -> int:

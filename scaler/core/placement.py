@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import add
 
 from scaler.core.fitting import Fit
-from scaler.core.model import FleetSpec, FleetView, Floor, PolicySpec, Supply
+from scaler.core.model import Extent, FleetSpec, FleetView, Floor, PolicySpec, Supply
 from scaler.core.values import frozen
 from warmpool.seats import FleetName
 
@@ -81,28 +81,34 @@ def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None, goi
         view: what it is made of.
         going: seats that are lent no more.
     """
-    usable = (
-        0
-        if view is None
-        else count(view.serving) + count(view.draining) + count(view.spare) + count(view.lent)
-    )
-    if spec is None:
-        return Pool(name=name, max_seats=0, usable=usable, left=usable)
-    return Pool(
-        name=name,
-        max_seats=count(spec.max_seats),
-        usable=usable,
-        left=usable,
-        unlent=count(spec.spare_target),
-        going=going,
-        start_seconds=0.0 if view is None else view.start_seconds,
-        sleepers=view is not None and any(map(_sleeps, view.supply.values())),
-        fit=Fit(view.kinds) if view is not None and view.kinds else None,
-    )
+    extent = _NOWHERE if view is None else extent_of(view)
+    pool = Pool(name, 0, extent.usable, extent.usable)
+    if spec is not None:
+        pool.max_seats, pool.unlent, pool.going = count(spec.max_seats), count(spec.spare_target), going
+        if view is not None:
+            pool.start_seconds, pool.sleepers = view.start_seconds, extent.sleepers
+            pool.fit = Fit(view.kinds) if view.kinds else None
+    return pool
 
 
-def _sleeps(supply: Supply) -> bool:
-    return supply.parked > 0 or supply.startable > 0
+_NOWHERE = Extent(usable=0, seats=0, up=0, held=0, sleepers=False)
+
+
+def extent_of(view: FleetView) -> Extent:
+    """Return what a view comes to: worked out once, since most fleets are as they were at the look before."""
+    extent = view.extent
+    if extent is None:
+        usable = count(view.serving) + count(view.draining) + count(view.spare) + count(view.lent)
+        held = count(view.held)
+        extent = Extent(
+            usable=usable,
+            seats=usable + count(view.starting) + held,
+            up=usable + held,
+            held=held,
+            sleepers=any(supply.parked > 0 or supply.startable > 0 for supply in view.supply.values()),
+        )
+        object.__setattr__(view, "extent", extent)
+    return extent
 
 
 @frozen()
@@ -134,18 +140,21 @@ class Place:
 
 def place_of(pool: Pool, target: int, supply: Supply) -> Place:
     """Return what a fleet's pool offers one policy."""
+    own, idle, reach = supply.reach or _reach_of(supply)
+    usable = pool.usable
+    if reach > usable:
+        own, idle, reach = min(own, usable), min(idle, usable), usable
+    pool.users += 1
+    return Place(pool, count(target) or 1, own, idle, reach, supply)
+
+
+def _reach_of(supply: Supply) -> tuple[int, int, int]:
+    """Return `own`, `idle` and `reach` of a supply as if every seat could be used: worked out once."""
     own = count(supply.serving) + count(supply.promoting)
     idle = own + count(supply.draining) + count(supply.promotable)
-    reach = idle + count(supply.switchable)
-    pool.users += 1
-    return Place(
-        pool=pool,
-        target=max(1, count(target)),
-        own=min(own, pool.usable),
-        idle=min(idle, pool.usable),
-        reach=min(reach, pool.usable),
-        supply=supply,
-    )
+    found = own, idle, idle + count(supply.switchable)
+    object.__setattr__(supply, "reach", found)
+    return found
 
 
 def bounds(spec: PolicySpec, scheduled: Floor) -> tuple[int, int]:
@@ -155,35 +164,41 @@ def bounds(spec: PolicySpec, scheduled: Floor) -> tuple[int, int]:
     """
     floor = count(spec.serving_min)
     most = max(floor, count(spec.serving_max))
+    if not scheduled.value:
+        return floor, most  # as nearly always
     return max(floor, min(count(scheduled.value), most)), most
 
 
 def along(places: Sequence[Place], limits: Sequence[int], capacity: float, most: int) -> list[int]:
     """Return seats per place that hold `capacity`, taken in order, at most `limits` each and `most` together."""
-    seats = []
+    seats = [0] * len(places)
     for index, place in enumerate(places):
         if most <= 0 or not capacity > _ROUNDING:
-            seats.append(0)
-            continue
-        here = min(seats_for(capacity, place.target), limits[index], most)
-        seats.append(here)
-        capacity -= here * place.target
+            break
+        here, target = limits[index], place.target
+        if here * target > capacity - _ROUNDING or here > COUNT_MAX:  # else it takes all that may be had
+            here = min(math.ceil(capacity / target - _ROUNDING), here, COUNT_MAX)
+        here = min(here, most)
+        seats[index] = here
+        capacity -= here * target
         most -= here
     return seats
 
 
 def homes(places: Sequence[Place], stable: float, most: int) -> list[int]:
     """Return where the stable answer belongs, whether or not these seats exist yet."""
+    if not stable > _ROUNDING:
+        return [0] * len(places)
     return along(places, [place.pool.max_seats for place in places], stable, most)
 
 
 def beyond(given: Sequence[int], floor: int) -> list[int]:
     """Return how many of the seats per place lie beyond a floor, which the earliest of them make up."""
-    owned, rest = [], floor
+    found, rest = [], floor
     for seats in given:
-        owned.append(min(seats, max(0, rest)))
+        found.append(seats if rest <= 0 else max(0, seats - rest))
         rest -= seats
-    return [seats - own for seats, own in zip(given, owned, strict=True)]
+    return found
 
 
 def wishes(places: Sequence[Place], base: Sequence[int], answer: float, most: int) -> list[int]:
@@ -191,12 +206,14 @@ def wishes(places: Sequence[Place], base: Sequence[int], answer: float, most: in
 
     `base` is what was handed out and what belongs somewhere; together they are supply that is there or on its way.
     """
-    capacity, left, rooms = 0, most, []
+    capacity, left = 0, most
     for index, place in enumerate(places):
         seats = base[index]
         capacity += seats * place.target
         left -= seats
-        rooms.append(max(0, place.pool.max_seats - seats))
+    if left <= 0 or not answer - capacity > _ROUNDING:
+        return list(base)  # it suffices, as nearly always
+    rooms = [max(0, place.pool.max_seats - base[index]) for index, place in enumerate(places)]
     return list(map(add, base, along(places, rooms, answer - capacity, left)))
 
 
@@ -204,9 +221,11 @@ def floored(places: Sequence[Place], wanted: Sequence[int], floor: int) -> list[
     """Return `wanted` raised to the floor: on the earliest fleets with room, and on the first if none has any."""
     raised = list(wanted)
     missing = floor - sum(raised)
+    if missing <= 0:
+        return raised
     for index, place in enumerate(places):
         if missing <= 0:
-            return raised
+            break
         more = min(missing, max(0, place.pool.max_seats - raised[index]))
         raised[index] += more
         missing -= more

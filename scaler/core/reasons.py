@@ -7,7 +7,7 @@ from types import MappingProxyType
 from scaler.core.allocate import Applicant
 from scaler.core.assess import Assessment
 from scaler.core.demand import Demand
-from scaler.core.model import Mode, Quality, Reason, ReasonCode
+from scaler.core.model import Mode, Ordered, Quality, Reason, ReasonCode
 from scaler.core.placement import Place, beyond, count, seats_for
 from scaler.core.starting import Turn
 
@@ -15,10 +15,15 @@ _BURST, _FRESH = Mode.BURST, Quality.FRESH
 """By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
 
 
+_ROUNDING = 1e-9
+"""Capacity that nothing is short of: what float sums are off by."""
+
+
 def because(code: ReasonCode, until: float | None = None, /, **facts: float | str) -> Reason:
     """Return a reason; an `until` that is no time is left out."""
-    ends = until if until is not None and math.isfinite(until) else None
-    return Reason(code=code, facts=MappingProxyType(facts), until=ends)
+    if until is not None and not math.isfinite(until):
+        until = None
+    return Reason(code, MappingProxyType(facts), until)
 
 
 def reasons_for(
@@ -36,12 +41,16 @@ def reasons_for(
     given = asker.given
     mode, quality = _mode(assessment), _quality(assessment)
     ruling = _ruling(assessment, sum(wanted), needed, quality + mode)
-    reasons = mode + quality + _ordered(assessment, asker.ordered) + _kept(assessment, given)
+    reasons = mode + quality
+    if assessment.ordered is not None:
+        reasons += _ordered(assessment, assessment.ordered, asker.ordered)
+    reasons += _kept(assessment, given)
     if assessment.spec.preemptible:
         reasons += _lent(assessment, given, needed)
     else:
-        reasons += _supply(assessment, given, wanted, needed)
-        reasons += _limited(assessment, given, wanted, (needed, ordered))
+        reasons += _supply(assessment, asker, wanted, needed)
+        if ordered < needed - _ROUNDING:
+            reasons += _limited(assessment, given, wanted, (needed, ordered))
     if assessment.turn is not None:
         reasons += _starting(assessment, assessment.turn, asker.starting, sum(wanted))
     return (ruling, *[reason for reason in reasons if reason.code is not ruling.code])
@@ -60,7 +69,7 @@ def _ruling(assessment: Assessment, wanted: int, needed: float, keeping: Sequenc
         return because(ReasonCode.FLOOR, floor=assessment.floor, needed=needed)
     if asked > assessment.most:
         return because(ReasonCode.MAX, max=assessment.most, needed=needed)
-    if keeping and assessment.sticky and needed > assessment.terms.pressing + 1e-9:
+    if keeping and assessment.sticky and needed > assessment.terms.pressing + _ROUNDING:
         return keeping[0]  # no term asks for so much any more
     return _term(assessment, needed)
 
@@ -167,14 +176,11 @@ def _quality(assessment: Assessment) -> list[Reason]:
     ]
 
 
-def _ordered(assessment: Assessment, kept: Sequence[int]) -> list[Reason]:
+def _ordered(assessment: Assessment, ordered: Ordered, kept: Sequence[int]) -> list[Reason]:
     """What people have ordered to be kept, on the first fleet where there is any."""
-    if assessment.ordered is None:
-        return []
     for place, seats in zip(assessment.places, kept, strict=True):
         if seats:
-            until = assessment.ordered.until
-            return [because(ReasonCode.ORDERED, until, fleet=place.pool.name, kept=seats)]
+            return [because(ReasonCode.ORDERED, ordered.until, fleet=place.pool.name, kept=seats)]
     return []
 
 
@@ -184,7 +190,7 @@ def _kept(assessment: Assessment, given: Sequence[int]) -> list[Reason]:
         return []
     left = assessment.answer
     for index, place in enumerate(assessment.places):
-        enough = min(given[index], math.ceil(max(0.0, left) / place.target - 1e-9))
+        enough = min(given[index], math.ceil(max(0.0, left) / place.target - _ROUNDING))
         left -= enough * place.target
         kept = min(given[index], place.own) - max(enough, 0)
         if kept <= 0:
@@ -216,11 +222,9 @@ def _lent(assessment: Assessment, given: Sequence[int], needed: float) -> list[R
     return [because(ReasonCode.LENT, lent=lent, owned=sum(given) - lent, needed=needed, capacity=capacity)]
 
 
-def _supply(
-    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], needed: float
-) -> list[Reason]:
-    places, seats, most = assessment.places, sum(given), assessment.most
-    reasons = []
+def _supply(assessment: Assessment, asker: Applicant, wanted: Sequence[int], needed: float) -> list[Reason]:
+    places, given, most = assessment.places, asker.given, assessment.most
+    reasons, seats = [], asker.seats
     bridged = seats - given[0] if given else 0
     if bridged and wanted[0] > given[0]:
         reasons.append(
@@ -234,13 +238,16 @@ def _supply(
         )
     if seats >= most:
         return reasons
-    capacity = float(_capacity(places, given))
-    if capacity < needed - 1e-9 or seats < assessment.floor:
+    capacity = asker.capacity
+    if capacity < needed - _ROUNDING or seats < assessment.floor:
         facts = {"wanted": sum(wanted), "given": seats, "needed": needed, "capacity": capacity}
         if [place for place in places if place.pool.fit is not None]:
             facts["up"] = sum([place.reach for place in places])
         reasons.append(because(ReasonCode.SPARES_EXHAUSTED, **facts))
-    lost = sum([max(0, min(assessment.kept(i), place.own) - given[i]) for i, place in enumerate(places)])
+    lost = 0
+    for index, place in enumerate(places):
+        if given[index] < place.own:  # else there is nothing that it could have lost
+            lost += max(0, min(assessment.kept(index), place.own) - given[index])
     if lost:
         reasons.append(because(ReasonCode.PREEMPTED, lost=lost, given=seats))
     return reasons
@@ -255,10 +262,10 @@ def _limited(
 ) -> list[Reason]:
     """That fewer new seats are made than what waits at present would fill."""
     places, (needed, ordered) = assessment.places, capacities
-    if not places or ordered >= needed - 1e-9 or sum(wanted) >= assessment.most:
+    if not places or sum(wanted) >= assessment.most:
         return []
     held = max(ordered, _capacity(places, given))
-    if held >= needed - 1e-9:
+    if held >= needed - _ROUNDING:
         return []
     if seats_for(held, places[0].target) >= seats_for(needed, places[0].target):
         return []

@@ -17,6 +17,7 @@ from scaler.core.model import (
     Floor,
     Kind,
     Load,
+    OneWay,
     Ordered,
     PolicyDecision,
     Quality,
@@ -42,6 +43,7 @@ _READINGS = {
     "backlog": "backlog",
     "backlog_age": "backlogAgeSeconds",
 }
+_KEYS = tuple(_READINGS.values())
 _readings: Callable[[Load], tuple[Reading, ...]] = attrgetter(*_READINGS)
 _MISSING = Quality.MISSING
 """By a name of its own: looking an enum's members up takes long (`scaler.core.demand`)."""
@@ -82,7 +84,7 @@ def reason_to_json(reason: Reason, now: float | None = None) -> dict[str, Any]:
     """
     return {
         "code": str(reason.code),
-        "facts": {key: _plain(value) for key, value in reason.facts.items()},
+        "facts": _facts_to_json(reason.facts),
         "until": reason.until,
         "sentence": explain(reason, now),
     }
@@ -120,6 +122,9 @@ def snapshot_to_json(snapshot: Snapshot, views: RenderedViews | None = None) -> 
         "seatFloors": {name: _floor_to_json(floor) for name, floor in snapshot.seat_floors.items()},
         "frozenUntil": dict(snapshot.frozen),
         **(
+            {"oneWay": {name: str(way) for name, way in snapshot.one_way.items()}} if snapshot.one_way else {}
+        ),
+        **(
             {
                 "ordered": {
                     name: {"seats": dict(ordered.seats), "until": ordered.until}
@@ -156,6 +161,7 @@ def snapshot_from_json(data: Json) -> Snapshot:
             frozen={
                 FleetName(str(name)): float(until) for name, until in data.get("frozenUntil", {}).items()
             },
+            one_way={FleetName(str(name)): OneWay(way) for name, way in data.get("oneWay", {}).items()},
             ordered={
                 PolicyName(str(name)): _ordered_from_json(ordered)
                 for name, ordered in data.get("ordered", {}).items()
@@ -194,7 +200,7 @@ def _floor_from_json(data: Json) -> Floor:
 
 
 def _policy_to_json(policy: PolicyDecision, now: float) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "policy": policy.policy,
         "mode": str(policy.mode),
         "demand": policy.demand,
@@ -203,10 +209,13 @@ def _policy_to_json(policy: PolicyDecision, now: float) -> dict[str, Any]:
         "wanted": dict(policy.wanted),
         "serving": dict(policy.serving),
         "lent": dict(policy.lent),
-        **({"warm": dict(policy.warm)} if policy.warm else {}),
-        **({"starting": dict(policy.starting)} if policy.starting else {}),
-        "reasons": [reason_to_json(reason, now) for reason in policy.reasons],
     }
+    if policy.warm:
+        found["warm"] = dict(policy.warm)
+    if policy.starting:
+        found["starting"] = dict(policy.starting)
+    found["reasons"] = [reason_to_json(reason, now) for reason in policy.reasons]
+    return found
 
 
 def _fleet_to_json(fleet: FleetDecision, now: float) -> dict[str, Any]:
@@ -225,13 +234,22 @@ def _plain(value: float | str) -> float | str | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _facts_to_json(facts: Mapping[str, float | str]) -> dict[str, float | str | None]:
+    found: dict[str, float | str | None] = dict(facts)
+    for key, value in facts.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            found[key] = None
+    return found
+
+
 def _load_to_json(load: Load) -> dict[str, Any]:
     """Render the readings that there are; one that is Missing is left out."""
     found: dict[str, Any] = {"absent": list(load.absent)} if load.absent else {}
-    for key, reading in zip(_READINGS.values(), _readings(load), strict=True):
-        if reading.quality is not _MISSING:
+    for key, reading in zip(_KEYS, _readings(load), strict=True):
+        quality = reading.quality
+        if quality is not _MISSING:
             value, age = _plain(reading.value), _plain(reading.age)
-            found[key] = {"value": value, "age": age, "quality": str(reading.quality)}
+            found[key] = {"value": value, "age": age, "quality": str(quality)}
     return found
 
 

@@ -21,17 +21,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scaler.core.memory import FleetMemory
-from scaler.core.model import NO_FLOOR, FleetDecision, FleetSpec, FleetView, Floor, Pace, Reason, ReasonCode
+from scaler.core.model import (
+    NO_FLOOR,
+    FleetDecision,
+    FleetSpec,
+    FleetView,
+    Floor,
+    OneWay,
+    Pace,
+    Reason,
+    ReasonCode,
+)
 from scaler.core.pace import Changes, Minima, highest_total, lowest_total, tolerated
-from scaler.core.placement import COUNT_MAX, count
+from scaler.core.placement import COUNT_MAX, count, extent_of
 from scaler.core.reasons import because
-from scaler.core.rises import Rises
+from scaler.core.rises import NO_RISES, Rises
 from scaler.core.values import frozen
 from scaler.core.windows import Maxima
 from scaler.core.wishes import FOLLOWED_SECONDS, NO_WISHES, Wishes, holds
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Draft:
     """One fleet's total while it is worked out.
 
@@ -84,12 +94,12 @@ class Draft:
     @property
     def existing(self) -> int:
         """Seats that exist and are here to stay."""
-        return seats_of(self.view)
+        return extent_of(self.view).seats
 
     @property
     def held(self) -> int:
         """Seats that take a replica and can serve nobody."""
-        return count(self.view.held)
+        return extent_of(self.view).held
 
     def upto(self, serving: int) -> int:
         """Return the total that `serving` residents take, without spares."""
@@ -98,8 +108,7 @@ class Draft:
 
 def seats_of(view: FleetView) -> int:
     """Return the seats of a view that exist and are here to stay, each part cleaned."""
-    parts = (view.serving, view.draining, view.spare, view.lent, view.starting, view.held)
-    return sum([count(part) for part in parts])
+    return extent_of(view).seats
 
 
 def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
@@ -113,7 +122,7 @@ def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
     return FleetMemory(view=view, total=found, filled=seats_of(view) > 0, totals=Maxima(), rises=rises)
 
 
-@frozen(kw_only=True)
+@frozen()
 class Ask:
     """What a fleet is asked for.
 
@@ -126,6 +135,7 @@ class Ask:
         scheduled: seats that the clock asks for.
         frozen_until: its size shall stay as it is until then; None if it needn't.
         seen: the fleet is there to be seen; else its view is what it was last.
+        one_way: the direction in which its size may change though it is frozen; None for neither.
     """
 
     serving: int
@@ -136,6 +146,7 @@ class Ask:
     scheduled: Floor = NO_FLOOR
     frozen_until: float | None = None
     seen: bool = True
+    one_way: OneWay | None = None
 
 
 def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: float) -> Draft:
@@ -148,65 +159,87 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
         ask: what it is asked for.
         now: the time.
     """
-    limit = count(spec.max_seats)
-    rises = _watched(spec, view, memory.rises, ask.demand, now)
+    limit, last = count(spec.max_seats), memory.total
+    rises = NO_RISES if spec.auto_spare is None else _watched(view, memory.rises, ask.demand, now)
     spare = _spare_target(spec, rises, now)
-    wishes = _looked(spec, view, memory, now, seen=ask.seen)
-    wish = wishes.at(now, spec.scale_down.window)
+    wishes, wish = NO_WISHES, 0
+    if follows := _follows(spec):
+        wishes = _looked(view, memory, now, seen=ask.seen)
+        wish = wishes.at(now, spec.scale_down.window)
     wished = min(limit, wish)
-    kept = min(ask.kept, ask.serving, spare)
+    kept = min(ask.kept, ask.serving, spare) if ask.kept else 0
     of_use = ask.serving + spare - kept
-    wanted = of_use + count(view.held)
+    wanted = of_use + extent_of(view).held
     target = min(limit, max(wanted, count(ask.scheduled.value)))
     totals, lows = memory.totals, memory.lows
     if not totals.marks:
-        totals = totals.add(now, memory.total, spec.scale_down.window)
-        lows = lows.add(now, memory.total, spec.scale_up.window)
-    result = Draft(
-        spec=spec,
-        view=view,
-        memory=memory,
-        serving=ask.serving,
-        floors=ask.floors,
-        spare=spare,
-        kept=kept,
-        calm=max(ask.calm, view.start_seconds) if view.start_seconds > 0.0 else math.inf,
-        rises=rises,
-        wishes=wishes,
-        last=memory.total,
-        wished=wished,
-        base=max(memory.total, wished),
-        target=max(target, wished),
-        total=memory.total,
-        totals=totals.add(now, target, spec.scale_down.window),
-        lows=lows.add(now, target, spec.scale_up.window),
-        fresh=not memory.filled,
+        totals = totals.add(now, last, spec.scale_down.window)
+        lows = lows.add(now, last, spec.scale_up.window)
+    calm = max(ask.calm, view.start_seconds) if view.start_seconds > 0.0 else math.inf
+    totals = totals.add(now, target, spec.scale_down.window)
+    lows = lows.add(now, target, spec.scale_up.window)
+    base, target_or_wish = (max(last, wished), max(target, wished)) if wished else (last, target)
+    result = Draft(  # by place, as an assessment is
+        spec,
+        view,
+        memory,
+        ask.serving,
+        ask.floors,
+        spare,
+        kept,
+        calm,
+        rises,
+        wishes,
+        last,
+        wished,
+        base,
+        target_or_wish,
+        last,  # total
+        totals,
+        lows,
+        not memory.filled,  # fresh
     )
     if spare > count(spec.spare_target):
         result.reasons.append(_learned(spec, spare))
     if (most := max(wanted, wish)) > limit:
         result.reasons.append(_at_max(result, most, max(of_use, wish)))
-    _scheduled(result, ask.scheduled, wanted)
-    if _follows(spec) and ask.seen:
+    if ask.scheduled is not NO_FLOOR:
+        _scheduled(result, ask.scheduled, wanted)
+    if follows and ask.seen:
         _told_of_others(result, target, now)
-    if ask.frozen_until is not None and now < ask.frozen_until:
+    is_frozen = ask.frozen_until is not None and now < ask.frozen_until
+    if not is_frozen or ask.one_way is not None:
+        _change(result, limit, now)
+    if ask.frozen_until is not None and is_frozen and not _may(result, ask.one_way):
         _freeze(result, ask.frozen_until, now)
-        return result
-    if _ignored(result):
-        return result
-    if result.target > result.base:
-        _grow(result, now)
-        _pace_up(result, now)
-    else:
-        _shrink(result, now)
-        _pace_down(result, now)
-    result.total = min(result.total, limit)
     return result
 
 
-def _watched(spec: FleetSpec, view: FleetView, rises: Rises, demand: float | None, now: float) -> Rises:
-    if spec.auto_spare is None:
-        return Rises()
+def _may(fleet: Draft, way: OneWay | None) -> bool:
+    """Whether a frozen fleet may have the size that was worked out for it."""
+    if way is None:
+        return False
+    replicas = count(fleet.view.replicas)
+    return fleet.total >= replicas if way is OneWay.UP else fleet.total <= replicas
+
+
+def _change(fleet: Draft, limit: int, now: float) -> None:
+    """Let the total follow its target, as windows, rates and tolerance let it."""
+    if fleet.target == fleet.base and len(fleet.totals.marks) == 1:
+        fleet.total = min(fleet.base, limit)  # nothing to change, and nothing that is only waited for
+        return
+    if _ignored(fleet):
+        return
+    if fleet.target > fleet.base:
+        _grow(fleet, now)
+        _pace_up(fleet, now)
+    else:
+        _shrink(fleet, now)
+        _pace_down(fleet, now)
+    fleet.total = min(fleet.total, limit)
+
+
+def _watched(view: FleetView, rises: Rises, demand: float | None, now: float) -> Rises:
     return rises if demand is None else rises.add(now, demand, view.start_seconds)
 
 
@@ -215,9 +248,7 @@ def _follows(spec: FleetSpec) -> bool:
     return not spec.resized and not spec.observe
 
 
-def _looked(spec: FleetSpec, view: FleetView, memory: FleetMemory, now: float, *, seen: bool) -> Wishes:
-    if not _follows(spec):
-        return NO_WISHES
+def _looked(view: FleetView, memory: FleetMemory, now: float, *, seen: bool) -> Wishes:
     if not seen:
         return memory.wishes.publish(now, memory.total).pause(now)
     before = max(count(memory.view.replicas), memory.total)
@@ -277,7 +308,7 @@ def _freeze(fleet: Draft, until: float, now: float) -> None:
 def _ignored(fleet: Draft) -> bool:
     """Whether the change is too small to be made; what floors need is never too small."""
     pace = fleet.spec.scale_up if fleet.target > fleet.base else fleet.spec.scale_down
-    if fleet.base < fleet.upto(fleet.floors) or not tolerated(pace, fleet.base, fleet.target):
+    if not tolerated(pace, fleet.base, fleet.target) or fleet.base < fleet.upto(fleet.floors):
         return False
     fleet.total = min(fleet.base, count(fleet.spec.max_seats))
     fleet.reasons.append(
@@ -307,6 +338,8 @@ def _pace_up(fleet: Draft, now: float) -> None:
 
 def _pace_down(fleet: Draft, now: float) -> None:
     pace, asked = fleet.spec.scale_down, fleet.total
+    if asked >= fleet.base:
+        return  # no change has no pace
     fleet.total = max(asked, lowest_total(pace, fleet.memory.changes, fleet.base, now))
     if fleet.total > asked:
         _paced(fleet, pace, asked, now)
@@ -356,10 +389,10 @@ def _shrink(fleet: Draft, now: float) -> None:
     """Let the total fall: to what any answer of the scale-down window asked for, and seats that are only starting sooner."""
     window, totals = fleet.spec.scale_down.window, fleet.totals
     settled = min(fleet.base, max(fleet.target, totals.highest))
-    up = fleet.existing - count(fleet.view.starting)
+    least = max(fleet.target, extent_of(fleet.view).up)
     recent = totals.within(now, fleet.calm)
-    lower = min(settled, max(fleet.target, up, recent))
-    if recent > max(fleet.target, up):
+    lower = min(settled, max(least, recent))
+    if recent > least:
         fleet.wakeups.append(totals.falls_within_at(now, fleet.calm))
     fleet.total = _once_lent_seats_are_back(fleet, lower)
     fleet.going = fleet.total - lower
@@ -469,7 +502,10 @@ def _shed(fleets: Sequence[Draft], budget: Budget) -> None:
 def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
     """Return the draft as decision and memory."""
     before = max(fleet.last, min(fleet.total, fleet.wished))
-    started = 0 if fleet.fresh else max(0, fleet.total - before)
+    started = 0 if fleet.fresh or fleet.total <= before else fleet.total - before
+    starts = fleet.memory.starts
+    if starts.marks or started:
+        starts = starts.at(now).add(now, started)
     wishes = fleet.wishes.publish(now, fleet.total) if _follows(fleet.spec) else fleet.wishes
     if count(fleet.view.replicas) > fleet.total:
         fleet.wakeups.append(wishes.published.falls_at(FOLLOWED_SECONDS))
@@ -488,13 +524,16 @@ def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
         filled=not fleet.fresh or fleet.total >= fleet.target,
         totals=fleet.totals,
         lows=fleet.lows,
-        changes=fleet.memory.changes.add(now, before, fleet.total) if _rated(fleet.spec) else Changes(),
+        changes=fleet.memory.changes.add(now, before, fleet.total) if _rated(fleet.spec) else _UNRATED,
         rises=fleet.rises,
         wishes=wishes,
         going=fleet.going,
-        starts=fleet.memory.starts.at(now).add(now, started),
+        starts=starts,
     )
     return decision, memory
+
+
+_UNRATED = Changes()
 
 
 def _rated(spec: FleetSpec) -> bool:

@@ -74,7 +74,7 @@ def kept(assessment: Assessment, asker: Applicant) -> Mapping[FleetName, int]:
         cautious = (
             [min(given[index], past.get(p.pool.name, 0)) for index, p in enumerate(places)] if past else []
         )
-    elif asker.capacity <= asker.need or assessment.spec.preemptible:
+    elif asker.capacity <= asker.need or assessment.spec.preemptible or asker.seats <= assessment.floor:
         cautious = []  # a borrower's seats beyond its floor are lent, and count as spare anyway
     else:
         used, free = along(places, given, asker.need, assessment.most), beyond(given, assessment.floor)

@@ -42,23 +42,27 @@ def warm(assessment: Assessment, given: Sequence[int]) -> Warmth:
         assessment: the policy.
         given: seats that it got, per place.
     """
-    if not any(place.pool.shared or place.pool.sleepers for place in assessment.places):
+    for place in assessment.places:
+        if place.pool.users > 1 or place.pool.sleepers:
+            break
+    else:
         return _ALL_STAND_PAUSED
     found: dict[FleetName, int] = {}
     reasons: list[Reason] = []
     waits, covered = assessment.spec.preemptible, 0.0
     for index, place in enumerate(assessment.places):
         pool, seconds, risen = place.pool, 0.0, 0.0
+        shared = pool.shared
         if pool.sleepers and not waits:
             seconds = _wake_seconds(assessment, place)
             risen = rise(assessment.ring, seconds)
-        elif not pool.shared:
+        elif not shared:
             continue
-        least = 1 if pool.shared and not waits and _in_use(assessment) else 0
+        least = 1 if shared and not waits and _in_use(assessment) else 0
         here = min(pool.usable - given[index], max(least, seats_for(risen - covered, place.target)))
         covered += here * place.target
         found[pool.name] = here
-        if (paused := _paused(place, given[index])) < here and place.supply.parked > 0:
+        if place.supply.parked > 0 and (paused := _paused(place, given[index])) < here:
             facts: dict[str, float | str] = {"fleet": pool.name, "warm": here, "paused": paused}
             reasons.append(because(ReasonCode.WARMED, **facts, risen=risen, wakeSeconds=seconds))
     return Warmth(MappingProxyType(found), tuple(reasons))

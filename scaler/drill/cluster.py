@@ -20,6 +20,8 @@ from scaler.errors import ScalerError, UserError
 
 _POLL_SECONDS: Final = 0.25
 _REQUEST_SECONDS: Final = 5.0
+_FINISH_SECONDS: Final = 60.0
+"""How long the last records are asked for: another controller may have to take over first, which takes a lease's term."""
 
 
 class ClusterFailed(ScalerError):
@@ -88,21 +90,31 @@ class Records:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def finish(self, evidence: Evidence) -> None:
-        """Fetch what is left, and hand everything over in its order."""
+        """Fetch what is left, and hand everything over in its order.
+
+        Raises:
+            ClusterFailed: nobody gives it; figures without the end of the drill would be wrong.
+        """
+        deadline = time.monotonic() + _FINISH_SECONDS
         async with self._session() as session:
-            await self._fetch_all(session)
+            while not await self._fetch_all(session):
+                if time.monotonic() > deadline:
+                    raise ClusterFailed(f"{self._url} doesn't give the last records of the drill")
+                await asyncio.sleep(_POLL_SECONDS)
         evidence.events = sorted(self.events, key=lambda event: float(event.get("at") or 0.0))
 
-    async def _fetch_all(self, session: aiohttp.ClientSession) -> None:
-        while await self._fetch_some(session):
+    async def _fetch_all(self, session: aiohttp.ClientSession) -> bool:
+        """Fetch until nothing is left; return False once nobody answers."""
+        while more := await self._fetch_some(session):
             pass
+        return more is not None
 
-    async def _fetch_some(self, session: aiohttp.ClientSession) -> bool:
-        """Fetch once; return whether there may be more."""
+    async def _fetch_some(self, session: aiohttp.ClientSession) -> bool | None:
+        """Fetch once; return whether there may be more, and None where nobody answered."""
         after = self._read.get(self._last_asked, 0)
         answer = await _fetch(session, f"{self._url}?{urlencode({'after': after})}")
         if answer is None or not isinstance(items := answer.get("items"), list):
-            return False
+            return None
         instance = str(answer.get("instance"))
         if instance != self._last_asked:  # another one answers, whose numbers are others
             self._last_asked = instance

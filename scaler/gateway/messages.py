@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from multidict import CIMultiDict
@@ -120,10 +120,15 @@ def request_id(headers: Mapping[str, str]) -> str:
 
 
 def request_headers(headers: Mapping[str, str], identity: str, *, stream: bool) -> CIMultiDict[str]:
-    """Return the headers that go to the engine. A stream is asked for uncompressed, so that its events can be seen."""
+    """Return the headers that go to the engine. A stream is asked for uncompressed, so that its events can be seen.
+
+    Trailers are asked for where the client takes them.
+    """
     forwarded = _end_to_end(headers, _NOT_FORWARDED)
     if stream:
         forwarded["Accept-Encoding"] = "identity"
+    if "trailers" in _tokens(headers.get("TE", "")):
+        forwarded["TE"], forwarded["Connection"] = "trailers", "TE"
     forwarded[REQUEST_ID_HEADER] = identity
     return forwarded
 
@@ -157,10 +162,7 @@ def answer_headers(headers: Mapping[str, str], identity: str, *, whole: bool) ->
 
 def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> CIMultiDict[str]:
     named = {
-        token.strip().lower()
-        for key, value in headers.items()
-        if key.lower() == "connection"
-        for token in value.split(",")
+        token for key, value in headers.items() if key.lower() == "connection" for token in _tokens(value)
     }
     kept: CIMultiDict[str] = CIMultiDict()
     for key, value in headers.items():
@@ -168,6 +170,11 @@ def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> CIMultiD
         if lowered not in _HOP_BY_HOP and lowered not in dropped and lowered not in named:
             kept.add(key, value)
     return kept
+
+
+def _tokens(value: str) -> Iterator[str]:
+    """Yield the words of a header's list, in lower case."""
+    return (token.strip().lower() for token in value.split(","))
 
 
 def guard_refusal(status: int, body: bytes) -> Failure | None:

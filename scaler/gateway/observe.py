@@ -163,6 +163,12 @@ _MAX_HELD = _gauge(
     "Bytes of bodies that the gateway may hold at once; a request that exceeds them ends as Overloaded.",
     "bytes",
 )
+_ARRIVED = _counter(
+    "arrived_requests",
+    "Requests that came for the policy, refused ones included; those that wait or are in flight haven't ended yet.",
+    "requests",
+    _POLICY,
+)
 _REQUESTS = _counter(
     "requests",
     "Requests by how they ended. The policy is empty for one that never got as far as its model.",
@@ -194,7 +200,7 @@ _SAMPLES = _counter(
 
 FAMILIES: tuple[Family, ...] = (
     *(_QUEUED, _QUEUED_BYTES, _QUEUE_AGE, _IN_FLIGHT, _HELD, _MAX_HELD),
-    *(_REQUESTS, _RETRIES, _TTFT, _WAITS, _ITL, _SAMPLES),
+    *(_ARRIVED, _REQUESTS, _RETRIES, _TTFT, _WAITS, _ITL, _SAMPLES),
 )
 """Everything that a gateway exposes."""
 
@@ -326,6 +332,7 @@ class GatewayMetrics(Collector):
         yield RowMetric(_QUEUED_BYTES, [((name,), each.queued_bytes) for name, each in stats.items()])
         yield RowMetric(_QUEUE_AGE, [((name,), each.oldest_wait_seconds) for name, each in stats.items()])
         yield RowMetric(_IN_FLIGHT, [((name,), each.in_flight) for name, each in stats.items()])
+        yield RowMetric(_ARRIVED, [((name,), each.totals.arrived) for name, each in stats.items()])
         yield RowMetric(_HELD, [((), self._holding.held_bytes)])
         yield RowMetric(_MAX_HELD, [((), self._holding.max_held_bytes)])
         yield from (each.metric() for each in (self._ttft, self._waits, self._itl))

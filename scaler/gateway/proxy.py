@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from prometheus_client import CollectorRegistry
 
 from scaler.gateway.attempts import Attempts, Call
@@ -375,15 +375,16 @@ class Gateway:
         if early is not None and begun is not None and answer.events is None:
             await early.whole(upstream.status, answer.body)
             return begun, outcome
-        if answer.complete and begun is None:
+        trailers = _trailers(request, answer)
+        if answer.complete and begun is None and not trailers:
             whole = _whole(upstream.status, upstream.headers, answer.body, identity)
             return whole, await self._sent(request, whole, len(answer.body)) or outcome
-        stream = begun or self._begun(upstream, identity)
+        stream = begun or self._begun(upstream, identity, trailers)
         ended = await relay(
             request,
             stream,
             answer,
-            stall_seconds=self._settings.client_stall_seconds,
+            settings=self._settings,
             gap=self._gap(call),
             ended=lambda: self._release(call),
         )
@@ -406,8 +407,10 @@ class Gateway:
             return Outcome.STALLED
         return None
 
-    def _begun(self, upstream: aiohttp.ClientResponse, identity: str) -> web.StreamResponse:
+    def _begun(self, upstream: aiohttp.ClientResponse, identity: str, trailers: str) -> web.StreamResponse:
         headers = answer_headers(upstream.headers, identity, whole=False)
+        if trailers:
+            headers["Trailer"] = trailers
         stream = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
         if self._leaving:
             stream.force_close()
@@ -481,6 +484,13 @@ async def _linger(request: web.BaseRequest, response: web.Response) -> None:
 
 def _whole(status: int, headers: Mapping[str, str], body: bytes, identity: str) -> web.Response:
     return web.Response(status=status, body=body, headers=answer_headers(headers, identity, whole=True))
+
+
+def _trailers(request: web.BaseRequest, held: Held) -> str:
+    """Return the names of the trailers that follow an answer, as its head says them; empty: none may."""
+    if request.method == "HEAD" or request.version < HttpVersion11:
+        return ""
+    return b", ".join(held.tail.announced).decode("ascii")
 
 
 def _model(name: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ monotonic clock).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -46,6 +46,7 @@ class Endpoint:
     policy: PolicyName
     url: str
     slots: int
+    _key: EndpointKey | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse an endpoint that could never get a request.
@@ -59,8 +60,12 @@ class Endpoint:
 
     @property
     def key(self) -> EndpointKey:
-        """Its identity across replacements."""
-        return EndpointKey(uid=self.uid, policy=self.policy, url=self.url)
+        """Its identity across replacements, worked out once, since an endpoint never changes."""
+        key = self._key
+        if key is None:
+            key = EndpointKey(uid=self.uid, policy=self.policy, url=self.url)
+            object.__setattr__(self, "_key", key)
+        return key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +268,8 @@ class RouteTable:
             if not load.listed and not load.in_flight:
                 del loads[key]
         for key, endpoint in endpoints.items():
-            load = loads.setdefault(key, _Load(endpoint=endpoint))
+            known = loads.get(key)
+            load = loads[key] = known if known is not None else _Load(endpoint=endpoint)
             if not load.listed:  # it had left and comes back: what failed before its rest says nothing now
                 loads[key] = load = _Load(endpoint=endpoint, in_flight=load.in_flight)
             load.endpoint = endpoint

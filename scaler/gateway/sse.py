@@ -5,7 +5,7 @@ bytes out.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -24,14 +24,17 @@ _PRELUDES: Final = frozenset(
 """Types of events that come before any content: of OpenAI's Responses API (its reference, "Streaming events") and of
 Anthropic's Messages API (its documentation, "Streaming messages"), which engines serve as well."""
 _FAILED_TYPES: Final = frozenset({"error", "response.failed"})
-"""Types of events of the same two that say that the engine failed."""
+"""Types of events of the same two that say that the engine failed; engines name events so as well (`event: error`)."""
+_FAILED_ENDS: Final = frozenset({"abort", "error"})
+"""Reasons to finish by which vLLM and SGLang tell that the engine has given a request up."""
 _MISTAKES: Final = frozenset(
     {
         *("invalid_request_error", "invalid_prompt", "not_found_error", "authentication_error"),
         *("permission_error", "request_too_large", "BadRequestError", "NotFoundError", "Bad Request"),
+        "validation",
     }
 )
-"""Types and codes of errors that are the client's own: OpenAI's, Anthropic's, vLLM's and SGLang's words for a bad request."""
+"""Types and codes of errors that are the client's own: OpenAI's, Anthropic's, vLLM's, SGLang's and TGI's words for a bad request."""
 _DONE: Final = b"[DONE]"
 """What ends a stream of events without a type."""
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "message_stop"})
@@ -110,48 +113,54 @@ def classify(events: bytes) -> Begun:
 
     Content is a choice with text or a non-empty delta (its role aside). A finish reason, `[DONE]` and events of unknown
     protocols count as content too: there is nothing to wait for after them. So does an error that names a mistake of the
-    client, for no other engine would take the request; any other error is the engine's failure.
+    client, for no other engine would take the request; any other error is the engine's failure, and so is an end
+    before any content by which the engine gives the request up.
     """
-    for data in _data(events):
-        begun = _begun(data)
+    for name, data in _events(events):
+        begun = _begun(name, data)
         if begun.kind is not EventKind.NOTHING:
             return begun
     return _NOTHING
 
 
-def _data(events: bytes) -> Iterator[bytes]:
-    """Yield the data of each event; lines of one event are joined."""
+def _events(events: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield name and data of each event that has data; an event's lines of data are joined, and most have no name."""
     for event in events.replace(b"\r\n", b"\n").split(b"\n\n"):
-        lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
-        if lines:
-            yield b"\n".join(lines)
+        lines = event.split(b"\n")
+        data = [line[5:].strip() for line in lines if line.startswith(b"data:")]
+        if data:
+            names = [line[6:].strip() for line in lines if line.startswith(b"event:")]
+            yield b"".join(names[-1:]).decode("utf-8", "replace"), b"\n".join(data)
 
 
-def _begun(data: bytes) -> Begun:
+def _begun(name: str, data: bytes) -> Begun:
     try:
         event = json.loads(data)
     except (ValueError, RecursionError):
-        return _CONTENT  # [DONE], or nothing that we could wait for more of
+        event = None
     if not isinstance(event, dict):
-        return _CONTENT
-    error = _error(event)
+        if name in _FAILED_TYPES:
+            return Begun(EventKind.FAILED, {"message": data.decode("utf-8", "replace")})
+        return _CONTENT  # [DONE], or nothing that we could wait for more of
+    kind = _word(event.get("type")) or name
+    error = _error(event, kind)
     if error is not None:
         return _CONTENT if _is_mistake(error) else Begun(EventKind.FAILED, error)
     choices = event.get("choices")
     if isinstance(choices, list):
-        return _CONTENT if any(map(_has_content, choices)) else _NOTHING
-    return _NOTHING if event.get("type") in _PRELUDES else _CONTENT
+        return _chosen(choices)
+    return _NOTHING if kind in _PRELUDES else _CONTENT
 
 
-def _error(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the error that an event tells of, as an object with at least a message, or None."""
+def _error(event: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """Return the error that an event of a type tells of, as an object with at least a message, or None."""
     told = event.get("error")
-    if not told and event.get("type") == "response.failed":
+    if not told and kind == "response.failed":
         response = event.get("response")
         told = response.get("error") if isinstance(response, dict) else None
     if isinstance(told, dict):
         return told
-    if told or event.get("type") in _FAILED_TYPES or event.get("object") == "error":
+    if told or kind in _FAILED_TYPES or event.get("object") == "error":
         # an error whose event is the error itself, or a mere sentence
         return {**event, "message": told if isinstance(told, str) else event.get("message", "")}
     return None
@@ -164,27 +173,43 @@ def _is_mistake(error: Mapping[str, Any]) -> bool:
         code = int(code)
     if isinstance(code, int):
         return 400 <= code < 500  # noqa: PLR2004 - HTTP
-    return code in _MISTAKES or error.get("type") in _MISTAKES
+    return any(_word(said) in _MISTAKES for said in (code, error.get("type"), error.get("error_type")))
 
 
-def _has_content(choice: object) -> bool:
-    if not isinstance(choice, dict):
-        return False
+def _chosen(choices: Sequence[object]) -> Begun:
+    """Say what the choices of one event carry."""
+    there = [choice for choice in choices if isinstance(choice, dict)]
+    if any(map(_has_content, there)):
+        return _CONTENT
+    ends = [end for choice in there if (end := choice.get("finish_reason"))]
+    if not ends:
+        return _NOTHING
+    if any(_word(end) not in _FAILED_ENDS for end in ends):
+        return _CONTENT
+    return Begun(EventKind.FAILED, {"message": f"the engine gave the request up: {ends[0]}"})
+
+
+def _has_content(choice: Mapping[str, Any]) -> bool:
     delta = choice.get("delta")
     carried = isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role")
-    return bool(choice.get("text") or carried or choice.get("finish_reason"))
+    return bool(choice.get("text") or carried)
 
 
 def ends_stream(events: bytes) -> bool:
     """Whether the last of some whole events is the one that ends its stream: nothing of the answer can be missing then."""
-    last = list(_data(events[-_LONGEST_END:]))[-1:]
-    if last == [_DONE]:
+    last = b"".join(data for _, data in list(_events(events[-_LONGEST_END:]))[-1:])
+    if last == _DONE:
         return True
     try:
-        event = json.loads(b"".join(last))
+        event = json.loads(last)
     except (ValueError, RecursionError):
         return False
-    return isinstance(event, dict) and event.get("type") in _ENDS
+    return isinstance(event, dict) and _word(event.get("type")) in _ENDS
+
+
+def _word(value: object) -> str:
+    """Return what should be a word, or an empty one where it isn't."""
+    return value if isinstance(value, str) else ""
 
 
 def count_events(events: bytes) -> int:

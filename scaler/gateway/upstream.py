@@ -16,6 +16,7 @@ from scaler.gateway.messages import guard_refusal
 from scaler.gateway.routes import Endpoint, Failure
 from scaler.gateway.settings import MIB, GatewaySettings
 from scaler.gateway.sse import Begun, EventBuffer, EventKind, classify
+from scaler.gateway.trailers import Connector, Response, Tail, tail_of
 
 HELD_BYTES: Final = MIB
 """How much of an answer is held back to see whether it comes whole or begins well."""
@@ -65,6 +66,11 @@ class Held:
     events: EventBuffer | None
     complete: bool
 
+    @property
+    def tail(self) -> Tail:
+        """What is known of its trailers."""
+        return tail_of(self.response)
+
 
 class AttemptFailed(ScalerError):
     """An endpoint brought no content.
@@ -90,16 +96,19 @@ class AttemptFailed(ScalerError):
 
 
 def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
-    """Open the one session through which endpoints are reached. Slots bound its connections, not the pool."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=settings.keep_alive_seconds)
+    """Open the one session through which endpoints are reached. Slots bound its connections, not the pool.
+
+    It knows no time-out for reading: until the first content the request's deadline ends it, and after that whoever passes it on.
+    """
+    connector = Connector(limit=0, keepalive_timeout=settings.keep_alive_seconds)
     timeout = aiohttp.ClientTimeout(
         total=None,
         connect=settings.connect_seconds,
         sock_connect=settings.connect_seconds,
-        sock_read=max(settings.stream_idle_seconds, settings.deadline_seconds + 1),
     )
     return aiohttp.ClientSession(
         connector=connector,
+        response_class=Response,
         timeout=timeout,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,

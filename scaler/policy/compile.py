@@ -24,6 +24,7 @@ from scaler.policy.fleet import (
     FleetMode,
     FleetSpec,
     HealthMode,
+    HealthScope,
     ResizedBy,
     RuleType,
     ScaleDown,
@@ -109,6 +110,13 @@ class PolicySet:
         """Fleets for which what is said of GPUs is shown and not acted on."""
         return frozenset(
             name for name, fleet in self.fleets.items() if fleet.spec.gpu_health.mode is HealthMode.OBSERVE
+        )
+
+    @property
+    def gpus_apart(self) -> frozenset[FleetName]:
+        """Fleets that want a Bad GPU excluded alone, and not its node."""
+        return frozenset(
+            name for name, fleet in self.fleets.items() if fleet.spec.gpu_health.scope is HealthScope.GPU
         )
 
     def policy_of(self, model: str) -> PolicyName | None:

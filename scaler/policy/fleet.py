@@ -297,11 +297,22 @@ class HealthMode(StrEnum):
     """They are shown and not acted on."""
 
 
+class HealthScope(StrEnum):
+    """What is excluded with a Bad GPU."""
+
+    NODE = "Node"
+    """Its node gets no new pods."""
+    GPU = "Gpu"
+    """It alone: by a taint of the device where the cluster hands GPUs out by DRA, else by the seat that stays there."""
+
+
 class GpuHealth(PolicyModel):
     """What verdicts on GPUs do."""
 
     mode: HealthMode = HealthMode.ENFORCE
     """What verdicts do. The default is `Enforce`."""
+    scope: HealthScope = HealthScope.NODE
+    """What is excluded with a Bad GPU. A node is tainted unless all fleets with seats there say `Gpu`. The default is `Node`."""
 
 
 class Cost(PolicyModel):

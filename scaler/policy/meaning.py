@@ -209,6 +209,12 @@ _FLEET: Final = {
             "Observe": "verdicts on GPUs are shown and not acted on",
         }
     ),
+    "spec.gpuHealth.scope": Meaning(
+        to={
+            "Node": "the node of a Bad GPU gets no new pods",
+            "Gpu": "a Bad GPU alone is excluded, and its node's other GPUs get new pods",
+        }
+    ),
     **{f"spec.{key}": row for key, row in _WINDOW.items()},
     "spec.schedules[].minSeats": Meaning(
         more="more seats while the window is open", less="fewer seats while the window is open"

@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from scaler.cluster.agents import Agents
-from scaler.cluster.port import Cluster
+from scaler.cluster.port import Cluster, Stock
 from scaler.errors import ClusterError, Conflict, LeadershipLost
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog, PromotionRecord, Trigger
@@ -180,6 +180,12 @@ class Actuator:
         now = self._ports.clock.wall()
         return [seat for seat in seats if not self._rests_now(seat, now)]
 
+    def candidates_of(self, stock: Stock) -> Stock:
+        """Return the same fleet by fleet: the stock itself while nothing rests, which nearly always nothing does."""
+        if not self._rests:
+            return stock
+        return {fleet: self.candidates(seats) for fleet, seats in stock.items()}
+
     def works_on(self, seat: SeatName) -> bool:
         """Whether an action is under way on a seat."""
         return seat in self._busy
@@ -232,12 +238,14 @@ class Actuator:
         if running is not None and not ticket.overtakes(running):
             return
         self._busy[seat.name] = ticket
-        self._spawn(self._guarded(seat, ticket, work()))
+        self._spawn(self._guarded(seat, ticket, work))
 
-    async def _guarded(self, seat: Seat, ticket: "_Ticket", work: Coroutine[None, None, None]) -> None:
+    async def _guarded(
+        self, seat: Seat, ticket: "_Ticket", work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
         name = seat.name
         try:
-            await work
+            await work()
         except (WarmpoolError, ClusterError) as error:
             log.warning("action failed", seat=name, operation=str(ticket.operation), error=str(error))
             if isinstance(error, StaleEpoch):

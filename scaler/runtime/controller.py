@@ -10,7 +10,8 @@ lead. It begins nothing, and tells nobody what it would have done.
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -29,6 +30,7 @@ from scaler.core.model import (
     FleetDecision,
     FleetSpec,
     Load,
+    OneWay,
     PolicyDecision,
     PolicySpec,
     Snapshot,
@@ -90,6 +92,7 @@ class PolicyTable:
         gpu_budget: GPUs that all fleets together may have; None for no such limit.
         namespaces: in which namespace each fleet is, as it is written.
         health_observed: fleets for which what is said of GPUs is shown and not acted on.
+        gpus_apart: fleets that want a Bad GPU excluded alone, and not its node.
         breaker: how fast nodes may be excluded.
     """
 
@@ -103,6 +106,7 @@ class PolicyTable:
     gpu_budget: int | None = None
     namespaces: Mapping[FleetName, str] = field(default_factory=dict)
     health_observed: frozenset[FleetName] = frozenset()
+    gpus_apart: frozenset[FleetName] = frozenset()
     breaker: BreakerLimits = BreakerLimits()  # noqa: RUF009 - it can't be changed
 
 
@@ -154,7 +158,7 @@ class Wiring:
     """Carries out what is decided, from the start; None: the controller stands by until it is told to lead."""
     published: Callable[[Tick], None] = _untold
     """Takes each tick once its actions have begun: for those who answer others from it. It must not block."""
-    pinned: Callable[[], Collection[FleetName]] = tuple
+    pinned: Callable[[], Mapping[FleetName, OneWay | None]] = dict
     """Returns the fleets whose size stays as it is at present, whatever is decided, because people have stopped who writes it."""
 
 
@@ -177,11 +181,6 @@ class _Seen:
     marked: Stock
     snapshot: Snapshot
     left_alone: frozenset[FleetName]
-
-    @property
-    def seats(self) -> Iterator[Seat]:
-        """The seats that are looked at."""
-        return chain.from_iterable(self.marked.values())
 
     @property
     def enforced(self) -> frozenset[FleetName]:
@@ -434,12 +433,13 @@ class Controller:
         wiring.signals.seen(snapshot.loads)
         for each in picked:
             each.replicas = {fleet.name: snapshot.fleets[fleet.name].replicas for fleet in each.island.fleets}
-        ordered = self.orders.frozen(here)
+        ordered, pinned = self.orders.frozen(here), self._pinned(here, now)
         snapshot = replace(
             snapshot,
             serving_floors=clocked.serving_floors,
             seat_floors=clocked.seat_floors,
-            frozen=_later({**self._pinned(here, now), **clocked.frozen}, ordered),
+            frozen=_later({**pinned, **clocked.frozen}, ordered),
+            one_way=self._one_way(pinned.keys() - clocked.frozen.keys() - ordered.keys()),
             ordered=self.orders.kept(windows.keys()),
             seat_budget=table.seat_budget,
             gpu_budget=table.gpu_budget,
@@ -459,6 +459,10 @@ class Controller:
         until = (math.floor(now / _PINNED_SECONDS) + 2.0) * _PINNED_SECONDS
         pinned = self._wiring.pinned()
         return {fleet: until for fleet in fleets if fleet in pinned}
+
+    def _one_way(self, fleets: AbstractSet[FleetName]) -> Mapping[FleetName, OneWay]:
+        pinned = self._wiring.pinned()
+        return {fleet: way for fleet in fleets if (way := pinned.get(fleet)) is not None}
 
     def _decide(self, picked: Sequence[Watched], snapshot: Snapshot, now: float) -> Decision:
         """Decide island by island, so that each has its own time at which it is looked at again.
@@ -500,9 +504,9 @@ class Controller:
             ),
             max_demotions=max(0, self._limits.max_demotions - sum(e.demotions for e in under_way.values())),
         )
-        planned = self._planner.plan(
+        planned = self._planner.plan_fleets(
             replace(_wants(seen, decision), kept=self.orders.places(decision)),
-            actuator.candidates(seen.seats),
+            actuator.candidates_of(seen.marked),
             limits,
             wall,
             settled=actuator.settled,
@@ -531,10 +535,7 @@ class Controller:
                 policies={**last.decision.policies, **decision.policies},
                 fleets={**last.decision.fleets, **decision.fleets},
             )
-        stock = {
-            fleet: shown.get(fleet, seats) if fleet in snapshot.fleets else seats
-            for fleet, seats in seen.stock.items()
-        }
+        stock = _shown(shown, seen.stock, snapshot.fleets.keys())
         return Tick(
             number=1 if last is None else last.number + 1,
             at=seen.wall,
@@ -549,8 +550,7 @@ class Controller:
     def _publish(self, tick: Tick, seen: _Seen, decision: Decision, before: Memory) -> None:
         self._wiring.published(tick)
         events = self._wiring.events
-        for fleet, seats in tick.stock.items():
-            events.seats(fleet, seats)
+        events.stock(tick.stock)
         for name, policy in decision.policies.items():
             load = seen.snapshot.loads[name]
             events.load(policy, load.queued.value, load.in_flight.value, load.oldest_wait.value)
@@ -612,9 +612,21 @@ def _beside(before: Snapshot, part: Snapshot) -> Snapshot:
         serving_floors={**before.serving_floors, **part.serving_floors},
         seat_floors={**before.seat_floors, **part.seat_floors},
         frozen={**before.frozen, **part.frozen},
+        one_way={**before.one_way, **part.one_way},
         ordered={**before.ordered, **part.ordered},
         partial=False,
     )
+
+
+def _shown(shown: Stock, stock: Stock, fleets: AbstractSet[FleetName]) -> Stock:
+    """Return the seats as they were shown last, and those of fleets without a policy as they are now.
+
+    With the same fleets as before it is theirs, but for the few without a policy: a tick that one policy has woken doesn't go
+    through hundreds of others for that.
+    """
+    if shown.keys() == stock.keys():
+        return {**shown, **{fleet: stock[fleet] for fleet in stock.keys() - fleets}}
+    return {fleet: shown.get(fleet, seats) if fleet in fleets else seats for fleet, seats in stock.items()}
 
 
 def _later(

@@ -35,6 +35,7 @@ from scaler.runtime.routing import routes
 from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signal_factories import factories
 from scaler.runtime.signals import PolicySignals
+from scaler.runtime.start_orders import StartOrders
 from scaler.store.journal import Journal
 from warmpool.seats import PolicyName, Seat
 
@@ -71,6 +72,7 @@ def assemble(stack: AsyncExitStack, begin: Begin, seats: Seats) -> Parts:
         signals=put.signals,
         controller=controller,
         agreement=agreement,
+        starts=put.starts,
         keeping=keeping,
         publisher=publisher,
         keda=put.keda,
@@ -89,6 +91,7 @@ class _Assembly:
         self._recent = RecentEvents()
         self._metrics = ControllerMetrics(begin.registry)
         self._coming = Coming()
+        self.starts = StartOrders(seats.agents)
         plain = {"EMBERPOOL_AGENT_TOKEN": options.token, "EMBERPOOL_SIGNAL_TOKEN": options.signals.token}
         self._tokens = PushTokens(plain, options.signals.tokens)
         self.mailbox = Mailbox()
@@ -111,6 +114,7 @@ class _Assembly:
     def _published(self, tick: Tick) -> None:
         self.keda.published(tick)
         self._coming.take(tick)
+        self.starts.published(tick)
         self._seats.ticked(tick)
 
     def controller(self) -> Controller:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from scaler.cluster.http_agents import HttpAgents
 from scaler.cluster.port import Cluster
+from scaler.core.model import OneWay
 from scaler.policy.compile import PolicySet
 from scaler.runtime.actuator import Actuator, Ports
 from scaler.runtime.agreement import Agreement
@@ -32,6 +33,7 @@ from scaler.runtime.reload_api import Conditions
 from scaler.runtime.route_publisher import RoutePublisher
 from scaler.runtime.signal_factories import listeners
 from scaler.runtime.signals import PolicySignals
+from scaler.runtime.start_orders import StartOrders
 from warmpool import listening
 from warmpool.claim import Term
 from warmpool.seats import FleetName
@@ -104,7 +106,7 @@ class Seats:
         events: takes each event, beside the file.
         ticked: takes each tick of the leader once its actions have begun.
         unready: says why this process can't answer yet though it has decided; empty if it can.
-        pinned: returns the fleets whose size stays as it is at present.
+        pinned: returns the fleets whose size stays as it is at present, each with the direction in which it may change all the same.
         conditions: returns what is to be known of fleets beside their numbers.
         lowering_refused: says why a fleet had better not be asked for so few seats now.
     """
@@ -117,7 +119,7 @@ class Seats:
     events: Record = lambda _record: None
     ticked: Callable[[Tick], None] = lambda _tick: None
     unready: Callable[[], str] = lambda: ""
-    pinned: Callable[[], Collection[FleetName]] = tuple
+    pinned: Callable[[], Mapping[FleetName, OneWay | None]] = dict
     conditions: Conditions = tuple
     lowering_refused: LoweringRefused = never
 
@@ -133,6 +135,7 @@ class Parts:
     signals: PolicySignals
     controller: Controller
     agreement: Agreement
+    starts: StartOrders
     keeping: Keeping
     publisher: RoutePublisher
     keda: KedaAnswers
@@ -168,6 +171,7 @@ class Parts:
                 await self._take_up()
                 tasks.create_task(self.keeping.run())
                 tasks.create_task(self.agreement.run(term))
+                tasks.create_task(self.starts.run(term))
                 self.publisher.lead(term.epoch)
                 self.controller.lead(actuator)
         finally:

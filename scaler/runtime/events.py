@@ -4,7 +4,9 @@ The drill draws its pictures from these lines, and an operator reads them after 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, Protocol
 
 from scaler.core.model import PolicyDecision
@@ -96,6 +98,8 @@ class EventLog:
         self._seen: dict[FleetName, Sequence[Seat]] = {}
         self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
         self._residents: dict[SeatName, dict[PolicyName, tuple[ResidentState, int | None, int]]] = {}
+        self._told: dict[SeatName, Sequence[Resident]] = {}
+        self._names: dict[FleetName, AbstractSet[SeatName]] = {}
         self._leaving: set[SeatName] = set()
         self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
         self._watchers: list[Watcher] = []
@@ -104,19 +108,28 @@ class EventLog:
         """Tell `watcher` too, from now on."""
         self._watchers.append(watcher)
 
+    def stock(self, stock: Mapping[FleetName, Sequence[Seat]]) -> None:
+        """Do what `seats` does for all these fleets; those whose seats are the same objects cost a comparison."""
+        seen = self._seen
+        for fleet, seats in stock.items():
+            if seen.get(fleet) is not seats:
+                self.seats(fleet, seats)
+
     def seats(self, fleet: FleetName, seats: Sequence[Seat]) -> None:
         """Record each of a fleet's seats and residents that has changed since the last call; nothing if all are the same."""
         before = self._seen.get(fleet, ())
         if before is seats:
             return
         self._seen[fleet] = seats
-        known = set(map(id, before))
-        for seat in seats:
-            if id(seat) not in known:
+        for seat, old in zip(seats, chain(before, repeat(None)), strict=False):
+            if seat is not old:  # one that has only moved within the fleet is looked at for nothing
                 self._seat(seat)
-        for name in {seat.name for seat in before} - {seat.name for seat in seats}:
+        names, known = {seat.name for seat in seats}, self._names.get(fleet, frozenset())
+        self._names[fleet] = names
+        for name in known - names:
             del self._values[name]
             self._residents.pop(name, None)
+            self._told.pop(name, None)
             self._leaving.discard(name)
             self.record("seat", seat=name, fleet=None, value="Gone", serves=None)
 
@@ -124,10 +137,13 @@ class EventLog:
         if seat.terminating and seat.name not in self._leaving:
             self._leaving.add(seat.name)
             self.record("leaving", seat=seat.name, fleet=seat.fleet, serving=sorted(seat.serving))
-        value = (seat.value, _served(seat))
-        if self._values.get(seat.name) != value:
-            self._values[seat.name] = value
-            self.record("seat", seat=seat.name, fleet=seat.fleet, value=str(value[0]), serves=value[1])
+        value, serves = seat.value, _served(seat) if seat.serving or seat.claim is not None else None
+        if self._values.get(seat.name) != (value, serves):
+            self._values[seat.name] = value, serves
+            self.record("seat", seat=seat.name, fleet=seat.fleet, value=str(value), serves=serves)
+        if self._told.get(seat.name) is seat.residents:
+            return  # the pod has changed, and its agent has told nothing new
+        self._told[seat.name] = seat.residents
         known = self._residents.get(seat.name)
         if known is None:
             known = self._residents[seat.name] = {}
@@ -159,9 +175,11 @@ class EventLog:
     def load(self, policy: PolicyDecision, queued: float, in_flight: float, oldest: float) -> None:
         """Record what one policy's signals said, at most 20 times a second and only if it changed."""
         now = self._clock.wall()
-        values = (queued, in_flight, round(oldest, 3), policy.demand, policy.capacity, str(policy.mode))
         last, known = self._loads.get(policy.policy, (0.0, ()))
-        if values == known or now - last < _LOAD_INTERVAL_SECONDS:
+        if now - last < _LOAD_INTERVAL_SECONDS:
+            return
+        values = (queued, in_flight, round(oldest, 3), policy.demand, policy.capacity, str(policy.mode))
+        if values == known:
             return
         self._loads[policy.policy] = (now, values)
         names = ("queued", "inFlight", "oldestWaitSeconds", "demand", "capacity", "mode")

@@ -6,7 +6,7 @@ from typing import Any
 
 from scaler.gateway.proxy import Gateway
 from scaler.gateway.routes import EndpointKey
-from scaler.runtime.published_routes import PublishedTable, divided
+from scaler.runtime.published_routes import PublishedTable, Shares
 from scaler.runtime.route_sources import Routes, RouteSources
 from warmpool.seats import PolicyName
 
@@ -28,7 +28,7 @@ class FollowedRoutes:
     def __init__(self, gateway: Gateway, instance: str, listed: Listed) -> None:
         self.sources = RouteSources()
         self._gateway = gateway
-        self._instance = instance
+        self._shares = Shares(instance)
         self._listed = listed
 
     @property
@@ -63,11 +63,10 @@ class FollowedRoutes:
         self.sources = after
 
     def _put(self, after: RouteSources, names: Collection[PolicyName], now: float) -> None:
-        there = {name: routes for name in names if (routes := after.routes(name, now)) is not None}
-        shares = divided(there, after.crowd, self._instance)
-        for name in names:
-            self._listed(name, [each.key for each in shares[name].endpoints] if name in shares else ())
-        self._gateway.routes.update({name: shares.get(name) for name in names})
+        shares = {name: self._shares.of(name, after.routes(name, now), after.crowd) for name in names}
+        for name, routes in shares.items():
+            self._listed(name, () if routes is None else [each.key for each in routes.endpoints])
+        self._gateway.routes.update(shares)
         self.sources = after
 
     def state(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
         lambda controller, connected: streams.labels(controller).set(connected),
         instance,
     )
-    pods = await _pods(stack, options.pods, followed, follower)
+    pods = await _pods(stack, options.pods, followed, follower, registry)
 
     def shown() -> dict[str, Any]:
         return {
@@ -99,7 +99,7 @@ async def _serve(options: GatewayOptions, stack: AsyncExitStack, stop: asyncio.E
     def read_again() -> None:
         files.read_again()
         if pods is not None:
-            pods.policies.read_again()
+            pods.read_again()
 
     headers = {
         "Authorization": f"Bearer {options.token}"
@@ -134,13 +134,17 @@ def _name(options: GatewayOptions) -> str:
 
 
 async def _pods(
-    stack: AsyncExitStack, options: PodOptions | None, followed: FollowedRoutes, follower: RouteFollower
+    stack: AsyncExitStack,
+    options: PodOptions | None,
+    followed: FollowedRoutes,
+    follower: RouteFollower,
+    registry: CollectorRegistry,
 ) -> "GatewayPods | None":
     if options is None:
         return None
     from scaler.runtime.gateway_pods import open_pods  # noqa: PLC0415 - policies' models, which others go without
 
-    return await open_pods(stack, options, followed, follower)
+    return await open_pods(stack, options, followed, follower, registry)
 
 
 async def _each(asked: asyncio.Event, do: Callable[[], None]) -> None:

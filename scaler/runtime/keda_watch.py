@@ -5,7 +5,7 @@ found is shown by every replica; the one that leads tells Events of it, once for
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Generic, TypeVar
@@ -20,12 +20,13 @@ from scaler.cluster.kube.reflector import Reflector
 from scaler.cluster.kube.resources import Collection as Objects
 from scaler.cluster.kube.resources import Kind
 from scaler.cluster.kube.views import Json
+from scaler.core.model import OneWay
 from scaler.errors import ClusterError, NotFound
 from scaler.keda import fleet_findings
 from scaler.keda.findings import Intent, Severity
 from scaler.keda.fleet_findings import FleetFindings, Placed, look
 from scaler.keda.intent import fleet_among, intent_of, workloads_of
-from scaler.keda.objects import Hpa, NotReadable, ScaledObject, read_hpa, read_scaled_object
+from scaler.keda.objects import Hpa, NotReadable, Pause, ScaledObject, read_hpa, read_scaled_object
 from scaler.policy.compile import PolicySet
 from scaler.policy.fleet import FleetMode, ResizedBy
 from warmpool.seats import FleetName
@@ -159,7 +160,7 @@ class KedaWatch:
         )
         self._hpas = _Optional(client, Objects(kind=HPA, namespace=namespace), read_hpa, self._changed.set)
         self._found: dict[str, FleetFindings] = {}
-        self._paused: frozenset[FleetName] = frozenset()
+        self._paused: Mapping[FleetName, OneWay | None] = {}
         self._looked: dict[str, tuple[Intent, fleet_findings.Objects]] = {}
         self._told: set[tuple[str, str, str, str]] = set()
         self.follow(policies)
@@ -167,8 +168,8 @@ class KedaWatch:
     # ------------------------------------------------------------ what it knows
 
     @property
-    def paused(self) -> Collection[FleetName]:
-        """Fleets whose size is KEDA's to write, and that people have stopped it for: they stay as they are."""
+    def paused(self) -> Mapping[FleetName, OneWay | None]:
+        """Fleets whose size is KEDA's to write and that people have stopped it for, and the direction that they left it, if any."""
         return self._paused
 
     def counts(self) -> Mapping[str, Mapping[Severity, int]]:
@@ -237,7 +238,7 @@ class KedaWatch:
     async def _look(self) -> None:
         """Look at every fleet, one at a time: a large set of policies is worked out in milliseconds each."""
         if not self._scaled.known and not self._hpas.known:
-            self._found, self._paused = {}, frozenset()
+            self._found, self._paused = {}, {}
             return
         policies, objects, found = self._policies, self._objects(), dict[str, FleetFindings]()
         for name in map(str, policies.fleets):
@@ -248,9 +249,11 @@ class KedaWatch:
             if self._policies is not policies:
                 return  # others are in force by now, and are looked at next
         self._found = found
-        self._paused = frozenset(
-            FleetName(name) for name, each in found.items() if each.pause.stopped and self._by_keda(name)
-        )
+        self._paused = {
+            FleetName(name): _left(each.pause)
+            for name, each in found.items()
+            if (each.pause.stopped or each.pause.scale_in or each.pause.scale_out) and self._by_keda(name)
+        }
         self._tell_new()
 
     def _tell_new(self) -> None:
@@ -323,6 +326,13 @@ class KedaWatch:
                 warning=True,
             )
         )
+
+
+def _left(pause: Pause) -> OneWay | None:
+    """Return the direction in which KEDA may still resize; None for neither."""
+    if pause.stopped or pause.scale_in == pause.scale_out:
+        return None
+    return OneWay.UP if pause.scale_in else OneWay.DOWN
 
 
 def _log(placed: Placed) -> None:

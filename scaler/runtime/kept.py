@@ -45,8 +45,12 @@ class Archive(Protocol):
             NotKept: it can't be read now.
         """
 
-    async def write(self, kept: Kept) -> None:
+    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
         """Keep this in place of what was kept before. What belongs to fleets and policies that aren't in it may stay.
+
+        Args:
+            kept: all of it.
+            fleet: what is kept of this one is enough, the orders that stand for it above all; None: of all.
 
         Raises:
             NotKept: it can't be written now; what was kept before stays.
@@ -60,5 +64,5 @@ class Nowhere:
         """See `Archive.read`."""
         return Kept()
 
-    async def write(self, kept: Kept) -> None:
+    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
         """See `Archive.write`."""

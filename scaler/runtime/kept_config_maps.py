@@ -63,10 +63,12 @@ class ConfigMapArchive:
             ordered.update(kept.orders)
         return Kept(histories=learned, recordings=agreed, orders=ordered)
 
-    async def write(self, kept: Kept) -> None:
+    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
         """See `Archive.write`; what can't be written of one fleet keeps no other's from being written."""
         failed: list[str] = []
         for each in self._of_fleets(kept):
+            if fleet not in {None, each.fleet}:
+                continue
             text = to_text(each, self._clock.monotonic(), self._clock.wall())
             try:
                 await self._maps.write(each.fleet, {FILE: text})

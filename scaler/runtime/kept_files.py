@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from scaler.runtime.clock import Clock
 from scaler.runtime.kept import Kept, NotKept
 from scaler.store import histories, recordings, standing_orders
+from warmpool.seats import FleetName
 
 LEARNED: Final = "learned.json"
 """The file with what fleets have learned."""
@@ -47,14 +48,15 @@ class FileArchive:
 
         return await self._apart(read)
 
-    async def write(self, kept: Kept) -> None:
-        """See `Archive.write`."""
+    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
+        """See `Archive.write`; of one fleet the orders alone, with those of the others."""
         now, wall = self._clock.monotonic(), self._clock.wall()
 
         def write() -> None:
-            histories.save(self._learned, kept.histories, now, wall)
-            recordings.save(self._expectations, kept.recordings)
             standing_orders.save(self._orders, kept.orders)
+            if fleet is None:
+                histories.save(self._learned, kept.histories, now, wall)
+                recordings.save(self._expectations, kept.recordings)
 
         await self._apart(write)
 

@@ -10,10 +10,10 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import structlog
@@ -23,7 +23,8 @@ from scaler.cluster.kube.access import AccessOptions, find_access
 from scaler.cluster.kube.client import KubeClient
 from scaler.cluster.kube.cluster import KubeCluster, Place
 from scaler.cluster.kube.config_maps import KeptConfigMaps
-from scaler.cluster.kube.election import Elector, KubeLeases, Leadership
+from scaler.cluster.kube.device_taints import DeviceMarking, DevicePost, DeviceTaints
+from scaler.cluster.kube.election import Elector, KubeLeases, Leadership, boot_time
 from scaler.cluster.kube.events import Event, Subject
 from scaler.cluster.kube.fleets import KubeFleet, find_fleets
 from scaler.cluster.kube.lease import Candidate
@@ -53,7 +54,7 @@ from scaler.runtime.metrics.nodes import NodeMarkMetrics
 from scaler.runtime.nodes_api import NodesApi
 from scaler.runtime.policy_tables import table_of
 from scaler.runtime.reload import Followed, Force
-from scaler.runtime.seat_names import LentSeats, SeatUids
+from scaler.runtime.seat_names import LentSeats
 from scaler.runtime.sockets import url_of
 from warmpool.claim import Term
 from warmpool.seats import FleetName, PolicyName
@@ -86,13 +87,13 @@ async def serve(stack: AsyncExitStack, begin: Begin, policies: Reading) -> None:
     access = await find_access(wanted, os.environ)
     client = await stack.enter_async_context(KubeClient(access))
     session = await stack.enter_async_context(aiohttp.ClientSession())
-    role = _Role()
+    role = Role()
     lanes = led_lanes(lambda: role.leadership)
     place = Place(client=client, namespace=access.namespace, instance=me.identity, through=lanes)
     fleets = await or_stop(begin.stop, _fleets(place, policies))
     log.info("cluster", server=access.server, namespace=access.namespace, source=access.source)
-    site = _Site(place=place, fleets=fleets, session=session, me=me, role=role)
-    await _Replica(stack, begin, site).serve(stack)
+    site = Site(place=place, fleets=fleets, session=session, me=me, role=role)
+    await Replica(stack, begin, site).serve(stack)
 
 
 async def _fleets(place: Place, policies: Reading) -> tuple[KubeFleet, ...]:
@@ -126,7 +127,7 @@ def advertised(options: KubernetesOptions, listener: socket.socket, environ: Map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Site:
+class Site:
     """Where a replica works, and as whom.
 
     Attributes:
@@ -135,16 +136,18 @@ class _Site:
         session: reaches agents and other replicas.
         me: who it is.
         role: whether it leads.
+        since_boot: seconds that nobody sets: by them terms are counted.
     """
 
     place: Place
     fleets: tuple[KubeFleet, ...]
     session: aiohttp.ClientSession
     me: Candidate
-    role: "_Role"
+    role: "Role"
+    since_boot: Callable[[], float] = boot_time
 
 
-class _Role:
+class Role:
     """Whether this replica leads.
 
     Attributes:
@@ -171,34 +174,40 @@ class _Role:
             self.leadership = None
 
 
-class _Replica:
+class Replica:
     """One replica of the controller.
 
     Args:
         stack: what has to be closed goes onto it.
         begin: what it begins with.
         site: where it works.
+
+    Attributes:
+        parts: what it is made of.
     """
 
-    def __init__(self, stack: AsyncExitStack, begin: Begin, site: "_Site") -> None:
+    def __init__(self, stack: AsyncExitStack, begin: Begin, site: Site) -> None:
         place, token = site.place, begin.options.token
         self._begin = begin
         self._me = site.me
         self._role = site.role
         self._cluster = KubeCluster(place, site.fleets, StateReader(site.session, token))
-        leases = KubeLeases(place.client, place.namespace, LEASE)
-        self._elector = Elector(leases, site.me, highest=lambda: self._cluster.highest_epoch)
+        leases = KubeLeases(place.client, place.namespace, LEASE, place.wall)
+        self._elector = Elector(
+            leases, site.me, clock=site.since_boot, highest=lambda: self._cluster.highest_epoch
+        )
         self._watch = KedaWatch(place.client, place.namespace, begin.policies, self._replicas, self._tell)
-        self._parts = assemble(stack, begin, self._seats(site, HttpAgents(site.session, token)))
-        self._feed = DecisionFeed(self._parts.keda.board, begin.clock, token)
+        self.parts = assemble(stack, begin, self._seats(site, HttpAgents(site.session, token)))
+        self._feed = DecisionFeed(self.parts.keda.board, begin.clock, token)
         self._follower = DecisionFollower(
-            lambda: self._elector.leader, site.me.identity, self._parts.keda.followed, begin.clock
+            lambda: self._elector.leader, site.me.identity, self.parts.keda.followed, begin.clock
         )
         self._reports = NodeReports(begin.clock.monotonic)
         self._marking = NodeMarking(self._post(site))
+        self._devices = DeviceMarking(self._device_post(site))
         FindingMetrics(begin.registry, lambda: self._watch.counts() if self._role.leads else {})
         NodeMarkMetrics(begin.registry, self._counted)
-        app = self._parts.app
+        app = self.parts.app
         app.router.add_get(PATH, self._feed.stream)
         app.add_routes(self._watch.routes())
         intake = Intake(report=self._reports.take, token=token)
@@ -209,14 +218,14 @@ class _Replica:
         )
         passing.serve_on(app)
 
-    def _seats(self, site: "_Site", agents: HttpAgents) -> Seats:
+    def _seats(self, site: Site, agents: HttpAgents) -> Seats:
         place, cluster = site.place, self._cluster
         writing, lane = Writing(place.client), place.through.housekeeping
         archive = ConfigMapArchive(
             KeptConfigMaps(writing, lane, place.namespace), self._begin.clock, self._home
         )
-        uids, lent = SeatUids(cluster.seats, self._begin.clock.monotonic), LentSeats()
-        events = KubeEvents(self._tell, place.namespace, LEASE, uids.of, self._workload)
+        lent = LentSeats()
+        events = KubeEvents(self._tell, place.namespace, LEASE, cluster.uid, self._workload)
 
         def force(adopt: Callable[[PolicyTable], None]) -> Force:
             found = KubePolicies(place.client, place.namespace, site.fleets, cluster.adopt, adopt)
@@ -236,7 +245,7 @@ class _Replica:
             lowering_refused=cluster.lowering_refused,
         )
 
-    def _post(self, site: "_Site") -> Post:
+    def _post(self, site: Site) -> Post:
         place, cluster = site.place, self._cluster
         writer = NodeWriter(
             Writing(place.client), place.through.housekeeping, self._begin.clock.wall, cluster.nodes.learn
@@ -245,11 +254,26 @@ class _Replica:
             nodes=cluster.nodes,
             reports=self._reports,
             writer=writer,
-            limits=lambda: self._parts.controller.coming.breaker,
+            limits=lambda: self.parts.controller.coming.breaker,
             observed=self._nodes_observed,
+            spared=self._nodes_spared,
             writes=lambda: any(not fleet.observe for fleet in cluster.fleets.values()),
             tell=self._tell,
-            record=self._parts.ports.events.record,
+            record=self.parts.ports.events.record,
+            wall=self._begin.clock.wall,
+        )
+
+    def _device_post(self, site: Site) -> DevicePost:
+        place, cluster = site.place, self._cluster
+        return DevicePost(
+            taints=DeviceTaints(Writing(place.client), place.through.housekeeping),
+            reports=self._reports,
+            spared=lambda names: set(self._nodes_spared(names)) - set(self._nodes_observed(names)),
+            limits=lambda: self.parts.controller.coming.breaker,
+            writes=lambda: any(not fleet.observe for fleet in cluster.fleets.values()),
+            tell=self._tell,
+            record=self.parts.ports.events.record,
+            fence=cluster.fence,
             wall=self._begin.clock.wall,
         )
 
@@ -265,6 +289,7 @@ class _Replica:
         """Take what nodes say now: of GPUs for seats, and of nodes for their marks."""
         self._cluster.judge(self._reports.gpus)
         self._marking.changed()
+        self._devices.changed()
 
     async def _age_nodes(self) -> None:
         """Let time pass over what nodes said."""
@@ -274,13 +299,23 @@ class _Replica:
 
     def _nodes_observed(self, names: Collection[str]) -> Collection[str]:
         """Return the nodes that are only told of: all fleets observe that have seats there, or all fleets where none has."""
-        fleets, observed = self._cluster.fleets, self._parts.controller.coming.health_observed
-        only = {name for name, fleet in fleets.items() if name in observed or fleet.observe}
+        fleets, observed = self._cluster.fleets, self.parts.controller.coming.health_observed
+        return self._nodes_of(
+            names, {name for name, fleet in fleets.items() if name in observed or fleet.observe}
+        )
+
+    def _nodes_spared(self, names: Collection[str]) -> Collection[str]:
+        """Return the nodes that keep their other GPUs: all fleets want it so that have seats there, or all where none has."""
+        return self._nodes_of(names, self.parts.controller.coming.gpus_apart)
+
+    def _nodes_of(self, names: Collection[str], only: Collection[FleetName]) -> Collection[str]:
+        """Return the nodes on which only some fleets have seats; those where none has any, if there are no other fleets."""
+        fleets = self._cluster.fleets
         here: dict[str, set[FleetName]] = {}
         for seat in self._cluster.seats():
             if seat.fleet in fleets:
                 here.setdefault(seat.node, set()).add(seat.fleet)
-        return {name for name in names if here.get(name, fleets.keys()) <= only}
+        return {name for name in names if here.get(name, fleets.keys()) <= set(only)}
 
     # ------------------------------------------------------------ what others ask of it
 
@@ -302,7 +337,7 @@ class _Replica:
 
     def _home(self, policy: PolicyName) -> FleetName | None:
         """Return the fleet that a policy names first."""
-        named = (spec.fleets for spec in self._parts.controller.coming.policies if spec.name == policy)
+        named = (spec.fleets for spec in self.parts.controller.coming.policies if spec.name == policy)
         return next((shares[0].fleet for shares in named if shares), None)
 
     def _conditions(self) -> Sequence[Mapping[str, str]]:
@@ -323,7 +358,7 @@ class _Replica:
 
     async def serve(self, stack: AsyncExitStack) -> None:
         """Answer, follow and lead, until a signal asks for the end."""
-        begin, parts = self._begin, self._parts
+        begin, parts = self._begin, self.parts
         headers = {"Authorization": f"Bearer {begin.options.token}"}
         following = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
         await stack.enter_async_context(parts.listening())
@@ -334,21 +369,23 @@ class _Replica:
             policies=begin.policies.short_hash,
         )
         async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(part)
-                for part in (
-                    *parts.standing(),
-                    self._follower.run(following),
-                    self._watch.run(),
-                    self._age_nodes(),
-                    self._stand(),
-                )
-            ]
+            running = [tasks.create_task(part) for part in (*parts.standing(), *self.replicating(following))]
             await begin.stop.wait()
             log.info("controller ends; residents stay as they are", led=self._role.leads)
             await parts.end_actions(self._me.identity)
             for task in running:
                 task.cancel()
+
+    def replicating(self, following: aiohttp.ClientSession) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what runs beside what every controller runs, for as long as the process does.
+
+        Args:
+            following: reaches other replicas, and shows them the token.
+        """
+        yield self._follower.run(following)
+        yield self._watch.run()
+        yield self._age_nodes()
+        yield self._stand()
 
     async def _stand(self) -> None:
         """Stand for election, once the cluster has been seen: who leads acts at once."""
@@ -357,13 +394,14 @@ class _Replica:
 
     async def _lead(self, leadership: Leadership) -> None:
         """Lead for one term; cancelled when it is over."""
-        term, parts = leadership.term, self._parts
+        term, parts = leadership.term, self.parts
         ports = replace(parts.ports, agents=LedAgents(parts.ports.agents, leadership))
         with self._role.of(leadership), self._feed.of(term):
             async with self._cluster.leading(leadership), asyncio.TaskGroup() as tasks:
                 tasks.create_task(_watch_term(self._cluster, term))
                 tasks.create_task(parts.lead(term, ports))
                 tasks.create_task(self._marking.run())
+                tasks.create_task(self._devices.run())
                 self._watch.lead()
 
 

@@ -40,9 +40,10 @@ class KubePolicies:
     async def refuse(self, reading: Reading) -> Sequence[PolicyFault]:
         """See `Force.refuse`."""
         found, faults = {}, []
+        followed = {each.target.kind for each in self._found.values()}
         for name, fleet in reading.set.fleets.items():
             try:
-                (found[name],) = await find_fleets(self._client, self._namespace, [fleet])
+                (found[name],) = await find_fleets(self._client, self._namespace, [fleet], followed)
             except UserError as error:
                 faults.append(reading.fault("Fleet", name, str(error), error.hint))
             except ClusterError as error:

@@ -64,6 +64,7 @@ from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signal_factories import factories, listeners
 from scaler.runtime.signals import PolicySignals
 from scaler.runtime.sockets import listen, port_taken
+from scaler.runtime.start_orders import StartOrders
 from scaler.signals.pushed_redis import RedisSamples
 from scaler.state_directory import state_directory
 from scaler.store.journal import Journal
@@ -134,6 +135,7 @@ class _Machine:
     controller: Controller
     keeping: Keeping
     agreement: Agreement
+    starts: StartOrders
     term: Term
     gateway: Gateway
     signals: PolicySignals
@@ -204,11 +206,12 @@ async def _machine(
         agents, term = HttpAgents(session, door.token), Term(holder=f"local-{os.getpid()}", epoch=1)
         ports = Ports(cluster=cluster, agents=agents, clock=clock, events=events)
         actuator = Actuator(ports, term, mailbox.ended)
-        keda = KedaAnswers(plan.set, clock, options.keda, registry)
+        keda, starts = KedaAnswers(plan.set, clock, options.keda, registry), StartOrders(agents)
 
         def published(tick: Tick) -> None:
             keda.published(tick)
             direct.ticked(tick)
+            starts.published(tick)
 
         wiring = Wiring(
             cluster=cluster,
@@ -260,6 +263,7 @@ async def _machine(
             controller=controller,
             keeping=keeping,
             agreement=agreement,
+            starts=starts,
             term=term,
             gateway=gateway,
             signals=signals,
@@ -323,6 +327,7 @@ async def _run_until(signals: _Signals, machine: _Machine) -> None:
                 heartbeat(machine.controller, _HEARTBEAT_SECONDS),
                 machine.keeping.run(),
                 machine.agreement.run(machine.term),
+                machine.starts.run(machine.term),
                 keep_garbage_quiet(machine.controller),
                 _announce(machine),
                 _watch_failures(machine.cluster),

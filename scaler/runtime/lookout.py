@@ -92,7 +92,7 @@ class Lookout:
             return self._watched
         happened = {id(each) for each in self._told(wake.policies, wake.fleets)}
         if "cluster" in wake.causes:
-            happened |= {id(each) for each in self._watched if _changed(each, stock, replicas)}
+            happened |= {id(each) for each in self._changed(stock, replicas)}
         room = _STRETCH
         for each in sorted(due, key=_due_at):
             if room <= 0 and each.due_at > -math.inf:
@@ -101,6 +101,17 @@ class Lookout:
                 happened.add(id(each))
                 room -= max(1, len(each.island.policies))
         return [each for each in self._watched if id(each) in happened]
+
+    def _changed(
+        self, stock: Mapping[FleetName, Sequence[Seat]], replicas: Callable[[FleetName], int]
+    ) -> Iterable[Watched]:
+        """Yield the islands whose seats, or the replicas they are asked for, aren't those of their last look.
+
+        One flat loop over hundreds of fleets: asked island by island it was a fifth of a tick that one policy has woken.
+        """
+        for fleet, each in self._of_fleet.items():
+            if each.seats.get(fleet) is not stock.get(fleet) or each.replicas.get(fleet) != replicas(fleet):
+                yield each
 
     def partial(self, picked: Sequence[Watched]) -> bool:
         """Whether there is anything beside what was picked."""
@@ -117,13 +128,3 @@ class Lookout:
 
 def _due_at(watched: Watched) -> float:
     return watched.due_at
-
-
-def _changed(
-    watched: Watched, stock: Mapping[FleetName, Sequence[Seat]], replicas: Callable[[FleetName], int]
-) -> bool:
-    return any(
-        watched.seats.get(fleet.name) is not stock.get(fleet.name)
-        or watched.replicas.get(fleet.name) != replicas(fleet.name)
-        for fleet in watched.island.fleets
-    )

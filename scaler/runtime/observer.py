@@ -28,16 +28,14 @@ _FIRST_DEADLINE_SECONDS = 3600.0
 """While no start has been seen nobody knows how long one takes."""
 _STARTING, _SERVING, _SPARE, _LENT = SeatValue.STARTING, SeatValue.SERVING, SeatValue.SPARE, SeatValue.LENT
 _DRAINING, _HELD = SeatValue.DRAINING, SeatValue.HELD
-_IS_PAUSED, _IS_PARKED = ResidentState.PAUSED, ResidentState.PARKED
+_IS_PAUSED, _IS_PARKED, _SERVES = ResidentState.PAUSED, ResidentState.PARKED, ResidentState.SERVING
 """By names of their own: looking an enum's members up takes long, and there are thousands of seats."""
-_PAUSED: Mapping[SeatValue, tuple[str, ...]] = MappingProxyType(
-    {
-        _SPARE: ("promotable",),
-        _LENT: ("promotable",),
-        _SERVING: ("switchable",),
-        _DRAINING: ("switchable",),
-    }
-)
+_PAUSED: Mapping[SeatValue, tuple[str, ...]] = {
+    _SPARE: ("promotable",),
+    _LENT: ("promotable",),
+    _SERVING: ("switchable",),
+    _DRAINING: ("switchable",),
+}
 """What a resident that is paused on a seat is to its policy's supply: another may have to leave the seat first."""
 _PARKED: Mapping[SeatValue, tuple[str, ...]] = MappingProxyType(
     {**_PAUSED, _SPARE: ("promotable", "parked"), _LENT: ("promotable", "parked")}
@@ -247,11 +245,12 @@ def _supplies(
     wakes = _Wakes()
     for seat, value in zip(seats, values, strict=True):
         claim, serving = seat.claim, seat.serving
-        claimed = None if claim is None or claim.operation not in _PROMOTIONS else claim.policy
-        if claimed in found:
+        claimed = claim.policy if claim is not None and claim.operation in _PROMOTIONS else None
+        if claimed is not None and claimed in found:
             found[claimed].append("promoting")
         if not seat.usable:
             continue
+        paused = _PAUSED.get(value, ())
         for resident in seat.residents:
             policy, state = resident.policy, resident.state
             if (parts := found.get(policy)) is None:
@@ -260,10 +259,10 @@ def _supplies(
                 wakes.take(resident)
             if policy == claimed:
                 continue
-            if policy in serving and state in _IN_ROTATION:
+            if policy in serving and (state is _SERVES or state in _IN_ROTATION):
                 parts.append("serving")
             elif state is _IS_PAUSED:
-                parts += _PAUSED.get(value, ())
+                parts += paused
             else:
                 parts += _parts(seat, value, resident)
     return {

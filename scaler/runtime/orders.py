@@ -8,7 +8,7 @@ since a seat may have changed in between.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -78,6 +78,10 @@ class _Answer:
     sentence: str
 
 
+async def _kept_nowhere(_: FleetName) -> None:
+    """Keep nothing."""
+
+
 class Orders:
     """Takes orders, and says what stands.
 
@@ -88,6 +92,8 @@ class Orders:
 
     Attributes:
         hurry: called when something begins or ends to stand that must outlive this process.
+        urge: called with the fleet when that is because an order is carried out.
+        keep: returns once what stands for a fleet would outlive this process; raises NotKept if it can't be kept now.
     """
 
     def __init__(self, clock: Clock, events: EventLog, mailbox: Mailbox) -> None:
@@ -107,6 +113,8 @@ class Orders:
         self._notes: list[str] = []
         self._marked: dict[FleetName, tuple[Sequence[Seat], frozenset[SeatName], Sequence[Seat]]] = {}
         self.hurry: Callable[[], None] = lambda: None
+        self.urge: Callable[[FleetName], None] = lambda _fleet: None
+        self.keep: Callable[[FleetName], Awaitable[None]] = _kept_nowhere
 
     # -------------------------------------------------------------- giving one
 
@@ -174,6 +182,13 @@ class Orders:
                 self._waiting.append(order)
                 self._wake(sight.seats[order.seat].fleet)
 
+    def stands_for(self, order: Order) -> FleetName | None:
+        """Return the fleet for which something stands, or stands no longer, since an order was taken; None for other orders."""
+        if order.operation is Operation.DRAIN:
+            drain = self._drains.get(order.seat)
+            return None if drain is None else drain[0]
+        return order.fleet or None
+
     def _stands(self, order: Order, fleet: FleetName) -> None:
         """Something stands from now on, or no longer."""
         self._notes.append(f"{order.subject}: {order.why}")
@@ -212,13 +227,24 @@ class Orders:
             actions: what carries actions out; None while nobody does.
             now: the law's clock.
         """
-        if self._begun or self._drains or self._keeps:
-            for fleet, seats in stock.items():
-                self._look(fleet, {seat.name: seat for seat in seats}, windows, actions, now)
+        for fleet, names in self._of_interest().items():
+            seats = stock.get(fleet)
+            if seats is not None:
+                here = {seat.name: seat for seat in seats if seat.name in names}
+                self._look(fleet, here, windows, actions, now)
         wall = self._clock.wall()
         for fleet in [name for name, (freeze, _) in self._freezes.items() if freeze.until <= wall]:
             del self._freezes[fleet]
             self._changed(fleet, fleet)
+
+    def _of_interest(self) -> Mapping[FleetName, set[SeatName]]:
+        """Return the seats that orders are about, by fleet."""
+        found: dict[FleetName, set[SeatName]] = {}
+        for name, (fleet, _) in (*self._begun.items(), *self._drains.items()):
+            found.setdefault(fleet, set()).add(name)
+        for (name, _), keep in self._keeps.items():
+            found.setdefault(keep.fleet, set()).add(name)
+        return found
 
     def _look(
         self,
@@ -376,6 +402,7 @@ class Orders:
             self._keeps[seat.name, order.policy] = _Keep(seat.uid, seat.fleet, seats)
             if self._drains.pop(seat.name, None) is not None:
                 self._changed(seat.fleet, seat.name)
+                self.urge(seat.fleet)
         leaves = action.leaving if isinstance(action, Switch) else order.policy
         if not isinstance(action, Promote):
             self._keeps.pop((seat.name, leaves), None)

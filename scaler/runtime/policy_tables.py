@@ -25,5 +25,6 @@ def table_of(policies: PolicySet, fleets: Iterable[FleetSpec] | None = None) -> 
         gpu_budget=policies.gpu_budget,
         namespaces={name: fleet.metadata.namespace for name, fleet in policies.fleets.items()},
         health_observed=policies.health_observed,
+        gpus_apart=policies.gpus_apart,
         breaker=policies.breaker,
     )

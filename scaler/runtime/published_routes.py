@@ -8,10 +8,10 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scaler.errors import SignalError
-from scaler.gateway.routes import Endpoint, PolicyLimits, PolicyRoutes
+from scaler.gateway.routes import Endpoint, EndpointKey, PolicyLimits, PolicyRoutes
 from warmpool.seats import PolicyName, SeatName
 
 HEARTBEAT_SECONDS: Final = 2.0
@@ -191,29 +191,52 @@ def _limits(data: Mapping[str, Any]) -> PolicyLimits:
     )
 
 
-def divided(
-    policies: Mapping[PolicyName, PolicyRoutes], gateways: Sequence[str], me: str
-) -> dict[PolicyName, PolicyRoutes]:
-    """Return routes with this gateway's share of each endpoint's slots.
+class Shares:
+    """A gateway's share of each endpoint's slots, worked out once for as long as the endpoint and the live gateways stay the same.
 
     Args:
-        policies: with the slots of all gateways together.
-        gateways: the live gateways; this one counts among them even if it isn't named.
-        me: this gateway.
+        me: the gateway; it counts among the live ones even if it isn't named.
     """
-    names = sorted({*gateways, me})
-    place, count = names.index(me), len(names)
-    if count == 1:
-        return dict(policies)
-    return {
-        name: replace(
-            routes,
-            endpoints=tuple(
-                replace(each, slots=share(each.slots, place, count, _turn(each))) for each in routes.endpoints
-            ),
-        )
-        for name, routes in policies.items()
-    }
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+        self._names: tuple[str, ...] = (me,)
+        self._known: dict[PolicyName, dict[EndpointKey, _Share]] = {}
+
+    def of(
+        self, name: PolicyName, routes: PolicyRoutes | None, gateways: Sequence[str]
+    ) -> PolicyRoutes | None:
+        """Return a policy's routes with this gateway's share of each endpoint's slots; None: the policy is gone.
+
+        Args:
+            name: the policy.
+            routes: with the slots of all gateways together.
+            gateways: the live gateways.
+        """
+        names = tuple(sorted({*gateways, self._me}))
+        if names != self._names:
+            self._names, self._known = names, {}
+        known = self._known.pop(name, {})
+        if routes is None or len(names) == 1:
+            return routes
+        shares = self._known[name] = {
+            each.key: found
+            if (found := known.get(each.key)) is not None and (found.whole is each or found.whole == each)
+            else _Share(each, self._part(each))
+            for each in routes.endpoints
+        }
+        return replace(routes, endpoints=tuple(each.part for each in shares.values()))
+
+    def _part(self, endpoint: Endpoint) -> Endpoint:
+        place = self._names.index(self._me)
+        return replace(endpoint, slots=share(endpoint.slots, place, len(self._names), _turn(endpoint)))
+
+
+class _Share(NamedTuple):
+    """An endpoint, and a gateway's part of it."""
+
+    whole: Endpoint
+    part: Endpoint
 
 
 def share(total: int, place: int, count: int, turn: int) -> int:

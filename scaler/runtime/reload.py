@@ -18,7 +18,6 @@ from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog
-from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.policy_exchange import Changes, changes
 from scaler.runtime.policy_process import PolicyReader, ReaderFailed
 
@@ -96,6 +95,13 @@ class Attempt:
         }
 
 
+class ReloadsCounted(Protocol):
+    """Who counts attempts."""
+
+    def reloaded(self, outcome: str, at: float) -> None:
+        """Count an attempt that ended in this way at Unix time `at`."""
+
+
 class Force(Protocol):
     """Where sets are put in force."""
 
@@ -135,11 +141,17 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Who is told of attempts."""
+    """Who is told of attempts.
 
-    metrics: ControllerMetrics
-    events: EventLog
+    Attributes:
+        metrics: count them.
+        clock: says when they ended.
+        events: record them; None where nothing is recorded.
+    """
+
+    metrics: ReloadsCounted
     clock: Clock
+    events: EventLog | None = None
 
 
 class Reloader:
@@ -247,7 +259,8 @@ class Reloader:
         )
         self._last = attempt
         self._told.metrics.reloaded(outcome, attempt.at)
-        self._told.events.record("policies", **{k: v for k, v in attempt.as_json().items() if k != "at"})
+        if self._told.events is not None:
+            self._told.events.record("policies", **{k: v for k, v in attempt.as_json().items() if k != "at"})
         _log(attempt, self._notes)
         return attempt
 

@@ -27,5 +27,6 @@ def remembering(
 
     keeping = Keeping(archive, take, present)
     agreement = Agreement(cluster, witnesses, keeping.hurry)
-    controller.orders.hurry = keeping.hurry
+    orders = controller.orders
+    orders.hurry, orders.urge, orders.keep = keeping.hurry, keeping.urge, keeping.keep
     return agreement, keeping

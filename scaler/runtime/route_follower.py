@@ -29,6 +29,8 @@ FORGET_TERM_SECONDS = 15.0
 """When nobody of the term that counts has been heard for this long, an earlier one is believed again (clocks that were
 set back; a controller's term is never below the time of its start)."""
 _CONNECT_SECONDS = 2.0
+_PROBLEMS_SAID = 5
+"""Different problems with a controller that are logged until it works again."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 0.5
 """A controller that is back may promote at once, and what it promotes is of use with its routes only."""
@@ -76,7 +78,7 @@ class RouteFollower:
                 group.create_task(self._follow(session, controller), name=f"routes from {controller}")
 
     async def _follow(self, session: aiohttp.ClientSession, controller: str) -> None:
-        failures = 0
+        failures, said = 0, set[str]()
         while True:
             began = time.monotonic()
             problem = await self._read(session, controller)
@@ -84,7 +86,9 @@ class RouteFollower:
             self._connected(controller, False)
             if time.monotonic() - began > SILENT_SECONDS:
                 failures = 0  # it had worked for a while
-            if not failures:
+                said.clear()
+            if problem not in said and len(said) < _PROBLEMS_SAID:
+                said.add(problem)
                 log.warning(
                     "no routes from controller; the last ones hold", controller=controller, problem=problem
                 )
@@ -103,6 +107,8 @@ class RouteFollower:
                 timeout=timeout,
                 read_bufsize=LONGEST_LINE_BYTES,
             ) as response:
+                if response.status == 404:  # noqa: PLR2004 - HTTP
+                    return "it publishes no routes (`emberpool local` has a gateway of its own)"
                 if response.status != 200:  # noqa: PLR2004 - HTTP OK
                     return f"status {response.status}"
                 self._open.add(controller)

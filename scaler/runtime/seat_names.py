@@ -1,16 +1,9 @@
-"""What is asked of seats by their names, without a look at all of them each time: there may be ten thousand."""
+"""Which seats are lent, by name, without a look at all of them each time: there may be ten thousand."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from scaler.runtime.controller import Tick
 from warmpool.seats import FleetName, Seat, SeatName
-
-_FRESH_SECONDS: Final = 5.0
-"""How old a list of names may be: a pod of the same name has another UID."""
-_LEAST_SECONDS: Final = 0.5
-"""How soon it is made anew for a name that isn't in it."""
 
 
 class LentSeats:
@@ -36,26 +29,3 @@ class LentSeats:
         if changed:
             self.names = frozenset().union(*self._lent.values())
         return self.names
-
-
-class SeatUids:
-    """UIDs of seats by name.
-
-    Args:
-        seats: returns all seats.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, seats: Callable[[], Iterable[Seat]], clock: Callable[[], float]) -> None:
-        self._seats = seats
-        self._clock = clock
-        self._known: dict[str, str] = {}
-        self._at = -math.inf
-
-    def of(self, name: str) -> str:
-        """Return a seat's UID; empty where there is none of this name."""
-        age = self._clock() - self._at
-        if age > _FRESH_SECONDS or (name not in self._known and age > _LEAST_SECONDS):
-            self._known = {seat.name: seat.uid for seat in self._seats()}
-            self._at = self._clock()
-        return self._known.get(name, "")

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from warmpool.seats import FleetName, Seat, SeatName, SeatValue
+from warmpool.seats import FleetName, Seat, SeatValue
 
 _KEPT: Final = 20
 """Starts of a fleet that count: enough to ride over an odd one, few enough to follow a new image within a day."""
@@ -22,7 +22,7 @@ class StartTimes:
     def __init__(self) -> None:
         self._measured: dict[FleetName, deque[float]] = {}
         self._last: dict[FleetName, Sequence[Seat]] = {}
-        self._seen: dict[FleetName, dict[SeatName, Seat]] = {}
+        self._seen: dict[FleetName, set[str]] = {}  # the seats' uids
         self._been_up: dict[str, bool] = {}  # by the seats' uids
 
     @property
@@ -36,7 +36,7 @@ class StartTimes:
             self._measured[fleet] = deque(before, _KEPT)
 
     def look(self, fleet: FleetName, seats: Sequence[Seat], wall: float) -> None:
-        """Take a fleet's seats as they are now; those that are the same objects as before are not looked at again.
+        """Take a fleet's seats as they are now; one that has been up has nothing more to tell, and isn't looked at again.
 
         Args:
             fleet: the fleet.
@@ -46,17 +46,13 @@ class StartTimes:
         if self._last.get(fleet) is seats:
             return
         self._last[fleet] = seats
-        before = self._seen.get(fleet, {})
-        seen: dict[SeatName, Seat] = {}
+        been_up = self._been_up
         for seat in seats:
-            seen[seat.name] = seat
-            known = before.get(seat.name)
-            if known is not seat:
-                if known is not None and known.uid != seat.uid:
-                    self._been_up.pop(known.uid, None)
+            if not been_up.get(seat.uid):
                 self._changed(seat, wall)
-        for name in before.keys() - seen.keys():
-            self._been_up.pop(before[name].uid, None)
+        before, seen = self._seen.get(fleet), {seat.uid for seat in seats}
+        for uid in before - seen if before else ():
+            been_up.pop(uid, None)
         self._seen[fleet] = seen
 
     def seconds(self, fleet: FleetName) -> float:

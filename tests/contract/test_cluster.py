@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from scaler.cluster.agents import Agents
@@ -48,6 +49,8 @@ from warmpool.errors import AgentError, BadOrder, StaleEpoch
 from warmpool.seats import Claim, FleetName, Operation, PolicyName, Seat, SeatName, SeatValue, seat_value
 from warmpool.states import ResidentState as S
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 FLEET, CHAT, CODE = FleetName("spares"), PolicyName("chat"), PolicyName("code")
 WAIT_SECONDS = 60.0
 
@@ -69,15 +72,15 @@ class Rig:
         self.agents = agents
         self.wall = wall
         self.grow = grow
+        self.epoch = 1
         self._numbers = iter(range(1, 1000))
 
     def claim(
-        self, operation: Operation, policy: PolicyName = CHAT, *, epoch: int = 1, **leaving: PolicyName
+        self, operation: Operation, policy: PolicyName = CHAT, *, epoch: int = 0, **leaving: PolicyName
     ) -> Claim:
         errand = Errand(operation=operation, policy=policy, leaving=leaving.get("leaving"))
-        return new_claim(
-            errand, Term(holder="test", epoch=epoch), number=next(self._numbers), now=self.wall(), seconds=60
-        )
+        term = Term(holder="test", epoch=epoch or self.epoch)
+        return new_claim(errand, term, number=next(self._numbers), now=self.wall(), seconds=60)
 
     def seats(self) -> list[Seat]:
         return [seat for seat in self.cluster.seats() if seat.reachable and not seat.terminating]
@@ -96,6 +99,10 @@ class Rig:
 
     async def warm(self, seats: int) -> list[Seat]:
         await self.grow(seats)
+        return await self.rested(seats)
+
+    async def rested(self, seats: int) -> list[Seat]:
+        """Wait until there are so many seats, all of whose residents are paused."""
         return await self.until(
             lambda found: (
                 len(found) == seats
@@ -105,6 +112,30 @@ class Rig:
                 )
             )
         )
+
+    async def calm(self) -> None:
+        """Have one seat with every resident paused and no claim, whatever the test before has left."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (seat := self.seats()[0]).claim or any(
+                each.state is not S.PAUSED for each in seat.residents
+            ):
+                with contextlib.suppress(Conflict):  # what is seen may be a moment old
+                    await self._calm_down(seat)
+                await self.changed(0.25)
+
+    async def _calm_down(self, seat: Seat) -> None:
+        if seat.claim is not None:
+            await self.cluster.settle(seat.name, seat.claim, serving=None)
+        for each in seat.residents if seat.claim is None else ():
+            if each.state in {S.SERVING, S.DRAINING}:
+                await self.demoted(seat, each.policy)
+
+    async def demoted(self, seat: Seat, policy: PolicyName) -> None:
+        order = self.claim(Operation.DEMOTE, policy)
+        claimed = await self.cluster.claim(seat, order)
+        await self.agents.drain(claimed, order, policy, deadline=10)
+        await self.agents.pause(claimed, order, policy, deadline=10)
+        await self.cluster.settle(seat.name, order, serving=None)
 
     async def resized(self, total: int) -> None:
         """Ask until the size may be written: what is about to go must be known to be of no use first."""
@@ -329,13 +360,47 @@ WITH_WORKLOAD = [
 ]
 
 
-@pytest.fixture(params=[*WITH_WORKLOAD, pytest.param(static_rig, id="static")])
+EVERY = [*WITH_WORKLOAD, pytest.param(static_rig, id="static")]
+_WITH_PROCESSES = {str(param.id) for param in EVERY} & {"local", "kube", "static"}
+
+
+@pytest_asyncio.fixture(params=EVERY, loop_scope="module")
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     async with request.param(tmp_path) as made:
         yield made
 
 
-@pytest.fixture(params=WITH_WORKLOAD)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lasting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Callable[[Any], Awaitable[Rig]]]:
+    """Makes a cluster with real processes once for all tests that leave it as it was."""
+    made: dict[object, Rig] = {}
+    async with AsyncExitStack() as stack:
+
+        async def get(make: Callable[[Path], contextlib.AbstractAsyncContextManager[Rig]]) -> Rig:
+            if make not in made:
+                made[make] = await stack.enter_async_context(make(tmp_path_factory.mktemp("lasting")))
+                await made[make].warm(1)
+            return made[make]
+
+        yield get
+
+
+@pytest_asyncio.fixture(params=EVERY, loop_scope="module")
+async def settled(
+    request: pytest.FixtureRequest, tmp_path: Path, lasting: Callable[[Any], Awaitable[Rig]]
+) -> AsyncIterator[Rig]:
+    """A cluster with one seat, all of whose residents are paused."""
+    if request.node.callspec.id in _WITH_PROCESSES:
+        kept = await lasting(request.param)
+        await kept.calm()
+        yield kept
+        return
+    async with request.param(tmp_path) as made:
+        await made.warm(1)
+        yield made
+
+
+@pytest_asyncio.fixture(params=WITH_WORKLOAD, loop_scope="module")
 async def sized(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     """A cluster whose workload starts and ends seats."""
     async with request.param(tmp_path) as made:
@@ -350,57 +415,62 @@ async def test_a_fleet_grows_to_its_size_with_every_resident_paused_and_proven(r
     assert all(r.proven_at is not None and r.address for seat in seats for r in seat.residents)
 
 
-async def test_a_promotion_and_a_demotion_go_there_and_back(rig: Rig) -> None:
-    (seat,) = await rig.warm(1)
-    serving = await rig.promoted(seat)
+async def test_a_promotion_and_a_demotion_go_there_and_back(settled: Rig) -> None:
+    (seat,) = settled.seats()
+    serving = await settled.promoted(seat)
     assert serving.serving == frozenset({CHAT})
-    order = rig.claim(Operation.DEMOTE)
-    claimed = await rig.cluster.claim(serving, order)
+    order = settled.claim(Operation.DEMOTE)
+    claimed = await settled.cluster.claim(serving, order)
     assert claimed.serving == frozenset()
-    await rig.agents.drain(claimed, order, CHAT, deadline=10)
-    await rig.agents.pause(claimed, order, CHAT, deadline=10)
-    await rig.cluster.settle(seat.name, order, serving=None)
-    (again,) = await rig.until(lambda seats: all(r.state is S.PAUSED for r in seats[0].residents))
+    await settled.agents.drain(claimed, order, CHAT, deadline=10)
+    await settled.agents.pause(claimed, order, CHAT, deadline=10)
+    await settled.cluster.settle(seat.name, order, serving=None)
+    (again,) = await settled.until(lambda seats: all(r.state is S.PAUSED for r in seats[0].residents))
     assert seat_value(again) is SeatValue.SPARE
 
 
-async def test_a_switch_serves_the_other_resident_of_the_same_seat(rig: Rig) -> None:
-    (seat,) = await rig.warm(1)
-    serving = await rig.promoted(seat)
-    order = rig.claim(Operation.SWITCH, CODE, leaving=CHAT)
-    claimed = await rig.cluster.claim(serving, order)
-    await rig.agents.drain(claimed, order, CHAT, deadline=10)
-    await rig.agents.pause(claimed, order, CHAT, deadline=10)
-    await rig.agents.resume(claimed, order, CODE, deadline=10)
-    await rig.cluster.settle(seat.name, order, serving=CODE)
-    (switched,) = await rig.until(
+async def test_a_switch_serves_the_other_resident_of_the_same_seat(settled: Rig) -> None:
+    (seat,) = settled.seats()
+    serving = await settled.promoted(seat)
+    order = settled.claim(Operation.SWITCH, CODE, leaving=CHAT)
+    claimed = await settled.cluster.claim(serving, order)
+    await settled.agents.drain(claimed, order, CHAT, deadline=10)
+    await settled.agents.pause(claimed, order, CHAT, deadline=10)
+    await settled.agents.resume(claimed, order, CODE, deadline=10)
+    await settled.cluster.settle(seat.name, order, serving=CODE)
+    (switched,) = await settled.until(
         lambda seats: {r.policy: r.state for r in seats[0].residents} == {CHAT: S.PAUSED, CODE: S.SERVING}
     )
     assert switched.serving == frozenset({CODE})
 
 
-async def test_of_two_claims_on_one_seat_exactly_one_wins(rig: Rig) -> None:
-    (seat,) = await rig.warm(1)
+async def test_of_two_claims_on_one_seat_exactly_one_wins(settled: Rig) -> None:
+    (seat,) = settled.seats()
     outcomes = await asyncio.gather(
-        *(rig.cluster.claim(seat, rig.claim(Operation.PROMOTE, policy)) for policy in (CHAT, CODE)),
+        *(settled.cluster.claim(seat, settled.claim(Operation.PROMOTE, policy)) for policy in (CHAT, CODE)),
         return_exceptions=True,
     )
     assert sum(isinstance(outcome, Seat) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 1
+    await settled.until(lambda seats: seats[0].claim is not None)
 
 
-async def test_the_agent_refuses_an_earlier_term(rig: Rig) -> None:
-    (seat,) = await rig.warm(1)
-    late = rig.claim(Operation.PROMOTE, epoch=5)
-    await rig.agents.resume(seat, late, CHAT, deadline=10)
+async def test_the_agent_refuses_an_earlier_term(settled: Rig) -> None:
+    (seat,) = settled.seats()
+    settled.epoch += 4
+    late = settled.claim(Operation.PROMOTE)
+    await settled.agents.resume(seat, late, CHAT, deadline=10)
     with pytest.raises(StaleEpoch):
-        await rig.agents.drain(seat, rig.claim(Operation.DEMOTE, epoch=4), CHAT, deadline=10)
+        await settled.agents.drain(
+            seat, settled.claim(Operation.DEMOTE, epoch=settled.epoch - 1), CHAT, deadline=10
+        )
+    await settled.until(lambda seats: any(each.state is S.SERVING for each in seats[0].residents))
 
 
-async def test_a_resident_that_is_not_there_is_refused(rig: Rig) -> None:
-    (seat,) = await rig.warm(1)
+async def test_a_resident_that_is_not_there_is_refused(settled: Rig) -> None:
+    (seat,) = settled.seats()
     with pytest.raises(AgentError):
-        await rig.agents.resume(seat, rig.claim(Operation.PROMOTE), PolicyName("nobody"), deadline=5)
+        await settled.agents.resume(seat, settled.claim(Operation.PROMOTE), PolicyName("nobody"), deadline=5)
 
 
 async def test_a_smaller_fleet_keeps_the_seat_that_serves(sized: Rig) -> None:

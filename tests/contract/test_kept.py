@@ -168,6 +168,20 @@ async def test_orders_that_stand_are_found_and_those_that_have_ended_are_not(rig
     assert (await rig.open(clock).read()).orders == ended
 
 
+async def test_orders_of_one_fleet_are_kept_by_themselves(rig: Rig) -> None:
+    clock = Clock()
+    archive, before = rig.open(clock), kept(clock)
+    await archive.read()
+    await archive.write(before)
+    stands = OfFleet(freeze=Freeze(until=9.5, reason="driver", by="anna", since=7.0), drains={})
+    later = replace(before, recordings={CODE: (recording(9),)}, orders={SPARES: stands})
+    await archive.write(later, SPARES)
+    found = await rig.open(clock).read()
+    assert found.orders == {SPARES: stands}
+    assert found.recordings[CODE] == before.recordings[CODE]
+    assert found.histories[SPARES].starts == before.histories[SPARES].starts
+
+
 async def test_what_cannot_be_understood_is_lost_and_all_else_is_found(rig: Rig) -> None:
     clock = Clock()
     await rig.open(clock).write(kept(clock))

@@ -19,6 +19,7 @@ from scaler.policy.reading import PolicyFiles
 from tests.fakes.kube_api.selectors import selects
 from tests.integration.kube.conftest import documented_role
 from warmpool.agent.config import load_config
+from warmpool.nodehealth.marks import TAINT_KEY
 from warmpool.seats import FLEET_LABEL, SEAT_LABEL, SERVING_LABEL_PREFIX
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +66,45 @@ def claims(tmp_path_factory: pytest.TempPathFactory) -> list[Body]:
     return rendered(folder)
 
 
+def of_nodes(folder: Path, *components: str) -> list[Body]:
+    """The node agent in a namespace of its own, as README.md says."""
+    up = Path(*[".."] * len(folder.relative_to("/").parts))
+    env = [{"name": "CONTROLLERS_NAMESPACE", "value": "serving", "valueFrom": None}]
+    patch = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "emberpool-node-agent"},
+        "spec": {"template": {"spec": {"containers": [{"name": "node-agent", "env": env}]}}},
+    }
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "emberpool-nodes",
+        "components": [str(up / BASE.relative_to("/") / "components" / each) for each in components],
+        "patches": [{"patch": json.dumps(patch)}],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+    return rendered(folder)
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> list[Body]:
+    """Node agents without the kernel's log."""
+    return of_nodes(tmp_path_factory.mktemp("quiet"), "node-agent")
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> list[Body]:
+    """Node agents with the kernel's log."""
+    return of_nodes(tmp_path_factory.mktemp("logged"), "node-agent", "kernel-log")
+
+
+@pytest.fixture(params=["quiet", "logged"])
+def nodes(request: pytest.FixtureRequest) -> list[Body]:
+    found: list[Body] = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture(scope="module")
 def known() -> PolicySet:
     return PolicyFiles((POLICIES,)).read().set
@@ -95,7 +135,7 @@ def containers(template: Body) -> list[Body]:
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.36"])
-@pytest.mark.parametrize("which", ["bare", "overlay", "claims"])
+@pytest.mark.parametrize("which", ["bare", "overlay", "claims", "quiet", "logged"])
 def test_every_object_is_valid_and_has_no_misspelt_key(
     request: pytest.FixtureRequest, which: str, version: str
 ) -> None:
@@ -208,9 +248,9 @@ def test_the_controllers_may_do_what_the_tests_of_their_calls_run_with_and_no_mo
         overlay, "ClusterRole", "emberpool-controller"
     )
     assert granted == documented_role()
-    assert all(
-        resource.startswith("nodes") for resource, _ in rules(overlay, "ClusterRole", "emberpool-controller")
-    )
+    everywhere = {resource for resource, _ in rules(overlay, "ClusterRole", "emberpool-controller")}
+    whole = ("nodes", "resourceslices.", "devicetaintrules.")  # these are in no namespace
+    assert {each for each in everywhere if not each.startswith(whole)} == {"events.events.k8s.io"}
     assert rules(overlay, "Role", "emberpool-gateway") == {
         ("pods", verb) for verb in ("get", "list", "watch")
     }
@@ -449,3 +489,62 @@ def test_every_probe_asks_a_port_that_the_container_has(overlay: list[Body]) -> 
             container[kind]["httpGet"]["port"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")
         }
         assert asked <= names
+
+
+# ---------------------------------------------------------------- node agents
+
+
+def node_agent(objects: list[Body]) -> tuple[Body, Body]:
+    """The pod's spec, and its container."""
+    spec = one(objects, "DaemonSet", "emberpool-node-agent")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    return spec, container
+
+
+def test_node_agents_name_every_controller_and_their_node(nodes: list[Body], overlay: list[Body]) -> None:
+    _, container = node_agent(nodes)
+    env = {each["name"]: each.get("value") or each["valueFrom"] for each in container["env"]}
+    assert env["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    (text,) = (each.partition("=")[2] for each in container["args"] if each.startswith("--controllers="))
+    named = set(text.replace("$(CONTROLLERS_NAMESPACE)", env["CONTROLLERS_NAMESPACE"]).split(","))
+    controllers = one(overlay, "StatefulSet", "emberpool-controller")["spec"]
+    port = one(overlay, "Service", controllers["serviceName"])["spec"]["ports"][0]["port"]
+    assert named == {
+        f"http://emberpool-controller-{number}.{controllers['serviceName']}.serving:{port}"
+        for number in range(controllers["replicas"])
+    }
+
+
+def test_node_agents_run_where_gpus_are_whatever_marks_the_node(nodes: list[Body]) -> None:
+    spec, container = node_agent(nodes)
+    assert {each["key"] for each in spec["tolerations"]} == {TAINT_KEY, "nvidia.com/gpu"}
+    assert (spec["hostPID"], spec["runtimeClassName"]) == (True, "nvidia")
+    assert "nvidia.com/gpu" not in (container["resources"]["limits"] | container["resources"]["requests"])
+
+
+def test_node_agents_have_as_few_rights_as_they_can(nodes: list[Body]) -> None:
+    spec, container = node_agent(nodes)
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostIPC"} & spec.keys()
+    own, reads_log = container["securityContext"], "--kernel-log=/dev/kmsg" in container["args"]
+    assert own["readOnlyRootFilesystem"] is True
+    assert own.get("privileged", False) is reads_log
+    if not reads_log:
+        assert (own["allowPrivilegeEscalation"], own["capabilities"]) == (False, {"drop": ["ALL"]})
+    mounted = {each["mountPath"]: each.get("readOnly", False) for each in container["volumeMounts"]}
+    assert {path for path, read_only in mounted.items() if not read_only} == {
+        "/run/emberpool",
+        "/var/lib/emberpool",
+    }
+    assert ("/dev/kmsg" in mounted) is reads_log
+
+
+def test_options_of_node_agents_are_options_of_the_command(
+    nodes: list[Body], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["node-agent", "--help"]) == 0
+    known_options = capsys.readouterr().out.replace(",", " ").replace("\n", " ")
+    _, container = node_agent(nodes)
+    assert [
+        each for each in container["args"][1:] if f" {each.partition('=')[0]} " not in known_options
+    ] == []

@@ -137,7 +137,7 @@ def test_only_the_seats_have_torch() -> None:
         for image in IMAGES
     }
     assert extras == {
-        "deploy/images/controller.Dockerfile": [""],
+        "deploy/images/controller.Dockerfile": ["[node]"],
         "deploy/images/seat.Dockerfile": ["[engine,drill]"],
     }
 

@@ -27,6 +27,7 @@ def sample(sequence: int, at: float, **numbers: float) -> bytes:
 # ------------------------------------------------------------------ after a long silence
 
 
+@pytest.mark.long
 @pytest.mark.looptime
 async def test_the_first_request_after_an_hour_of_silence_is_served_at_once() -> None:
     """A windowed rate had no second point after an hour of nothing: the first request timed out and nothing scaled."""

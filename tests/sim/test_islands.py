@@ -82,7 +82,9 @@ async def test_whoever_asks_gets_all_policies_after_any_tick() -> None:
             assert {seat.name for seat in tick.seats} == {seat.name for seat in on.cluster.seats()}
 
 
-@pytest.mark.parametrize("budget", [None, 5], ids=["no-budget", "budget"])
+@pytest.mark.parametrize(
+    "budget", [pytest.param(None, id="no-budget", marks=pytest.mark.long), pytest.param(5, id="budget")]
+)
 async def test_a_ledger_of_two_islands_replays(budget: int | None) -> None:
     async with world(POLICIES, FLEETS, budget=budget) as on:
         await warm(on)

@@ -11,6 +11,7 @@ from scaler.core.rises import Rises
 from scaler.runtime.keeping import INTERVAL_SECONDS, Keeping
 from scaler.runtime.kept import Kept, NotKept
 from scaler.runtime.kept_files import FileArchive
+from scaler.runtime.order_rules import parse
 from scaler.store.histories import History
 from tests.fakes.loop_clock import LoopClock
 from tests.sim.world import world
@@ -37,16 +38,18 @@ class Archive:
     kept: Kept = field(default_factory=Kept)
     fails: bool = False
     written: list[float] = field(default_factory=list)
+    fleets: list[FleetName | None] = field(default_factory=list)
 
     async def read(self) -> Kept:
         if self.fails:
             raise NotKept("no")
         return self.kept
 
-    async def write(self, kept: Kept) -> None:
+    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
         if self.fails:
             raise NotKept("no")
         self.written.append(asyncio.get_running_loop().time())
+        self.fleets.append(fleet)
         self.kept = kept
 
 
@@ -82,6 +85,49 @@ async def test_it_is_written_once_a_minute_however_many_are_in_a_hurry() -> None
         await asyncio.sleep(1)
     assert [round(at - began) for at in archive.written] == [0, 60, 120]
     await ended(task)
+
+
+async def test_what_a_person_orders_is_written_at_once_and_of_its_fleet_alone() -> None:
+    archive = Archive()
+    kept = keeping(archive, Holder())
+    with pytest.raises(NotKept, match="not been read"):
+        await kept.keep(SPARES)
+    await kept.read()
+    task = asyncio.get_running_loop().create_task(kept.run())
+    kept.hurry()
+    await asyncio.sleep(1)
+    began = asyncio.get_running_loop().time()
+    for _ in range(2):
+        await kept.keep(SPARES)
+    kept.urge(SPARES)
+    await asyncio.sleep(1)
+    assert [round(at - began) for at in archive.written] == [-1, 0, 0, 0]
+    assert archive.fleets == [None, SPARES, SPARES, SPARES]
+    archive.fails = True
+    with pytest.raises(NotKept):
+        await kept.keep(SPARES)
+    await ended(task)
+
+
+async def test_an_order_that_was_kept_is_known_to_who_leads_next_though_the_leader_wrote_no_more() -> None:
+    fleet = FleetSpec(name=SPARES, max_seats=4, spare_target=1)
+    policy = PolicySpec(name=PolicyName("chat"), fleets=(FleetShare(fleet=SPARES, target_in_flight=4),))
+    archive = Archive()
+    async with world([policy], [fleet]) as on:
+        orders = on.controller.orders
+        kept = Keeping(archive, lambda _: None, lambda: Kept(orders=orders.standing))
+        orders.keep = kept.keep
+        await kept.read()
+        await on.until(lambda: bool(on.cluster.seats()))
+        await asyncio.sleep(1)
+        (seat,) = on.cluster.seats()
+        order = parse({"id": "1", "operation": "Drain", "seat": seat.name})
+        on.controller.order(order)
+        assert orders.stands_for(order) == SPARES
+        await orders.keep(SPARES)
+    async with world([policy], [fleet]) as on:
+        on.controller.orders.learn(archive.kept.orders)
+        assert on.controller.orders.drained.keys() == {seat.name}
 
 
 async def test_what_could_not_be_read_is_read_again_before_anything_is_written() -> None:

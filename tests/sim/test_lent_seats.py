@@ -96,8 +96,8 @@ async def test_a_lent_seat_that_drains_already_is_had_back_on_the_same_terms(
 @pytest.mark.parametrize(
     "borrowers",
     [
-        pytest.param([], id="nobody borrows"),
-        pytest.param([batch(at_once=True)], id="Abort"),
+        pytest.param([], id="nobody borrows", marks=pytest.mark.long),
+        pytest.param([batch(at_once=True)], id="Abort", marks=pytest.mark.long),
         pytest.param([batch(at_once=False)], id="Wait"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from scaler.cluster.kube.election import Elector, Leadership
 from scaler.cluster.kube.lease import Candidate, Timing
-from scaler.core.model import FallbackBehavior, FleetShare, FleetSpec, PolicySpec
+from scaler.core.model import FallbackBehavior, FleetShare, FleetSpec, OneWay, PolicySpec
 from scaler.keda.answers import STALE_SECONDS, UNKNOWN_SECONDS, Answer, Code, Refused, answer
 from scaler.keda.settings import KedaSettings
 from scaler.keda.trigger import read
@@ -176,13 +176,32 @@ async def test_answers_age_and_go_over_to_the_fallback_while_nobody_leads(tmp_pa
         assert asked(keda, {"fleet": "spares"}) is Code.UNAVAILABLE
 
 
+async def test_a_fleet_that_may_only_grow_does_so_and_loses_no_seat() -> None:
+    """KEDA's scale-in is paused: what is published rises with a burst, and stays when it is over."""
+    keda = FleetSpec(name=SPARES, max_seats=6, spare_target=2, resized=False)
+    async with world([POLICY], [keda], pinned=lambda: {SPARES: OneWay.UP}) as on:
+        await on.cluster.resize(SPARES, 3)
+        await on.until(lambda: on.serving("chat") >= 1)
+        for _ in range(16):
+            on.traffic.arrive(CHAT, 5.0)
+
+        def total() -> int:
+            assert on.controller.last is not None
+            return on.controller.last.decision.fleets[SPARES].total
+
+        await on.until(lambda: total() == 5)
+        await on.cluster.resize(SPARES, 5)
+        await asyncio.sleep(900)
+        assert (total(), on.serving("chat")) == (5, 1)
+
+
 async def test_a_pinned_fleet_keeps_its_size_whatever_is_decided() -> None:
-    pinned: set[FleetName] = set()
+    pinned: dict[FleetName, OneWay | None] = {}
     keda = FleetSpec(name=SPARES, max_seats=6, spare_target=2, resized=False)
     async with world([POLICY], [keda], pinned=lambda: pinned) as on:
         await on.cluster.resize(SPARES, 3)
         await on.until(lambda: on.serving("chat") >= 1)
-        pinned.add(SPARES)
+        pinned[SPARES] = None
         for _ in range(16):
             on.traffic.arrive(CHAT, 120.0)
         await asyncio.sleep(5)

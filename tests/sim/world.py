@@ -8,13 +8,13 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from scaler.core.model import FleetSpec, Load, PolicySpec, Quality, Reading
+from scaler.core.model import FleetSpec, Load, OneWay, PolicySpec, Quality, Reading
 from scaler.policy.calendar import Calendar
 from scaler.runtime.actuator import Actuator, Ports
 from scaler.runtime.controller import Controller, PolicyTable, Wiring
@@ -188,7 +188,7 @@ async def world(
     budget: int | None = None,
     calendar: Calendar | None = None,
     signals: Callable[[MemoryCluster, Mapping[PolicyName, int], Mailbox], Traffic] = Traffic,
-    pinned: Callable[[], Collection[FleetName]] = tuple,
+    pinned: Callable[[], Mapping[FleetName, OneWay | None]] = dict,
 ) -> AsyncIterator[World]:
     """Run a controller over a simulated machine; `signals` are what it is told of the traffic."""
     clock, mailbox = LoopClock(), Mailbox()

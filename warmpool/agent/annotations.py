@@ -15,7 +15,7 @@ from warmpool.errors import StartFailed
 from warmpool.expectations import PROMPTS
 
 RESIDENTS: Final = "emberpool.dev/residents"
-"""Annotation with the seat's residents: a JSON list, in the order of need."""
+"""Annotation with the seat's residents: a JSON list, in the order in which they start when nobody says otherwise."""
 MEMORY: Final = "emberpool.dev/memory"
 """Annotation with what the seat may take: `deviceMiB`, `hostMiB` and `kvWhenPaused`."""
 _SIZES: Final = {"pausedMiB": "memoryMiB", "kvMiB": "kvMiB", "activationMiB": "activationMiB"}
@@ -74,7 +74,7 @@ def _resident(told: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -
         )
     laid = dict(known[policy])
     laid |= {ours: told[theirs] for theirs, ours in _SIZES.items() if theirs in told}
-    laid |= {key: told[key] for key in ("command", "port") if key in told}
+    laid |= {key: told[key] for key in ("container", "command", "port") if key in told}
     if "proof" in told:
         laid["proof"] = with_policy(laid.get("proof", {}), told["proof"])
     return laid

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import aiohttp
 
@@ -14,7 +14,7 @@ from warmpool import listening
 from warmpool.agent.config import AgentConfig
 from warmpool.agent.equipment import Equipment, node_memory
 from warmpool.agent.guarding import connect_guarded
-from warmpool.agent.launching import Launcher
+from warmpool.agent.launchers import Hears, Launchers
 from warmpool.agent.life import Engines
 from warmpool.agent.processes import OwnChildren, Starter
 from warmpool.agent.push import Pusher
@@ -83,12 +83,21 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
     async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as tasks:
         seat: LiveSeat
 
-        def drain(seconds: float) -> None:
-            seat.drain_within(seconds)
+        def leave(policies: Sequence[str], seconds: float) -> None:
+            seat.leave(policies, seconds)
+
+        def end(policies: Sequence[str], seconds: float) -> None:
+            seat.drain_within(policies, seconds)
             ending.set()
 
         equipment = Equipment.of(config, node_memory(config))
-        seat = LiveSeat(equipment, Engines(_starter(config, drain), connect_guarded), tasks)
+        hears = Hears(
+            leaving=leave,
+            ending=end,
+            superseded=_cease,
+            changed=equipment.board.touch,
+        )
+        seat = LiveSeat(equipment, Engines(_starter(config, hears), connect_guarded), tasks)
         runner = listening.runner(make_app(seat, token), _CLOSE_SECONDS)
         await runner.setup()
         try:
@@ -113,12 +122,13 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
             await runner.cleanup()
 
 
-def _starter(config: AgentConfig, on_draining: Callable[[float], None]) -> Starter:
-    if config.launcher is None:
-        assert config.log_directory is not None
-        return OwnChildren(config.log_directory, config.seat)
-    secret = os.environ.get(SECRET_VARIABLE, "")
-    return Launcher(config.launcher, secret=secret, on_draining=on_draining, on_superseded=_cease)
+def _starter(config: AgentConfig, hears: Hears) -> Starter:
+    sockets = {each.policy: config.socket_of(each) for each in config.residents}
+    launched = {policy: path for policy, path in sockets.items() if path is not None}
+    if launched:
+        return Launchers(launched, secret=os.environ.get(SECRET_VARIABLE, ""), hears=hears)
+    assert config.log_directory is not None
+    return OwnChildren(config.log_directory, config.seat)
 
 
 def _cease() -> None:

@@ -7,7 +7,7 @@ except reading the clocks.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from warmpool.agent.processes import Process
 from warmpool.agent.proof import Prover
 from warmpool.agent.wakes import Wakes
 from warmpool.engines.capabilities import Capabilities, Verification
+from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Engine, KvWhenPaused
 from warmpool.errors import EngineLost, UnknownResident
 from warmpool.expectations import Ownership
@@ -55,7 +56,8 @@ class Record:
         aside: it is loaded, and paused until its start-up can go on.
         unsure: its engine may be paused or not: whoever goes on with it resumes it first.
         displaced: it was parked so that another could start, and is to come back when there is room.
-        gave_way: its start-up was ended for a promotion, which is no failure.
+        gave_way: its engine was ended for another's sake, or with its container in good order, which is no failure.
+        leaves_by: by when it has to have finished what it has, because its launcher has been told to end; else None.
         kv_bytes: size of its engine's KV memory, as that tells it.
         weights_bytes: size of its engine's weights, as that tells it.
         held: bytes of device memory that it held when last measured, by depth.
@@ -81,6 +83,7 @@ class Record:
     unsure: bool = False
     displaced: bool = False
     gave_way: bool = False
+    leaves_by: Deadline | None = None
     kv_bytes: int | None = None
     weights_bytes: int | None = None
     parked_bytes: int | None = 0
@@ -178,7 +181,11 @@ class Record:
 
 
 class Board:
-    """All residents of the seat, in the order in which they start."""
+    """All residents of the seat, in the config's order.
+
+    Attributes:
+        wanted: policies of which more is wanted now than can be had, as far as anybody has told.
+    """
 
     def __init__(self, config: AgentConfig) -> None:
         self._exclusive = config.exclusive
@@ -188,6 +195,8 @@ class Board:
             )
             for resident in config.residents
         }
+        self._need: Sequence[str] = ()
+        self.wanted: frozenset[str] = frozenset()
         self._seq = 0
         self._changed = asyncio.Event()
 
@@ -198,8 +207,19 @@ class Board:
 
     @property
     def records(self) -> Sequence[Record]:
-        """All residents, in the order in which they start."""
+        """All residents, in the config's order."""
         return tuple(self._records.values())
+
+    @property
+    def by_need(self) -> Sequence[Record]:
+        """All residents, in the order in which they start: those first of which it was told, then the others."""
+        told = [self._records[policy] for policy in self._need if policy in self._records]
+        return [*told, *(each for each in self.records if each not in told)]
+
+    def need(self, policies: Sequence[str], wanted: Collection[str]) -> None:
+        """Take note in which order residents are needed, and of which policies more is wanted now than can be had."""
+        self._need, self.wanted = tuple(dict.fromkeys(policies)), frozenset(wanted)
+        self.touch()
 
     def record(self, policy: str) -> Record:
         """Return the resident of `policy`.

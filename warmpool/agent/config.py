@@ -26,6 +26,7 @@ from warmpool.errors import StartFailed
 from warmpool.expectations import Answer, Ownership
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
+_Container = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
 _Prompt = Annotated[str, StringConstraints(min_length=1)]
 _TokenId = Annotated[int, Field(ge=0)]
 _URL = TypeAdapter(HttpUrl)
@@ -145,7 +146,9 @@ class ResidentConfig(_Strict):
     Attributes:
         policy: the policy that it belongs to.
         model: the name that its completions route knows it by.
-        command: program and arguments; `{host}`, `{port}` and `{controlPort}` are filled in at each start.
+        container: the pod's container in which its engine runs, where that has a launcher of its own.
+        command: program and arguments; `{host}`, `{port}` and `{controlPort}` are filled in at each start. Left out, what its
+            launcher was given.
         environment: variables set beside the agent's own; the same is filled in there.
         type: which adapter speaks to it.
         guard: what keeps clients from it; the reference engine has a guard of its own.
@@ -160,7 +163,8 @@ class ResidentConfig(_Strict):
 
     policy: _Name
     model: _Name
-    command: tuple[str, ...] = Field(min_length=1)
+    container: _Container = ""
+    command: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     type: EngineKind = EngineKind.REFERENCE
     guard: GuardForm = GuardForm.PORT
@@ -174,7 +178,7 @@ class ResidentConfig(_Strict):
     @model_validator(mode="after")
     def _is_told_its_ports(self) -> Self:
         given = (*self.command, *self.environment.values())
-        for placeholder in self._placeholders():
+        for placeholder in self.placeholders if self.command else ():
             if not any(placeholder in text for text in given):
                 raise ValueError(
                     f"command: neither an argument nor a variable contains {placeholder}: the agent chooses the port and has "
@@ -182,8 +186,9 @@ class ResidentConfig(_Strict):
                 )
         return self
 
-    def _placeholders(self) -> tuple[str, ...]:
-        """Return what the engine has to be told. With the agent's port in front of it, it listens on `{controlPort}` alone."""
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """What the engine has to be told. With the agent's port in front of it, it listens on `{controlPort}` alone."""
         if self.type is not EngineKind.REFERENCE and self.guard is GuardForm.PORT:
             return ("{controlPort}",)
         return ("{port}", "{controlPort}")
@@ -199,6 +204,10 @@ class Memory(_Strict):
 
     device_mib: int | None = Field(default=None, ge=1, alias="deviceMiB")
     host_mib: int = Field(default=0, ge=0, alias="hostMiB")
+
+
+CONTAINER: Final = "{container}"
+"""Placeholder in `launcher` for the name of a resident's container: each of them has a launcher of its own."""
 
 
 class GpuHealth(StrEnum):
@@ -222,14 +231,15 @@ class AgentConfig(_Strict):
         controllers: base URLs to which the state is pushed.
         gpus: UUIDs or indices of the seat's GPUs.
         log_directory: where engines' logs go; a launcher's engines log through the launcher, and it may be left out.
-        launcher: socket of the launcher that starts the engines; without one the agent starts them itself.
+        launcher: socket of the launcher that starts the engines; with `{container}` in it each container has one. Without one
+            the agent starts them itself.
         node_agent: where the node's memory is asked for: `unix:///run/…`, or `http://` on loopback. Empty: nobody is asked.
         gpu_health: whether what the node says of the seat's GPUs keeps residents from being promoted there.
         memory: what the seat may take.
         kv_when_paused: what becomes of the KV memory of a paused resident; if left out it is kept by one that is alone.
         exclusive: one resident computes at a time.
         start_deadline_seconds: how long an engine may take from its start until its weights are loaded.
-        residents: the engines, in the order in which they start.
+        residents: the engines, in the order in which they start when nobody says otherwise.
     """
 
     seat: _Name
@@ -274,6 +284,19 @@ class AgentConfig(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _is_known_how_each_is_started(self) -> Self:
+        for place, resident in enumerate(self.residents):
+            if self.launcher is None and not resident.command:
+                raise ValueError(
+                    f"residents[{place}].command: missing; only a launcher can have been given it in its place"
+                )
+            if self.apart and not resident.container:
+                raise ValueError(
+                    f"residents[{place}].container: missing; launcher has {CONTAINER} in it, so each resident needs one"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _policies_differ(self) -> Self:
         policies = [resident.policy for resident in self.residents]
         twice = sorted({policy for policy in policies if policies.count(policy) > 1})
@@ -282,6 +305,17 @@ class AgentConfig(_Strict):
                 f"residents: more than one of policy {', '.join(twice)}; a seat has one resident of a policy"
             )
         return self
+
+    @property
+    def apart(self) -> bool:
+        """Whether containers have launchers of their own."""
+        return self.launcher is not None and CONTAINER in str(self.launcher)
+
+    def socket_of(self, resident: ResidentConfig) -> Path | None:
+        """Return the socket of the launcher that starts a resident's engine; None where the agent does."""
+        if self.launcher is None:
+            return None
+        return Path(str(self.launcher).replace(CONTAINER, resident.container))
 
     @property
     def shared(self) -> bool:

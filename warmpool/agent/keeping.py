@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from warmpool.agent.config import AgentConfig
+from warmpool.agent.config import CONTAINER, AgentConfig
 from warmpool.errors import BadOrder
 from warmpool.expectations import Recording
 from warmpool.wire import recording_from_json, recording_to_json
@@ -91,9 +91,15 @@ class Keeper:
 
 
 def keeper_of(config: AgentConfig) -> Keeper:
-    """Return where a seat's agents keep what outlives them: beside the launcher's socket, else with the engines' logs."""
+    """Return where a seat's agents keep what outlives them: beside the launchers' sockets, else with the engines' logs.
+
+    Where each container has a folder of its own for its socket, it is the folder of these: no engine can write there.
+    """
     if config.launcher is not None:
         path = config.launcher.with_name(f"{config.launcher.name}.agent.json")
+        if config.apart:
+            above = next(each for each in config.launcher.parents if CONTAINER not in str(each))
+            path = above / "agent.json"
     else:
         assert config.log_directory is not None
         path = config.log_directory / f"agent-{config.seat}.json"

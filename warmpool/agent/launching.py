@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,11 @@ class LaunchedProcess:
     def visible_pid(self) -> int | None:
         """Its process id as this process sees it; None if it can't see it."""
         return self._pid if self._launcher.same_namespace else None
+
+    @property
+    def namespace(self) -> str:
+        """The launcher's PID namespace; empty where that is this process's own."""
+        return "" if self._launcher.same_namespace else self._launcher.namespace
 
     @property
     def ports(self) -> Ports:
@@ -154,6 +160,7 @@ class Launcher:
         on_draining: called when it has been told to end, with the seconds that are left for draining.
         on_superseded: called when an agent that started later has taken over. Stop acting: two agents of a seat would
             undo each other's work.
+        on_change: called when it has come, or is gone.
     """
 
     def __init__(
@@ -163,23 +170,47 @@ class Launcher:
         secret: str,
         on_draining: Callable[[float], None],
         on_superseded: Callable[[], None],
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._secret = secret
         self._on_draining = on_draining
         self._on_superseded = on_superseded
+        self._on_change = on_change
         self._name = f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._generation = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
         self._wire: _Wire | None = None
         self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._said = -_SAY_EVERY_SECONDS
         self._instance = ""
+        self._command: tuple[str, ...] = ()
         self._followed: dict[str, LaunchedProcess] = {}
         self._unclaimed: dict[
             str, list[Message]
         ] = {}  # reports by token, of engines that aren't followed (yet)
         self._draining = False
+        self._closed = False
         self.same_namespace = False
+        self.namespace = ""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it has been told to end, and no other has taken its place since."""
+        return self._draining
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is there, and starts engines."""
+        return self._wire is not None and not self._wire.lost and not self._draining
+
+    async def attend(self) -> None:
+        """Keep in touch with it, and with whichever comes after it, until cancelled."""
+        while not self._closed:
+            await self._patiently()
+            changed, wire = self._changed, self._wire
+            if wire is not None and not wire.lost:
+                await changed.wait()
 
     # ------------------------------------------------------------------ engines
 
@@ -189,13 +220,17 @@ class Launcher:
         Raises:
             StartFailed: there is no such program, or the launcher doesn't start it for another reason.
         """
-        spec = _spec(start, ports)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._patiently()
+        except TimeoutError:
+            raise StartFailed(f"launcher: nobody listens at {self._path}") from None
+        spec = _spec(self._told_how(start), ports)
         request = spec.to_json() | {
             "engine": start.name,
             "token": secrets.token_hex(16),
             "note": {"ports": _ports_to_json(ports)},
         }
-        await self._patiently()
         try:
             return self._follow(await self._start(request), ports)
         except LauncherSaidNo as error:
@@ -207,8 +242,17 @@ class Launcher:
             raise StartFailed(str(error)) from error
 
     async def running(self, start: Start) -> tuple[LaunchedProcess, Mapping[str, Any]] | None:
-        """Return the engine that an earlier agent has started in this way, and what that noted; None if none runs."""
-        await self._patiently()
+        """Return the engine that an earlier agent has started in this way, and what that noted; None if none runs.
+
+        Engines end with their launcher, so none runs where nobody listens.
+        """
+        if not await self._answers():
+            return None
+        try:
+            start = self._told_how(start)
+        except StartFailed as error:
+            _LOG.warning("%s", error)
+            return None
         for engine in (await self.ask("list", {}))["engines"]:
             ports = _ports_of(engine["note"])
             if engine["engine"] != start.name or engine["state"] != "Running" or ports is None:
@@ -223,13 +267,16 @@ class Launcher:
 
     async def end_others(self, names: Sequence[str]) -> None:
         """End the engines of other names: an earlier agent's, that nobody needs any more."""
+        if not await self._answers():
+            return
         for engine in (await self.ask("list", {}))["engines"]:
             if engine["engine"] not in names:
                 _LOG.warning("engine %s belongs to no resident; ending it", engine["engine"])
                 await self._adopted(engine).stop(grace_seconds=_MAKE_ROOM_SECONDS)
 
     async def close(self) -> None:
-        """Close the connection. The engines go on."""
+        """Close the connection, and make no other. The engines go on."""
+        self._closed = True
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
@@ -238,6 +285,28 @@ class Launcher:
         """Tell the launcher, which has been told to end, that it need not wait any longer."""
         with suppress(LauncherSaidNo, LauncherLost):
             await self.ask("drained", {})
+
+    def _told_how(self, start: Start) -> Start:
+        """Return a start with what the launcher was given for it, where nobody says otherwise.
+
+        Raises:
+            StartFailed: it was given nothing either, or nothing that tells the engine its ports.
+        """
+        if start.command:
+            return start
+        if not self._command:
+            raise StartFailed(
+                f"{start.name}: neither the config nor the launcher at {self._path} says how it is started; "
+                "give a command in one, or to the other after --"
+            )
+        given = (*self._command, *start.environment.values())
+        for placeholder in start.placeholders:
+            if not any(placeholder in text for text in given):
+                raise StartFailed(
+                    f"{start.name}: the command of the launcher at {self._path} lacks {placeholder}: the agent chooses the "
+                    "port and has to tell the engine"
+                )
+        return replace(start, command=self._command)
 
     async def _start(self, request: Message) -> Message:
         try:
@@ -274,7 +343,7 @@ class Launcher:
     async def news(self) -> None:
         """Return when something has happened to an engine or to the connection, which is made again if it is broken."""
         changed = self._changed
-        if self._wire is not None and not self._wire.lost:
+        if self._closed or (self._wire is not None and not self._wire.lost):
             await changed.wait()
             return
         try:
@@ -300,22 +369,33 @@ class Launcher:
 
     async def _patiently(self) -> None:
         """Wait until there is a launcher. In Kubernetes the agent, a sidecar, starts before it."""
-        said = -_SAY_EVERY_SECONDS
+        while True:
+            if await self._answers():
+                return
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _answers(self) -> bool:
+        """Wait until the launcher has answered; return whether there is one at all."""
         while True:
             try:
                 await self._connect()
             except (LauncherLost, LauncherSaidNo) as error:
-                if time.monotonic() - said >= _SAY_EVERY_SECONDS:
-                    said = time.monotonic()
+                if time.monotonic() - self._said >= _SAY_EVERY_SECONDS:
+                    self._said = time.monotonic()
                     _LOG.warning("waiting for a launcher: %s", error)
+                if isinstance(error, _NoLauncher):
+                    return False
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                return
+                return True
 
     async def _connect(self) -> "_Wire":
         async with self._connecting:
+            if self._closed:
+                raise LauncherLost(f"launcher: the agent has let go of {self._path}")
             if self._wire is None or self._wire.lost:
                 self._wire = await self._introduce()
+                self._on_change()
             return self._wire
 
     async def _introduce(self) -> "_Wire":
@@ -354,9 +434,11 @@ class Launcher:
         launcher = welcome["launcher"]
         if launcher["instance"] != self._instance:
             self._launcher_ended()
-            self._instance = launcher["instance"]
+            self._instance, self._draining = launcher["instance"], False
+        self._command = tuple(launcher.get("command", ()))
         own = await asyncio.to_thread(Path("/proc/self/ns/pid").readlink)
-        self.same_namespace = launcher["pidNamespace"] == str(own)
+        self.namespace = launcher["pidNamespace"]
+        self.same_namespace = self.namespace == str(own)
         running = {each["token"] for each in (await wire.ask({"kind": "list"}, _ANSWER_SECONDS))["engines"]}
         for token, process in tuple(self._followed.items()):
             if token not in running:  # its end would have been reported before the list
@@ -377,6 +459,7 @@ class Launcher:
                 _LOG.warning("launcher: %s", message.get("message"))
             case "lost":
                 self._touch()
+                self._on_change()
 
     def _take_report(self, wire: "_Wire", report: Message) -> None:
         process = self._followed.get(report["token"])

@@ -31,6 +31,7 @@ from warmpool.agent.starting import (
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Engine
 from warmpool.errors import EngineLacksRoute, EngineLost, EngineTimeout, WarmpoolError
+from warmpool.nodehealth.preflight.findings import OF_THE_GPU, told_in
 from warmpool.states import MOVING, ResidentState
 
 _LOG = logging.getLogger(__name__)
@@ -65,8 +66,9 @@ class Life:
     def __init__(self, equipment: Equipment, engines: Engines) -> None:
         self._config = equipment.config
         self._board = equipment.board
+        self._reader = equipment.reader
         self._engines = engines
-        self._starts = StartUps(equipment)
+        self._starts = StartUps(equipment, engines.starter.ready)
         self._unlooked = {record.policy for record in self._board.records}
         self._looked = asyncio.Barrier(len(self._board.records))
 
@@ -80,6 +82,8 @@ class Life:
             if record.gave_way:
                 record.gave_way = False
                 record.restarts += 1
+                forget_last_life(record)
+                self._board.move(record, _S.STARTING)  # it waits for its turn, and nothing is wrong with it
                 continue
             await self._starts.settle()
             wait_seconds = budget.failed(asyncio.get_running_loop().time())
@@ -102,6 +106,16 @@ class Life:
         await disconnect(record)
         self._board.touch()
 
+    async def attend(self) -> None:
+        """Keep in touch with the engines' parents until cancelled."""
+        await self._engines.starter.attend()
+
+    async def end_with_its_parent(self, record: Record) -> None:
+        """End a drained engine whose parent has been told to end. It begins again under the next one, and this is no failure."""
+        if record.process is not None and record.state not in ENDED:
+            record.gave_way = True
+            await record.process.stop(grace_seconds=STOP_GRACE_SECONDS)
+
     async def let_go(self) -> None:
         """Let go of engines as they are: their parent, where that isn't the agent, keeps them for the next one."""
         for record in self._board.records:
@@ -123,6 +137,7 @@ class Life:
             await record.process.stop(grace_seconds=0)
             record.process = None
         record.loaded = record.aside = record.kv_released = False
+        record.leaves_by = None
         record.parked_bytes, record.memory_bytes = 0, None
         record.memory_reason = "it has no process"
         await disconnect(record)
@@ -165,6 +180,11 @@ class Life:
             record.failure = ended
             self._board.move(record, _S.FAILED)
         self._board.touch()
+        found = told_in(ended) if starting else None
+        if found is not None and found.outcome in OF_THE_GPU:
+            await self._reader.tell_fault(
+                found.gpu, f"a pre-flight found {found.outcome.value}: {found.text}"
+            )
 
     async def _keep_noting(self, record: Record, process: Process) -> None:
         """Note whatever an agent that comes after this one has to know, whenever it changes."""
@@ -253,4 +273,9 @@ class Life:
 
 def _start_of(record: Record) -> Start:
     config = record.config
-    return Start(name=config.policy, command=config.command, environment=config.environment)
+    return Start(
+        name=config.policy,
+        command=config.command,
+        environment=config.environment,
+        placeholders=config.placeholders,
+    )

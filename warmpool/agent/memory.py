@@ -105,10 +105,17 @@ class MemoryReader:
         if self._words != before:
             self._board.touch()
 
-    async def tell_proof(self, *, passed: bool) -> None:
-        """Tell the node what came of a proof: a GPU that was mended is tried by it."""
+    async def tell_proof(self, record: Record, *, passed: bool) -> None:
+        """Tell the node what came of a proof or canary: a GPU that was mended is tried by it, and one that computes wrong is found."""
         if self._node is not None:
-            await self._node.canary(self._gpus, passed=passed, deadline=Deadline.after(READ_SECONDS))
+            proof, deadline = record.prover.identity(record.running), Deadline.after(READ_SECONDS)
+            await self._node.canary(self._gpus, passed=passed, proof=proof, deadline=deadline)
+
+    async def tell_fault(self, gpu: str, text: str) -> None:
+        """Tell the node what a pre-flight has found of one of the seat's GPUs, which its driver tells nobody."""
+        if self._node is not None:
+            gpus = (gpu,) if gpu else self._gpus
+            await self._node.fault(gpus, text=text, deadline=Deadline.after(READ_SECONDS))
 
     async def read(self, *, seconds: float = READ_SECONDS) -> Reading:
         """Read what is held now, within `seconds`."""
@@ -162,7 +169,7 @@ def _running(record: Record) -> Process | None:
 def _of_engine(told: SeatMemory, process: Process) -> int | None:
     """Return what an engine holds; one that was forked isn't under the process that stands for it."""
     forks = () if process.visible_pid is None else stood_for(process.visible_pid)
-    sizes = [told.held_by(pid) for pid in (process.pid, *forks)]
+    sizes = [told.held_by(process.pid, process.namespace), *map(told.held_by, forks)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 

@@ -30,6 +30,7 @@ from warmpool.errors import (
     GpuUnfit,
     NeedsWitness,
     NoRoom,
+    ProofFailed,
     WrongState,
 )
 from warmpool.states import MOVING, Depth, ResidentState
@@ -108,6 +109,8 @@ class Operations:
         try:
             return await self._dispatch(_Work(record, running, deadline, arrived))
         except EngineError as error:
+            if isinstance(error, ProofFailed):
+                await self._reader.tell_proof(record, passed=False)
             told = await fail(self._board, record, error)
             if told is error:
                 raise
@@ -134,6 +137,10 @@ class Operations:
     async def _resume(self, work: _Work) -> int:
         record = work.record
         await self._arrived(work)
+        if record.leaves_by is not None:
+            raise Refused(
+                WrongState(f"{record.policy} can't be promoted: its container has been told to end")
+            )
         if record.state in {_S.PAUSED, _S.PARKED, _S.PROVING}:
             await self._require_fit(work)
         if record.state in {_S.PAUSED, _S.PARKED, _S.PROVING} and record.prover.missing:
@@ -162,9 +169,14 @@ class Operations:
         Raises:
             Refused: one of them is Suspect or Bad.
         """
-        enforced = self._enforce_health and work.order.gpu_health != "Observe"
-        if enforced and (why := await self._reader.unfit()):
+        if why := await self._unfit(work):
             raise Refused(GpuUnfit(f"{work.record.policy} can't be promoted: {why}"))
+
+    async def _unfit(self, work: _Work) -> str:
+        """Say what the node has against the seat's GPUs, where that is acted on."""
+        said = work.order.gpu_health
+        enforced = self._enforce_health if said is None else said == "Enforce"
+        return await self._reader.unfit() if enforced else ""
 
     async def _arrived(self, work: _Work) -> None:
         """Wait until a resident whose weights are on their way has arrived: nothing else can be done with it before."""
@@ -234,7 +246,9 @@ class Operations:
                 with phases.step("kv" if record.kv_released else "resume"):
                     await self._changes.resume(record, deadline=work_until)
             with phases.step("canary"):
-                await self._canary(record, work_until)
+                unfit = await self._canary(work, work_until)
+            if unfit:
+                await self._undo_promotion(record, work.deadline, unfit, GpuUnfit)
             if depth is not None:
                 record.wakes.note(depth, asyncio.get_running_loop().time() - work.arrived)
             with phases.step("open"):
@@ -244,22 +258,36 @@ class Operations:
         record.proven_at = time.time()
         self._board.advance(record, _S.SERVING)
 
-    async def _canary(self, record: Record, deadline: Deadline) -> None:
+    async def _canary(self, work: _Work, deadline: Deadline) -> str:
         """Ask for a token, and look at the engine's memory meanwhile; nothing waits for that look.
+
+        The node is asked again meanwhile, too: what happened to the seat's GPUs since the order came is what it says now.
+
+        Returns:
+            What the node has against the seat's GPUs; empty if nothing, or nothing is known.
 
         Raises:
             EngineError: it answered otherwise, not at all, or holds more memory than computing takes.
         """
+        record = work.record
         most = self._room.most(record)
         try:
             async with asyncio.TaskGroup() as tasks:
                 looking = tasks.create_task(self._changes.check_awake(record, most))
+                asking = tasks.create_task(self._unfit(work))
                 await record.prover.canary(record.engine, deadline=deadline)
                 looking.cancel()
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
+        return asking.result()
 
-    async def _undo_promotion(self, record: Record, deadline: Deadline, reason: str) -> None:
+    async def _undo_promotion(
+        self,
+        record: Record,
+        deadline: Deadline,
+        reason: str,
+        kind: type[AgentError] = DeadlineExceeded,
+    ) -> None:
         try:
             await record.engine.close_guard(deadline=deadline)
             await self._changes.pause(record, deadline=deadline)
@@ -267,7 +295,7 @@ class Operations:
             raise EngineTimeout(f"{reason}; undoing it failed too: {error}") from error
         record.proven_at = None  # it may be promoted again, after those whose proof is fresh
         self._board.advance(record, _S.PAUSED)
-        raise DeadlineExceeded(f"{reason}; {record.policy} is paused again")
+        raise kind(f"{reason}; {record.policy} is paused again")
 
     # ------------------------------------------------------------------ drain and pause
 
@@ -356,7 +384,7 @@ class Operations:
                     lambda: record.prover.prove(engine, prompts=PROOF_PROMPTS, deadline=until)
                 )
             record.proven_at = time.time()
-            await work.running.interruption.run(lambda: self._reader.tell_proof(passed=True))
+            await work.running.interruption.run(lambda: self._reader.tell_proof(record, passed=True))
             if record.capabilities is None:  # a claim cut the first probe short
                 with phases.step("probe"):
                     await work.running.interruption.run(lambda: probe(self._board, record, until))

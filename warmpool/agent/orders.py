@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -19,6 +19,10 @@ _LOG = logging.getLogger(__name__)
 
 REMEMBERED = 512
 """Finished orders that are remembered for repeats; the oldest is forgotten first."""
+
+
+MOST_NAMED = 100
+"""Policies that an order of starts may name; a seat has no more residents."""
 
 
 class OrderKind(StrEnum):
@@ -63,6 +67,22 @@ class Order(BaseModel):
     gpu_health: Literal["Enforce", "Observe"] | None = None
 
 
+class StartOrder(BaseModel):
+    """In which order a seat's residents are needed.
+
+    Attributes:
+        epoch: the controller's term.
+        policies: the most needed first; those that the seat doesn't have are ignored.
+        wanted: those of which more is wanted now than can be had: a start-up that has only begun gives way to theirs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, strict=True)
+
+    epoch: Annotated[int, Field(ge=0)]
+    policies: Annotated[list[str], Field(max_length=MOST_NAMED)]
+    wanted: Annotated[list[str], Field(max_length=MOST_NAMED)] = []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What an order came to.
@@ -100,8 +120,26 @@ def parse_order(kind: OrderKind, body: object) -> Order:
     """
     if not isinstance(body, dict):
         raise BadOrder("the body is no JSON object")
+    return _validated(Order, {**body, "kind": kind})
+
+
+def parse_start_order(body: object) -> StartOrder:
+    """Read the body that says in which order residents are needed.
+
+    Raises:
+        BadOrder: it doesn't; the message names each key and what is wrong with it.
+    """
+    if not isinstance(body, dict):
+        raise BadOrder("the body is no JSON object")
+    return _validated(StartOrder, body)
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _validated(model: type[_Model], body: dict[str, Any]) -> _Model:
     try:
-        return Order.model_validate({**body, "kind": kind})
+        return model.model_validate(body)
     except ValidationError as error:
         wrong = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
         raise BadOrder("; ".join(wrong)) from error

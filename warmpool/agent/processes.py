@@ -95,13 +95,15 @@ class Start:
 
     Attributes:
         name: what it is called; one of a name runs at a time.
-        command: program and arguments with placeholders.
+        command: program and arguments with placeholders; empty: what its parent was given for it.
         environment: variables set beside its parent's own, with placeholders.
+        placeholders: those that must occur in either.
     """
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
+    placeholders: Sequence[str] = ()
 
 
 class Process(Protocol):
@@ -114,6 +116,10 @@ class Process(Protocol):
     @property
     def visible_pid(self) -> int | None:
         """Its process id as this process sees it; None if it lives in a PID namespace of its own."""
+
+    @property
+    def namespace(self) -> str:
+        """The PID namespace that `pid` is of, as `/proc/PID/ns/pid` links to; empty for this process's own."""
 
     @property
     def ports(self) -> Ports:
@@ -140,7 +146,13 @@ class Process(Protocol):
 
 
 class Starter(Protocol):
-    """The parent of engines."""
+    """The parent of engines, or several, each of its own."""
+
+    async def attend(self) -> None:
+        """Keep in touch with them until cancelled; returns where that takes nothing."""
+
+    def ready(self, name: str) -> bool:
+        """Whether an engine of this name could be started now: its parent is there, and here to stay."""
 
     async def start(self, start: Start, ports: Ports) -> Process:
         """Start an engine.
@@ -170,6 +182,14 @@ class OwnChildren:
     def __init__(self, directory: Path, seat: str) -> None:
         self._directory = directory
         self._seat = seat
+
+    async def attend(self) -> None:
+        """Nobody has to be kept in touch with."""
+
+    def ready(self, name: str) -> bool:
+        """It is always there."""
+        del name
+        return True
 
     async def start(self, start: Start, ports: Ports) -> Process:
         """Start an engine.
@@ -250,6 +270,11 @@ class EngineProcess:
     def visible_pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    @property
+    def namespace(self) -> str:
+        """This process's own."""
+        return ""
 
     @property
     def ports(self) -> Ports:

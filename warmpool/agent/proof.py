@@ -5,6 +5,7 @@ within the recorded set, so that a cached answer proves nothing for long. Where 
 it answers and waits until another has answered alike (`warmpool.expectations`).
 """
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,6 +79,15 @@ class Prover:
         if self.expected:
             return ""
         return "NeedsWitness: no other resident is known to answer as this one does"
+
+    def identity(self, running: Ownership) -> str:
+        """Return what stands for an engine and what it has to answer: equal where the same is asked of the same.
+
+        Args:
+            running: what the engine runs with.
+        """
+        asked = [(answer.prompt, answer.tokens) for answer in self.expected]
+        return hashlib.sha256(repr((asked, running)).encode()).hexdigest()[:32]
 
     def require_known(self) -> Sequence[Answer]:
         """Return what its engine has to answer.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from warmpool.agent.keeping import Kept, keeper_of
 from warmpool.agent.life import Engines, Life
 from warmpool.agent.metrics import AgentMetrics
 from warmpool.agent.operations import Operations
-from warmpool.agent.orders import Order, OrderBook, Refused, Result
+from warmpool.agent.orders import Order, OrderBook, Refused, Result, StartOrder
 from warmpool.agent.phases import Phases
 from warmpool.engines.deadline import Deadline
 from warmpool.errors import AgentBusy, AgentError, EngineError, WarmpoolError
@@ -78,6 +78,7 @@ class LiveSeat:
         """Begin the residents' lives."""
         for record in self.board.records:
             self._spawn(self._life.live(record))
+        self._spawn(self._life.attend())
         self._spawn(self._look())
         self._spawn(self._measure())
         if self._config.node_agent:
@@ -125,6 +126,7 @@ class LiveSeat:
                 {**gpu_word_to_json(word), "ageMilliseconds": round(age * 1000)}
                 for word, age in self._reader.words
             ],
+            "starts": self._starts(),
             "operation": None if running is None else running.to_json(),
             "memory": budget_to_json(self._room.budget),
             "residents": [record.to_json() for record in self.board.records],
@@ -163,6 +165,21 @@ class LiveSeat:
         self._keep()
         self.board.touch()
 
+    def take_start_order(self, told: StartOrder) -> dict[str, Any]:
+        """Start residents in another order from now on, and return in which.
+
+        Raises:
+            StaleEpoch: a later term has been seen.
+        """
+        self._book.heed(told.epoch)
+        self._keep()
+        self.board.need(told.policies, told.wanted)
+        return self._starts()
+
+    def _starts(self) -> dict[str, Any]:
+        order = [record.policy for record in self.board.by_need]
+        return {"policies": order, "wanted": [policy for policy in order if policy in self.board.wanted]}
+
     def _keep(self) -> None:
         recordings = {
             record.policy: record.prover.recording
@@ -173,18 +190,42 @@ class LiveSeat:
 
     # ------------------------------------------------------------------ the end
 
-    def drain_within(self, seconds: float) -> None:
-        """Take note that the launcher is ending, with so many seconds left for draining."""
-        _LOG.info("the launcher has been told to end; %.0f s are left for draining", seconds)
-        self.drain_seconds = max(0.0, seconds - _STOPPING_SECONDS)
+    def drain_within(self, policies: Sequence[str], seconds: float) -> None:
+        """Take note that the launcher of some residents has been told to end, with so many seconds left for draining."""
+        deadline = Deadline.after(max(0.0, seconds - _STOPPING_SECONDS))
+        for policy in policies:
+            _LOG.info(
+                "the launcher of %s has been told to end; %.0f s are left for draining", policy, seconds
+            )
+            self.board.record(policy).leaves_by = deadline
+        self.board.touch()
+
+    def leave(self, policies: Sequence[str], seconds: float) -> None:
+        """Drain some residents, whose launcher alone has been told to end, and leave the others as they are.
+
+        They begin anew under the launcher that comes after it.
+        """
+        records = [self.board.record(policy) for policy in policies]
+        self.drain_within(policies, seconds)
+        self._spawn(self._leave(records))
+
+    async def _leave(self, records: Sequence[Record]) -> None:
+        await self._drain_all(records)
+        async with asyncio.TaskGroup() as ending:
+            for record in records:
+                ending.create_task(self._life.end_with_its_parent(record))
+
+    async def _drain_all(self, records: Sequence[Record]) -> None:
+        """Drain what serves, each resident by its own deadline."""
+        at_end = Deadline.after(self.drain_seconds)
+        async with asyncio.TaskGroup() as draining:
+            for record in records:
+                draining.create_task(self._drain_at_end(record, record.leaves_by or at_end))
 
     async def shut_down(self) -> None:
         """Take no more orders, drain what serves within bounds, and stop all engines. Nothing of them is left afterwards."""
         self._slot.closed = "the agent is ending"
-        deadline = Deadline.after(self.drain_seconds)
-        async with asyncio.TaskGroup() as draining:
-            for record in self.board.records:
-                draining.create_task(self._drain_at_end(record, deadline))
+        await self._drain_all(self.board.records)
         async with asyncio.TaskGroup() as stopping:
             for record in self.board.records:
                 stopping.create_task(self._life.stop(record))

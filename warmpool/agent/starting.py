@@ -1,17 +1,17 @@
-"""The start-up of residents: room, process, weights, warm-up, first proof, pause; one at a time, in the config's order.
+"""The start-up of residents: room, process, weights, warm-up, first proof, pause; one at a time, in the order of need.
 
 Start-ups never stand in the way of orders. An engine whose neighbour is promoted meanwhile goes on loading its weights as long as both
 fit, but neither warms up nor proves: a warm-up under way is cut short, the engine paused (its KV memory given back on a shared seat),
 and the resident is back in Loading until the seat is free again. A new process is started only while nobody has the seat.
 
-Tiers fill in the same order. Where there is no room for the next one, others are parked while it starts, the least needed first;
+Tiers fill in the config's order. Where there is no room for the next one, others are parked while it starts, the least needed first;
 then it is parked itself, if it is the least needed, and they come back. One that could not even be parked stays cold, and says why.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
@@ -23,6 +23,7 @@ from warmpool.agent.interruption import Interrupted
 from warmpool.agent.phases import Phases
 from warmpool.agent.probing import PROBE_SECONDS, probe
 from warmpool.agent.slot import Warming
+from warmpool.agent.turns import Turns
 from warmpool.agent.warmup import warm_up
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Startup
@@ -76,9 +77,10 @@ class StartUps:
 
     Args:
         equipment: the seat's parts.
+        ready: whether a resident's engine could be started now, its parent being there.
     """
 
-    def __init__(self, equipment: Equipment) -> None:
+    def __init__(self, equipment: Equipment, ready: Callable[[str], bool]) -> None:
         self._config = equipment.config
         self._board = equipment.board
         self._reader = equipment.reader
@@ -86,9 +88,8 @@ class StartUps:
         self._room = equipment.room
         self._changes = equipment.changes
         self._mover = equipment.mover
-        self._turn = asyncio.Lock()  # fair: first come, first served
-        # Who has come to it, or needn't. The first time they come in the config's order.
-        self._come: set[str] = set()
+        self._turns = Turns(equipment.board)
+        self._ready = ready
 
     async def run(self, record: Record, spawn: Spawn) -> None:
         """Bring a resident to Paused: from nothing, or from where its engine was when it was taken up.
@@ -99,11 +100,10 @@ class StartUps:
         """
         phases = Phases()
         outcome = _Outcome.SET_ASIDE
-        await self._board.until(lambda: self._come.issuperset(self._earlier(record)))
-        self.come(record)
+        await self._turns.first_come(record)
         while outcome is not _Outcome.PROVEN:
             await self._until_it_may_go_on(record, outcome)
-            async with self._turn:
+            async with self._turns.turn(record):
                 if not await self._has_room(record):
                     continue
                 self._board.wait(record, "")
@@ -116,18 +116,12 @@ class StartUps:
 
     def come(self, record: Record) -> None:
         """Note that nobody needs to wait for a resident's first start any more."""
-        if record.policy not in self._come:
-            self._come.add(record.policy)
-            self._board.touch()
-
-    def _earlier(self, record: Record) -> Sequence[str]:
-        policies = [each.policy for each in self._board.records]
-        return policies[: policies.index(record.policy)]
+        self._turns.come(record)
 
     async def settle(self) -> None:
         """Bring back those who were parked so that another could start, if there is room for them now."""
         if any(record.displaced for record in self._board.records):
-            async with self._turn:
+            async with self._turns.turn(None):
                 await self._settle()
 
     # ------------------------------------------------------------------ room
@@ -140,6 +134,8 @@ class StartUps:
                 return True
             if record.process is not None:
                 reason = record.prover.missing if outcome is _Outcome.UNWITNESSED else ""
+            elif not self._ready(record.policy):
+                return False
             else:
                 reason = self._obstacle(record)
             self._hold_back(record, reason)
@@ -170,7 +166,8 @@ class StartUps:
         if record.process is not None:
             return True
         await self._until_the_seat_is_free(record)
-        if self._obstacle(record):  # it comes back to this when there is none any more
+        ready = self._ready(record.policy)
+        if not ready or self._obstacle(record):  # it comes back to this when there is none any more
             return False
         deadline = Deadline.after(_MOVE_SECONDS)
         try:
@@ -182,7 +179,8 @@ class StartUps:
             self._hold_back(record, str(error))
             await asyncio.sleep(_NO_ROOM_SECONDS)  # what keeps it may be outside the seat
             return False
-        return self._seat_is_free(record) and self._room.fits(record, Tier.AWAKE)
+        fits = self._room.fits(record, Tier.AWAKE)
+        return fits and self._seat_is_free(record) and self._ready(record.policy)
 
     async def _settle(self) -> None:
         """Give everyone the tier that the seat's figures leave, the least needed first: down where that is needed, then up."""
@@ -333,6 +331,7 @@ class StartUps:
                 with phases.step("probe"):
                     await warming.interruption.run(lambda: self._probe(record))
                 record.prover.require_owner(record.running)
+            await warming.interruption.run(lambda: self._reader.tell_proof(record, passed=True))
             with phases.step("pause"):
                 await self._changes.pause(record, deadline=Deadline.after(_CONTROL_SECONDS))
             self._board.advance(record, _S.PAUSED)
@@ -363,11 +362,11 @@ class StartUps:
             await prover.prove(
                 record.engine, prompts=FIRST_PROOF_PROMPTS, deadline=Deadline.after(_PROOF_SECONDS)
             )
-            await self._reader.tell_proof(passed=True)
         except ProofFailed:
-            if record.capabilities is None and prover.owner.engine_version:
+            if record.capabilities is None:
                 await self._probe(record)  # it tells its version
             prover.require_owner(record.running)
+            await self._reader.tell_proof(record, passed=False)
             raise
 
     async def _state_answers(self, record: Record) -> None:
@@ -438,7 +437,7 @@ def forget_last_life(record: Record) -> None:
     record.proven_at = None
     record.kv_released = record.loaded = record.aside = record.unsure = record.displaced = False
     record.capabilities, record.verification = None, None
-    record.running = Ownership()
+    record.running, record.leaves_by = Ownership(), None
     record.in_flight = 0
     record.parked_bytes = 0
     record.usual.clear()

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -28,6 +28,8 @@ UNIX = "unix://"
 """What the address of a node agent on a Unix socket begins with; a path follows."""
 MOST_PATH_BYTES = 107
 """The longest path of a Unix socket: sockaddr_un's 108 bytes of sys/un.h, less a closing zero."""
+MOST_FAULT_CHARACTERS = 300
+"""How long the words on a fault may be."""
 _ANSWER_BYTES = 2**20
 
 
@@ -61,6 +63,8 @@ class SeatMemory:
         verified: who holds how much is known for certain.
         reason: why something isn't known; empty if all is.
         complete: a process that `by_process` lacks holds nothing, because everybody whom the caller could mean was looked at.
+        by_namespace: the same as `by_process`, by the name of the ids' PID namespace and the id. Equal ids of different containers
+            are told apart by it.
     """
 
     total_bytes: int | None
@@ -70,15 +74,19 @@ class SeatMemory:
     verified: bool
     reason: str = ""
     complete: bool = False
+    by_namespace: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
 
-    def held_by(self, pid: int) -> int | None:
+    def held_by(self, pid: int, namespace: str = "") -> int | None:
         """Return what a process and all that it started hold, in bytes; None if that isn't known for certain.
 
         Args:
             pid: its id, as `by_process` has it.
+            namespace: the PID namespace that the id is of, as `/proc/PID/ns/pid` links to; empty if the caller doesn't know.
         """
         if not self.verified or self.by_process is None:
             return None
+        if (namespace, pid) in self.by_namespace:
+            return self.by_namespace[namespace, pid]
         return self.by_process.get(pid, 0 if self.complete else None)
 
 
@@ -101,12 +109,25 @@ class NodeMemory(Protocol):
             deadline: by when there is an answer, whatever it is.
         """
 
-    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+    async def canary(self, gpus: Sequence[str], *, passed: bool, proof: str, deadline: Deadline) -> bool:
         """Tell what came of a canary: a resident was started on GPUs and answered as it should, or otherwise.
 
         Args:
             gpus: UUIDs or indices of the GPUs; empty: those that the kubelet gave the caller's pod.
             passed: whether it answered as it should.
+            proof: stands for the engine and what it should answer: one that fails counts against a GPU where the same has passed.
+            deadline: by when it must be told.
+
+        Returns:
+            Whether somebody took it in.
+        """
+
+    async def fault(self, gpus: Sequence[str], *, text: str, deadline: Deadline) -> bool:
+        """Tell that something was found of GPUs before an engine was started there, which their driver tells nobody.
+
+        Args:
+            gpus: UUIDs or indices of the GPUs; empty: those that the kubelet gave the caller's pod.
+            text: what was found.
             deadline: by when it must be told.
 
         Returns:
@@ -138,7 +159,26 @@ def unknown(reason: str) -> SeatMemory:
     return SeatMemory(None, None, None, None, verified=False, reason=reason)
 
 
-class NoMemory:
+class _Unjudged:
+    """Where nobody watches over the GPUs: nothing is known of their health, and nobody takes in what is told of it."""
+
+    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
+        """See `NodeMemory.health`."""
+        del gpus, deadline
+        return SeatHealth(Verdict.OK, known=False, reason="no node agent is configured")
+
+    async def canary(self, gpus: Sequence[str], *, passed: bool, proof: str, deadline: Deadline) -> bool:
+        """See `NodeMemory.canary`; nobody does."""
+        del gpus, passed, proof, deadline
+        return False
+
+    async def fault(self, gpus: Sequence[str], *, text: str, deadline: Deadline) -> bool:
+        """See `NodeMemory.fault`; nobody does."""
+        del gpus, text, deadline
+        return False
+
+
+class NoMemory(_Unjudged):
     """Nobody can be asked.
 
     Args:
@@ -153,21 +193,11 @@ class NoMemory:
         del gpus, deadline
         return unknown(f"no node agent is configured, and {self._reason}")
 
-    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
-        """See `NodeMemory.health`."""
-        del gpus, deadline
-        return SeatHealth(Verdict.OK, known=False, reason="no node agent is configured")
-
-    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
-        """See `NodeMemory.canary`; nobody does."""
-        del gpus, passed, deadline
-        return False
-
     async def close(self) -> None:
         """Nothing is held."""
 
 
-class DeviceTotals:
+class DeviceTotals(_Unjudged):
     """NVML in this process: totals alone, because it can't tell whose processes those of other containers are.
 
     Args:
@@ -194,16 +224,6 @@ class DeviceTotals:
             verified=False,
             reason="without a node agent the devices' totals alone are known",
         )
-
-    async def health(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatHealth:
-        """See `NodeMemory.health`."""
-        del gpus, deadline
-        return SeatHealth(Verdict.OK, known=False, reason="no node agent is configured")
-
-    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
-        """See `NodeMemory.canary`; nobody does."""
-        del gpus, passed, deadline
-        return False
 
     async def close(self) -> None:
         """Let the thread end; the driver is let go of with the process."""
@@ -239,7 +259,7 @@ class _NoAnswer(Exception):
     """The node agent gave none; the message says why."""
 
 
-_NOT_AN_ANSWER = (ValueError, KeyError, TypeError)
+_NOT_AN_ANSWER = (ValueError, KeyError, TypeError, RecursionError)
 """What reading something raises that is no answer."""
 
 
@@ -286,11 +306,18 @@ class NodeAgent:
             wrong = self._none(f"what it says is no answer: {error!r}")
             return SeatHealth(Verdict.OK, known=False, reason=str(wrong))
 
-    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+    async def canary(self, gpus: Sequence[str], *, passed: bool, proof: str, deadline: Deadline) -> bool:
         """See `NodeMemory.canary`."""
+        return await self._tell(gpus, {"passed": "true" if passed else "false", "proof": proof}, deadline)
+
+    async def fault(self, gpus: Sequence[str], *, text: str, deadline: Deadline) -> bool:
+        """See `NodeMemory.fault`."""
+        return await self._tell(gpus, {"passed": "false", "fault": text[:MOST_FAULT_CHARACTERS]}, deadline)
+
+    async def _tell(self, gpus: Sequence[str], what: Mapping[str, str], deadline: Deadline) -> bool:
         if not gpus and not self._pod:
             return False  # nobody knows on which of the node's GPUs it ran
-        query = {"gpu": ",".join(gpus), "pod": self._pod, "passed": "true" if passed else "false"}
+        query = {"gpu": ",".join(gpus), "pod": self._pod, **what}
         try:
             await self._answer("POST", "/v1/canary", query, deadline)
         except _NoAnswer:
@@ -332,10 +359,26 @@ class NodeAgent:
             self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
         base = "http://node" if self._address.startswith(UNIX) else self._address
         async with self._session.request(method, f"{base}{path}", params=query) as response:
-            body = json.loads(await response.content.read(_ANSWER_BYTES))
+            body = json.loads(await _whole(response.content))
             if response.status != 200:  # noqa: PLR2004 - HTTP's OK
                 raise _Refused(str(body["error"]["message"]))
-            return dict(body)
+            if not isinstance(body, dict):
+                raise ValueError("it is no object")  # noqa: TRY004 - it is data that is wrong
+            return body
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """Read a body.
+
+    Raises:
+        ValueError: it is longer than any answer.
+    """
+    body = b""
+    while chunk := await content.read(_ANSWER_BYTES):  # what has come so far, which may be a part
+        body += chunk
+        if len(body) > _ANSWER_BYTES:
+            raise ValueError(f"it has more than {_ANSWER_BYTES} bytes")
+    return body
 
 
 def seat_memory(answer: Mapping[str, Any]) -> SeatMemory:
@@ -345,7 +388,8 @@ def seat_memory(answer: Mapping[str, Any]) -> SeatMemory:
         KeyError, TypeError, ValueError: it isn't one.
     """
     gpus = answer["gpus"]
-    held, clash = _by_process(gpus) if answer["verified"] else (None, "")
+    by_namespace = _by_namespace(gpus) if answer["verified"] else {}
+    held, clash = _by_process(by_namespace) if answer["verified"] else (None, "")
     return SeatMemory(
         _sum(gpus, "totalBytes"),
         _sum(gpus, "usedBytes"),
@@ -354,6 +398,7 @@ def seat_memory(answer: Mapping[str, Any]) -> SeatMemory:
         verified=held is not None,
         reason=str(answer["reason"]) or clash,
         complete=bool(answer["complete"]) and not clash,
+        by_namespace=MappingProxyType(by_namespace),
     )
 
 
@@ -362,19 +407,24 @@ def _sum(gpus: Sequence[Mapping[str, Any]], key: str) -> int | None:
     return None if not sizes or None in sizes else sum(int(size) for size in sizes)
 
 
-def _by_process(gpus: Sequence[Mapping[str, Any]]) -> tuple[Mapping[int, int], str]:
-    """Add up by each id that a process goes by, and say what is wrong with ids that are left out.
+def _by_namespace(gpus: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], int]:
+    """Add up by PID namespace and each id that a process goes by there."""
+    held: dict[tuple[str, int], int] = {}
+    for process in (process for gpu in gpus for process in gpu["processes"]):
+        for pid in process["ids"]:
+            key = str(process["pidNamespace"]), int(pid)
+            held[key] = held.get(key, 0) + int(process["bytes"])
+    return held
+
+
+def _by_process(by_namespace: Mapping[tuple[str, int], int]) -> tuple[Mapping[int, int], str]:
+    """Leave namespaces out, and say what is wrong with ids that are left out for that.
 
     Equal ids of different PID namespaces are nobody's in particular: two containers of a pod each have a process 1.
     """
-    held: dict[int, int] = {}
-    namespaces: dict[int, set[str]] = {}
-    for process in (process for gpu in gpus for process in gpu["processes"]):
-        for pid in process["ids"]:
-            namespaces.setdefault(pid, set()).add(process["pidNamespace"])
-            held[pid] = held.get(pid, 0) + int(process["bytes"])
-    twice = sorted(pid for pid, its in namespaces.items() if len(its) > 1)
-    clear = MappingProxyType({pid: size for pid, size in held.items() if pid not in twice})
+    pids = [pid for _, pid in by_namespace]
+    twice = sorted({pid for pid in pids if pids.count(pid) > 1})
+    clear = MappingProxyType({pid: size for (_, pid), size in by_namespace.items() if pid not in twice})
     text = ", ".join(map(str, twice))
     return clear, f"containers of the pod have processes of the same ids on the GPUs: {text}" if twice else ""
 
@@ -406,4 +456,5 @@ def _gpu_word(gpu: Mapping[str, Any]) -> GpuWord:
     if word not in _WELL:
         Verdict(word)
     texts = [str(reason["text"]) for reason in gpu["reasons"] if reason["verdict"] == word]
-    return GpuWord(uuid=str(gpu["uuid"]), word=word, reason="; ".join(texts))
+    stops = gpu.get("stops") is True
+    return GpuWord(uuid=str(gpu["uuid"]), word=word, reason="; ".join(texts), stops=stops)

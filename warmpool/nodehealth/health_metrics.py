@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from warmpool.metric_families import Family, Kind, Label, Row, RowMetric, counter, empty, histogram, listed
 from warmpool.nodehealth.findings import is_slowed
-from warmpool.nodehealth.readings import Event, FabricState, GpuReading, Source, Told
+from warmpool.nodehealth.readings import Canary, Event, FabricState, GpuReading, Source, Told
 from warmpool.nodehealth.records import XID, Code
 from warmpool.nodehealth.verdicts import UNKNOWN, NodeVerdict
 from warmpool.nodehealth.xids import DEFAULT_TABLE
@@ -68,6 +68,16 @@ _XID = Family(
         listed("xid", (*map(str, sorted(_XIDS)), OTHER), "codes of the default table, and Other"),
         listed("source", Source, "who told"),
     ),
+)
+_CANARIES = Family(
+    name="emberpool_gpu_canaries_total",
+    kind=Kind.COUNTER,
+    help=(
+        "Residents on a GPU that were asked what is known, by what came of it: Uncounted failed where the same had failed "
+        "elsewhere, or had never passed, which says nothing of the GPU; Refused weren't started, by what a pre-flight has found of it."
+    ),
+    unit="canaries",
+    labels=(_GPU, listed("outcome", ("Passed", "Failed", "Uncounted", "Refused"), "outcomes")),
 )
 _UNPLACED = Family(
     name="emberpool_node_unplaced_events_total",
@@ -200,7 +210,7 @@ _OF_READINGS = (
     _FABRIC,
 )
 _SHOWN = (*_OF_VERDICTS, *_OF_READINGS)
-FAMILIES: tuple[Family, ...] = (_EVENTS, _XID, _UNPLACED, _READ, _NOT_SAVED, *_SHOWN)
+FAMILIES: tuple[Family, ...] = (_EVENTS, _XID, _CANARIES, _UNPLACED, _READ, _NOT_SAVED, *_SHOWN)
 """Everything that is exposed of GPUs' health."""
 
 
@@ -214,6 +224,7 @@ class HealthMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._events = counter(_EVENTS, registry)
         self._xids = counter(_XID, registry)
+        self._canaries = counter(_CANARIES, registry)
         self._unplaced = counter(_UNPLACED, registry)
         self._read = histogram(_READ, registry)
         self._not_saved = counter(_NOT_SAVED, registry)
@@ -228,6 +239,13 @@ class HealthMetrics:
     def unplaced(self) -> None:
         """Count an event whose GPU couldn't be found out."""
         self._unplaced.inc()
+
+    def canary(self, canary: Canary, *, counts: bool) -> None:
+        """Count a canary."""
+        failed = "Refused" if canary.fault else "Failed"
+        outcome = "Passed" if canary.passed else failed if counts else "Uncounted"
+        for gpu in canary.gpus:
+            self._canaries.labels(gpu, outcome).inc()
 
     def health_read(self, seconds: float) -> None:
         """Count a reading."""

@@ -87,13 +87,17 @@ class HealthService:
             node=node, gpus=sorted(gpus), epoch=monitor.epoch, reason=reason, sources=self.sources
         )
 
-    async def canary(self, question: Question, peer: Peer | None, *, passed: bool) -> Collection[str]:
-        """Take note of what came of a canary; return the UUIDs of the GPUs that it ran on.
+    async def canary(
+        self, question: Question, peer: Peer | None, *, passed: bool, proof: str, fault: str
+    ) -> tuple[Collection[str], bool]:
+        """Take note of what came of a canary; return the UUIDs of the GPUs that it ran on, and whether it says anything of them.
 
         Args:
             question: on which GPUs; none named: those of the caller's pod.
             peer: who says so; None: somebody with the token, over TCP.
             passed: whether it answered as it should.
+            proof: stands for its engine and what that should answer; empty where nobody says.
+            fault: what was found of the GPUs before an engine was started, in words; empty for what one answered.
 
         Raises:
             AskError: it can't be taken in, or not from this caller.
@@ -101,9 +105,7 @@ class HealthService:
         gpus, _ = await self._gpus(question, peer)
         if peer is not None and not gpus <= await self._trusted_with(question, peer):
             raise NotYours("only a pod that has a GPU tells of canaries on it")
-        for uuid in gpus:
-            self._parts.monitor.canary(uuid, passed=passed)
-        return gpus
+        return gpus, self._parts.monitor.canary(gpus, passed=passed, proof=proof, fault=fault)
 
     async def _trusted_with(self, question: Question, peer: Peer) -> frozenset[str]:
         """Return the GPUs of which a caller may say what came of a canary: its pod's; all outside containers, to root and our own user."""

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from warmpool.nodehealth.kmsg import Position
-from warmpool.nodehealth.records import NodeRecord
+from warmpool.nodehealth.records import Latch, NodeRecord
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +43,31 @@ class Kept:
     record: NodeRecord = field(default_factory=NodeRecord)
     position: Position | None = None
     epoch: int = 0
+
+
+def gist(record: NodeRecord) -> tuple[object, ...]:
+    """Return what must not be lost and so is written as it changes. What counts on with each reading is left out."""
+    return (
+        record.boot,
+        record.most,
+        frozenset(record.passed),
+        *(
+            (
+                gpu.uuid,
+                gpu.verdict,
+                tuple(map(_said, gpu.latches)),
+                gpu.hold,
+                gpu.trial,
+                gpu.forgotten,
+                gpu.xids,
+            )
+            for _, gpu in sorted(record.gpus.items())
+        ),
+    )
+
+
+def _said(latch: Latch) -> tuple[object, ...]:
+    return latch.code, latch.verdict, latch.since, latch.clears, latch.until, latch.asked
 
 
 class Latches:

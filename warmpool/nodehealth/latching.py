@@ -59,6 +59,11 @@ def latched(gpu: GpuRecord, latch: Latch) -> GpuRecord:
             count=before.count + latch.count,
             asked=None if decided or latch.asked is None else (before.asked or latch.asked),
         )
+    return put(gpu, latch)
+
+
+def put(gpu: GpuRecord, latch: Latch) -> GpuRecord:
+    """Put a latch in the place of the one of its code."""
     others = [each for each in gpu.latches if each.code != latch.code]
     return replace(gpu, latches=tuple(sorted((*others, latch), key=lambda each: each.code)))
 

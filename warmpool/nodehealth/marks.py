@@ -7,7 +7,7 @@ is known keeps what it has.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -114,11 +114,13 @@ class Fleet:
         verdicts: what is said of nodes, by name; a node that is missing, or of which nothing is known, keeps its marks.
         marks: what is written on all GPU nodes, by name.
         since: when each node that has our taint got it, for the annotation.
+        spared: nodes that keep their other GPUs: what is Bad there is excluded by itself, and the node isn't tainted.
     """
 
     verdicts: Mapping[str, NodeVerdict]
     marks: Mapping[str, NodeMarks]
     since: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    spared: Collection[str] = ()
 
 
 def plan_marks(
@@ -139,7 +141,7 @@ def plan_marks(
         for name in sorted(fleet.marks)
         if name in fleet.verdicts and name not in foreign
     }
-    bad = {name: verdict for name, verdict in known.items() if verdict.verdict is Verdict.BAD}
+    bad = {name: verdict for name, verdict in known.items() if _is_to_be_tainted(name, verdict, fleet)}
     wanted = sorted(
         (name for name in bad if fleet.marks[name].taint is None), key=lambda name: (_since(bad[name]), name)
     )
@@ -154,6 +156,10 @@ def plan_marks(
     return Plan(markings=tuple(markings), admission=admission, foreign=foreign), state
 
 
+def _is_to_be_tainted(name: str, verdict: NodeVerdict, fleet: Fleet) -> bool:
+    return verdict.verdict is Verdict.BAD and name not in fleet.spared
+
+
 def _is_foreign(marks: NodeMarks) -> bool:
     """Whether the taint of our key was set by somebody else, or changed after we had."""
     return marks.taint is not None and marks.owned != marks.taint
@@ -163,7 +169,7 @@ def _marking(
     name: str, verdict: NodeVerdict, fleet: Fleet, admission: Admission, *, now: float, dry: bool
 ) -> Marking | None:
     marks, condition = fleet.marks[name], condition_of(verdict)
-    bad = verdict.verdict is Verdict.BAD
+    bad = _is_to_be_tainted(name, verdict, fleet)
     told = marks.condition == (condition.healthy, condition.reason)
     value = condition.reason[:_MOST_VALUE]
     if bad and (name in admission.admitted or (marks.taint is not None and marks.taint != value)):
@@ -201,8 +207,8 @@ def condition_of(verdict: NodeVerdict) -> Condition:
             text = f"{verdict.listed} of {verdict.expected} GPUs are there"
             return Condition(healthy=False, reason="DeviceCount", message=text)
         return Condition(healthy=True, reason="Healthy", message="nothing is said against its GPUs")
-    message = "; ".join(map(_sentence, worst))
-    return Condition(healthy=False, reason=_code(worst[0]), message=_shortened(message))
+    message = "; ".join(map(sentence, worst))
+    return Condition(healthy=False, reason=code_of(worst[0]), message=_shortened(message))
 
 
 def ownership(taint: str, since: float, message: str) -> str:
@@ -222,11 +228,13 @@ def owned_value(annotation: str | None) -> str | None:
     return taint if isinstance(taint, str) else None
 
 
-def _code(gpu: GpuVerdict) -> str:
+def code_of(gpu: GpuVerdict) -> str:
+    """Return why a GPU is what it is, in one word."""
     return gpu.reasons[0].code if gpu.reasons else str(gpu.verdict)
 
 
-def _sentence(gpu: GpuVerdict) -> str:
+def sentence(gpu: GpuVerdict) -> str:
+    """Say what a GPU is, and why."""
     reasons: Sequence[str] = [reason.text for reason in gpu.reasons if reason.verdict is gpu.verdict]
     return f"{gpu.uuid} is {gpu.verdict}: {', '.join(reasons)}"
 

@@ -18,15 +18,14 @@ from typing import Final, Protocol
 from warmpool.nodehealth.kernel_log import KernelLog
 from warmpool.nodehealth.kmsg import KernelXid, Position, address_of
 from warmpool.nodehealth.lanes import Lane, LaneBusy
-from warmpool.nodehealth.latches import Kept, Latches
+from warmpool.nodehealth.latches import Kept, Latches, gist
 from warmpool.nodehealth.nvml import Nvml, NvmlError, NvmlUnsupported
 from warmpool.nodehealth.probe import HealthProbe
 from warmpool.nodehealth.reader import DriverState, Reader
-from warmpool.nodehealth.readings import Event, NodeReading, Source, Told
-from warmpool.nodehealth.records import Code, GpuRecord, NodeRecord, Rules
-from warmpool.nodehealth.rules import with_canary, with_event, with_reading
+from warmpool.nodehealth.readings import Canary, Event, NodeReading, Source, Told
+from warmpool.nodehealth.records import NodeRecord, Rules
+from warmpool.nodehealth.rules import counts, undecided, with_canary, with_event, with_reading
 from warmpool.nodehealth.verdicts import NodeVerdict, judge
-from warmpool.seats import Verdict
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ READ_SECONDS: Final = 15.0
 """How often the GPUs are read when nothing happens."""
 _SOON_SECONDS: Final = 2.0  # while something waits for the next reading
 _SOONEST_SECONDS: Final = 1.0  # between two readings, whatever is told: a storm of events is one
-_CONFIRMED: Final = frozenset({Code.LOST, Code.RESET_REQUIRED, Code.MISSING, Code.UNAVAILABLE})
 _SAVE_SECONDS: Final = 60.0
 _FILE_SECONDS: Final = 10.0
 _LAST_SAVE_SECONDS: Final = 1.0
@@ -61,6 +59,9 @@ class HealthTally(Protocol):
 
     def unplaced(self) -> None:
         """Count an event whose GPU couldn't be found out."""
+
+    def canary(self, canary: Canary, *, counts: bool) -> None:
+        """Count a canary, by what came of it and whether that says something of its GPUs."""
 
     def health_read(self, seconds: float) -> None:
         """Count a reading, and how long it took."""
@@ -136,10 +137,29 @@ class HealthMonitor:
         """What is said of the node and its GPUs now."""
         return judge(self._record, self._rules, self._sources.wall())
 
-    def canary(self, uuid: str, *, passed: bool) -> None:
-        """Take note of what came of a canary on a GPU."""
-        at = self._sources.wall()
-        self._take(with_canary(self._record, uuid, passed=passed, at=at, rules=self._rules))
+    def canary(self, gpus: frozenset[str], *, passed: bool, proof: str = "", fault: str = "") -> bool:
+        """Take note of what came of a canary.
+
+        Args:
+            gpus: UUIDs of the GPUs that it computes on.
+            passed: whether it answered as it should.
+            proof: stands for its engine and what that should answer; empty where nobody says.
+            fault: what was found of the GPUs before an engine was started, in words; empty for what one answered.
+
+        Returns:
+            Whether it says something of the GPUs.
+        """
+        told = Canary(at=self._sources.wall(), gpus=gpus, passed=passed, proof=proof, fault=fault)
+        says = counts(self._record, told)
+        self._tally.canary(told, counts=says)
+        if not says:
+            _LOG.warning(
+                "a resident on %s answered otherwise than it should, as it did elsewhere on this node or since it first came: "
+                "nothing is said against the GPU",
+                ", ".join(sorted(gpus)),
+            )
+        self._take(with_canary(self._record, told, self._rules))
+        return says
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -193,12 +213,8 @@ class HealthMonitor:
 
     def _pause(self) -> float:
         """Return how long to wait for the next reading: not long where something is decided by it."""
-        waits = any(
-            latch.asked is not None or (latch.code in _CONFIRMED and latch.verdict is Verdict.SUSPECT)
-            for gpu in self._record.gpus.values()
-            for latch in gpu.latches
-        )
-        return _SOON_SECONDS if waits else READ_SECONDS
+        soon = undecided(self._record, self._rules, self._sources.wall())
+        return _SOON_SECONDS if soon else READ_SECONDS
 
     def _take(self, record: NodeRecord) -> None:
         """Remember it, and say what has changed."""
@@ -311,8 +327,8 @@ class HealthMonitor:
     async def _save(self) -> None:
         """Write what is remembered, if it has changed or its counters are old."""
         latches, now = self._sources.latches, asyncio.get_running_loop().time()
-        gist = _gist(self._record)
-        if latches is None or (gist == self._saved and now - self._saved_at < _SAVE_SECONDS):
+        essence = gist(self._record)
+        if latches is None or (essence == self._saved and now - self._saved_at < _SAVE_SECONDS):
             return
         kept = Kept(record=_lean(self._record), position=self._position(), epoch=self.epoch)
         try:
@@ -324,7 +340,7 @@ class HealthMonitor:
             self.file_reason = str(error)
             return
         self.file_reason = ""
-        self._saved, self._saved_at = gist, now
+        self._saved, self._saved_at = essence, now
 
     def _position(self) -> Position | None:
         if self.kernel_log is None or self.kernel_log.sequence < 0:
@@ -332,24 +348,9 @@ class HealthMonitor:
         return Position(boot=self._sources.boot, sequence=self.kernel_log.sequence)
 
 
-def _gist(record: NodeRecord) -> tuple[object, ...]:
-    """Return what must not be lost: everything but counters."""
-    return (
-        record.boot,
-        record.most,
-        *(
-            (gpu.uuid, gpu.verdict, gpu.latches, gpu.hold, gpu.trial, gpu.forgotten, gpu.xids)
-            for gpu in _gpus(record)
-        ),
-    )
-
-
-def _gpus(record: NodeRecord) -> list[GpuRecord]:
-    return [gpu for _, gpu in sorted(record.gpus.items())]
-
-
 def _lean(record: NodeRecord) -> NodeRecord:
     """Return a record without the readings, which nothing follows from any more."""
     return replace(
-        record, gpus=MappingProxyType({gpu.uuid: replace(gpu, reading=None) for gpu in _gpus(record)})
+        record,
+        gpus=MappingProxyType({uuid: replace(gpu, reading=None) for uuid, gpu in record.gpus.items()}),
     )

@@ -274,3 +274,22 @@ class Event:
     xid: int = 0
     text: str = ""
     source: Source = Source.NVML
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """What came of a resident that was started on GPUs and asked something of which the answer is known.
+
+    Attributes:
+        at: when, in Unix seconds.
+        gpus: UUIDs of the GPUs that it computes on.
+        passed: whether it answered as it should.
+        proof: stands for its engine and what that should answer, so that equal ones can be compared; empty where nobody says.
+        fault: what was found of the GPUs before any weights were loaded, in words; empty for what an engine answered.
+    """
+
+    at: float
+    gpus: frozenset[str]
+    passed: bool
+    proof: str = ""
+    fault: str = ""

@@ -19,6 +19,8 @@ from warmpool.seats import Verdict
 
 MOST_COUNTS: Final = 256
 """Counts that are remembered of one GPU; the oldest goes first."""
+MOST_PROOFS: Final = 64
+"""Proofs that are remembered of one node; the one that has not passed for longest goes first."""
 MOST_BURSTS: Final = 64
 """Bursts of one error that are remembered of one GPU, or as many as its rule counts; the oldest goes first."""
 
@@ -232,6 +234,7 @@ class NodeRecord:
         most: the most GPUs that were ever listed at once.
         gpus: its GPUs, by UUID.
         lost: what was remembered is lost: GPUs that are seen for the first time are unknown.
+        passed: proofs that have passed on any of its GPUs and have failed on none since, the latest last.
         reason: why nothing was known at the last reading; empty if something was.
     """
 
@@ -240,6 +243,7 @@ class NodeRecord:
     most: int = 0
     gpus: Mapping[str, GpuRecord] = field(default_factory=lambda: MappingProxyType({}))
     lost: bool = False
+    passed: tuple[str, ...] = ()
     reason: str = ""
 
 
@@ -258,7 +262,8 @@ class Rules:
         silent_seconds: when a GPU that doesn't answer is unknown.
         confirm_seconds: how long a GPU has to be lost or missing before it is Bad.
         quiet_seconds: how long something has to stay away that nothing else clears.
-        repeated: errors that would make a GPU Bad, within a day, by which it is Bad although the driver asks for nothing.
+        repeated: errors that would make a GPU Bad, within a day, by which it is Bad although the driver asks for nothing; and
+            canaries that fail within a day, after which none that passes makes it well.
         uncorrected_suspect, uncorrected_bad: uncorrected memory errors within a day.
         corrected_per_hour: corrected memory errors within an hour by which a GPU is Suspect.
         throttled_seconds, throttled_percent: hardware slows a GPU down in this share of readings over that time.

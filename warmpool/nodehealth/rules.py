@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import Final
 
 from warmpool.nodehealth import findings
-from warmpool.nodehealth.latching import cleared, latched, restated, suspect
-from warmpool.nodehealth.readings import Contact, Event, GpuReading, NodeReading, RecoveryAction, Told
+from warmpool.nodehealth.latching import cleared, latched, put, restated, suspect
+from warmpool.nodehealth.readings import Canary, Contact, Event, GpuReading, NodeReading, RecoveryAction, Told
 from warmpool.nodehealth.records import (
     MOST_COUNTS,
+    MOST_PROOFS,
     RANK,
     XID,
     Baseline,
@@ -38,6 +39,8 @@ from warmpool.seats import Verdict
 _HOUR: Final = 3600.0
 _SLOWED, _RUNS = "Slowed", "Runs"
 _FEWEST_READINGS = 10
+_CONFIRMED: Final = frozenset({Code.LOST, Code.RESET_REQUIRED, Code.MISSING, Code.UNAVAILABLE})
+"""What the reading after next confirms."""
 _BACK_SECONDS: Final = 5.0
 """A clock that goes back by more than this was set."""
 
@@ -95,18 +98,55 @@ def with_event(record: NodeRecord, event: Event, rules: Rules) -> NodeRecord:
     return record if after is gpu else _put(record, after)
 
 
-def with_canary(record: NodeRecord, uuid: str, *, passed: bool, at: float, rules: Rules) -> NodeRecord:
-    """Add what came of a canary: a resident was started on a GPU and answered as it should, or otherwise."""
-    gpu = record.gpus.get(uuid)
-    if gpu is None:
+def counts(record: NodeRecord, canary: Canary) -> bool:
+    """Whether what came of a canary says something of its GPUs.
+
+    One that fails does only if the same proof has passed on this node, and has failed nowhere there since: else the resident, or
+    what is expected of it, is wrong wherever it runs.
+    """
+    return canary.passed or not canary.proof or canary.proof in record.passed
+
+
+def with_canary(record: NodeRecord, canary: Canary, rules: Rules) -> NodeRecord:
+    """Add what came of a canary: a resident was started on GPUs and answered as it should, or otherwise."""
+    if not counts(record, canary):
         return record
-    if passed:
-        latches = tuple(each for each in gpu.latches if each.code != Code.CANARY_FAILED)
-        after = replace(gpu, latches=latches, trial=None, forgotten=False)
-    else:
-        text = "a resident that was started on it answered otherwise than it should"
-        after = latched(gpu, suspect(Code.CANARY_FAILED, at, text, seconds=rules.quiet_seconds))
-    return _put(record, restated(after, max(at, record.at), rules))
+    of_proof = [each for each in record.passed if each != canary.proof]
+    if canary.passed and canary.proof:
+        of_proof.append(canary.proof)
+    record = replace(record, passed=tuple(of_proof[-MOST_PROOFS:]))
+    for uuid in sorted(canary.gpus & record.gpus.keys()):
+        gpu = record.gpus[uuid]
+        after = _passed(gpu, canary.at, rules) if canary.passed else _failed(gpu, canary, rules)
+        record = _put(record, restated(after, max(canary.at, record.at), rules))
+    return record
+
+
+def _passed(gpu: GpuRecord, at: float, rules: Rules) -> GpuRecord:
+    if _sum(gpu, Code.CANARY_FAILED, at - DAY) >= rules.repeated and gpu.latch(Code.CANARY_FAILED):
+        return gpu  # one that computes wrong now and then is right most of the time
+    latches = tuple(each for each in gpu.latches if each.code != Code.CANARY_FAILED)
+    return replace(gpu, latches=latches, trial=None, forgotten=False)
+
+
+def _failed(gpu: GpuRecord, canary: Canary, rules: Rules) -> GpuRecord:
+    gpu = _counted(gpu, Code.CANARY_FAILED, 1, canary.at, rules)
+    text = canary.fault or "a resident that was started on it answered otherwise than it should"
+    return latched(gpu, suspect(Code.CANARY_FAILED, canary.at, text, seconds=rules.quiet_seconds))
+
+
+def undecided(record: NodeRecord, rules: Rules, now: float) -> bool:
+    """Whether the next reading is to come soon, because something is decided by it; no longer than the driver may take."""
+    return any(
+        (latch.asked is not None and now < latch.asked + rules.word_seconds)
+        or (
+            latch.code in _CONFIRMED
+            and latch.verdict is Verdict.SUSPECT
+            and now < latch.since + rules.word_seconds
+        )
+        for gpu in record.gpus.values()
+        for latch in gpu.latches
+    )
 
 
 def advanced(record: NodeRecord, now: float, rules: Rules) -> NodeRecord:
@@ -402,8 +442,7 @@ def _with_findings(gpu: GpuRecord, reading: GpuReading, now: float, rules: Rules
         )
         if before is not None and RANK[before.verdict] > RANK[latch.verdict]:
             gpu = cleared(gpu, (look.code,), now, rules)
-        others = [each for each in gpu.latches if each.code != look.code]
-        gpu = replace(gpu, latches=tuple(sorted((*others, latch), key=lambda each: each.code)))
+        gpu = put(gpu, latch)
     return replace(gpu, streaks=MappingProxyType(streaks))
 
 

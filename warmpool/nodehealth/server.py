@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from warmpool.nodehealth.client import TOKEN_VARIABLE
+from warmpool.nodehealth.client import MOST_FAULT_CHARACTERS, TOKEN_VARIABLE
 from warmpool.nodehealth.health_service import HealthService
 from warmpool.nodehealth.metrics import Asked, NodeMetrics
 from warmpool.nodehealth.reader import DriverState, Reader, TooSlow
@@ -33,10 +33,11 @@ PARAMETERS = frozenset({"pod", "pid", "gpu", "maxAgeMilliseconds"})
 """What a question after memory may have."""
 HEALTH_PARAMETERS = frozenset({"pod", "gpu"})
 """What a question after health may have."""
-CANARY_PARAMETERS = HEALTH_PARAMETERS | {"passed"}
+CANARY_PARAMETERS = HEALTH_PARAMETERS | {"passed", "proof", "fault"}
 """What may be said of a canary."""
 _MOST_NAMED = 256
 _POD_CHARACTERS = 64
+_PROOF_CHARACTERS = 64
 _SCRAPE_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of sys/socket.h: pid, uid, gid
 
@@ -96,8 +97,16 @@ class NodeApi:
         question, passed = _question(request, CANARY_PARAMETERS), request.query.get("passed", "")
         if passed not in {"true", "false"}:
             raise AskError("passed: takes true or false")
-        gpus = await self._health.canary(question, _peer(request), passed=passed == "true")
-        return web.json_response({"gpus": sorted(gpus)})
+        proof, fault = (
+            _text(request, "proof", _PROOF_CHARACTERS),
+            _text(request, "fault", MOST_FAULT_CHARACTERS),
+        )
+        if fault and passed == "true":
+            raise AskError("fault: says why something failed, and passed is true")
+        gpus, says = await self._health.canary(
+            question, _peer(request), passed=passed == "true", proof=proof, fault=fault
+        )
+        return web.json_response({"gpus": sorted(gpus), "counts": says})
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         reader = self._reader
@@ -170,6 +179,13 @@ def _question(request: web.Request, parameters: frozenset[str]) -> Question:
             OLDEST_SECONDS if oldest is None else _whole("maxAgeMilliseconds", oldest, longest) / 1000
         ),
     )
+
+
+def _text(request: web.Request, name: str, most: int) -> str:
+    text = request.query.get(name, "")
+    if len(text) > most or not (text.isprintable() or not text):
+        raise AskError(f"{name}: takes a line of at most {most} characters")
+    return text
 
 
 def _parts(text: str, name: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from warmpool.errors import BadOrder
 from warmpool.nodehealth.account import DeviceAccount, Holding
+from warmpool.nodehealth.handover import stops
 from warmpool.nodehealth.verdicts import UNKNOWN, GpuVerdict, NodeVerdict, Reason
 from warmpool.seats import Verdict
 
@@ -130,6 +131,7 @@ def _gpu_to_json(gpu: GpuVerdict) -> dict[str, Any]:
     return {
         "uuid": gpu.uuid,
         "verdict": gpu.word,
+        "stops": stops(gpu),
         "since": _time(gpu.since),
         "until": _time(gpu.until),
         "ageMilliseconds": None if gpu.age_seconds is None else round(gpu.age_seconds * 1000),

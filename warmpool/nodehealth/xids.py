@@ -78,11 +78,6 @@ class XidTable:
             else XidRule(verdict=self.unlisted, note="an error of no known meaning")
         )
 
-    @property
-    def longest_seconds(self) -> float:
-        """The longest time over which errors are counted."""
-        return max((rule.within_seconds for rule in self.rules.values()), default=DAY)
-
 
 def table_of(spec: Mapping[str, Any]) -> XidTable:
     """Read the `spec` of a document of kind XidTable.

@@ -125,25 +125,10 @@ def taints_without(taints: Sequence[Json], key: str) -> list[Json]:
     return [each for each in taints if each.get("key") != key]
 
 
-def taints_patch(version: str, before: Sequence[Json], after: Sequence[Json]) -> list[Json]:
-    """Replace a node's list of taints, if it is still what was read.
-
-    Merge and strategic patches replace the whole list blindly: taints have no merge key. So the patch tests first what it
-    replaces; where there was no list at all, it tests the version instead.
-    """
-    if not before:
-        return [
-            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
-            {"op": "add", "path": "/spec/taints", "value": list(after)},
-        ]
-    return [
-        {"op": "test", "path": "/spec/taints", "value": list(before)},
-        {"op": "replace", "path": "/spec/taints", "value": list(after)},
-    ]
-
-
 def mark_operations(node: Json, taints: Sequence[Json], annotation: tuple[str, str | None]) -> list[Json]:
     """Replace a node's list of taints and an annotation of its in one write, if the node is still what was read.
+
+    Merge and strategic patches replace the whole list blindly: taints have no merge key. So the patch tests the version first.
 
     Args:
         node: the node as it was read.

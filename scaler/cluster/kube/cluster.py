@@ -115,7 +115,6 @@ class KubeCluster:
         self._news = False
         self._asked_everybody = False
         self._all_seen = asyncio.Event()
-        self._tasks: asyncio.TaskGroup | None = None
         self._pods.touch(self._pod_touched)
         self._nodes.touch(self._node_touched)
         self._pods.subscribe(self._pods_changed)
@@ -151,6 +150,11 @@ class KubeCluster:
     def stock(self) -> Mapping[FleetName, Sequence[Seat]]:
         """See `Cluster.stock`."""
         return self._roster.shelf.stock()
+
+    def uid(self, name: str) -> str:
+        """Return a seat's UID by its name; empty where it is gone."""
+        pod = self._roster.pod(SeatName(name))
+        return "" if pod is None else pod.seat.uid
 
     def replicas(self, fleet: FleetName) -> int:
         """See `Cluster.replicas`; 0 while the workload isn't there, which a condition tells."""
@@ -222,8 +226,10 @@ class KubeCluster:
         entry = self._watch.check_writable(fleet, whatever=False)
         if not entry.resized:
             raise Withheld(f"fleet {fleet} has resizedBy: Keda; its size is a ScaledObject's to write")
+        self._check_lowering(fleet, total, self._watch.replicas(fleet))
         allow = partial(self._check_size, fleet, total)
-        self._watch.wrote(fleet, await self._sizer.resize(entry.target, total, allow))
+        with self._watch.asking(fleet, total):
+            self._watch.wrote(entry, await self._sizer.resize(entry.target, total, allow))
 
     def _check_size(self, fleet: FleetName, total: int, found: int) -> None:
         """Let a size be written, or say why not.
@@ -234,6 +240,14 @@ class KubeCluster:
         leadership = self._leadership
         if leadership is None or not leadership.covers(WRITE_SECONDS):
             raise Withheld(f"fleet {fleet}: sizes are written by the leader alone, well within its term")
+        self._check_lowering(fleet, total, found)
+
+    def _check_lowering(self, fleet: FleetName, total: int, found: int) -> None:
+        """Let a size be written as far as it isn't lower than one that was found, or could cost nobody who serves.
+
+        Raises:
+            Withheld: it isn't.
+        """
         if total < found and (why := self.lowering_refused(fleet, total)):
             raise Withheld(f"fleet {fleet} stays at {found} seats for now: {why}")
 
@@ -260,9 +274,7 @@ class KubeCluster:
 
     def adopt(self, fleets: Sequence[KubeFleet]) -> None:
         """Work on other fleets from now on. Seats of fleets that are in it no more are left as they are."""
-        for reflector in self._watch.adopt(fleets):
-            if self._tasks is not None:
-                self._tasks.create_task(reflector.run())
+        self._watch.adopt(fleets)
         self._changed()
 
     def report(self, body: Mapping[str, Any]) -> None:
@@ -285,6 +297,11 @@ class KubeCluster:
         if self._roster.judge(verdicts):
             self._changed()
 
+    def fence(self, gpus: Collection[str]) -> None:
+        """Take the GPUs that the scheduler gives nobody, by UUID."""
+        if self._roster.fence(gpus):
+            self._changed()
+
     def observe_health(self, fleets: Collection[FleetName]) -> None:
         """See `ReportedCluster.observe_health`."""
         if self._roster.observe_health(fleets):
@@ -304,22 +321,16 @@ class KubeCluster:
     async def run(self) -> None:
         """Keep the cache current until cancelled; no failure of the server or of an agent ends it."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                for reflector in self._reflectors():
-                    tasks.create_task(reflector.run())
-                tasks.create_task(self._recorder.run())
-                tasks.create_task(self._watch.pools.run())
-                await self._pods.wait_synced()
-                await self._polling.everybody()
-                self._asked_everybody = True
-                self._changed()
-                tasks.create_task(self._polling.run())
-                while True:
-                    await asyncio.sleep(_TICK_SECONDS)
-                    self._pass_time()
-            finally:
-                self._tasks = None
+            for part in (self._pods.run(), self._nodes.run(), self._watch.run(), self._recorder.run()):
+                tasks.create_task(part)
+            await self._pods.wait_synced()
+            await self._polling.everybody()
+            self._asked_everybody = True
+            self._changed()
+            tasks.create_task(self._polling.run())
+            while True:
+                await asyncio.sleep(_TICK_SECONDS)
+                self._pass_time()
 
     def _pass_time(self) -> None:
         if self._roster.pass_time():

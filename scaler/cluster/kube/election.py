@@ -156,6 +156,17 @@ def _none_told() -> int:
     return 0
 
 
+def _end_if_cancelled() -> None:
+    """End a task that was cancelled while a TaskGroup in it ended by an error: the group raises the error alone.
+
+    Raises:
+        CancelledError: it was.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class Elector:
     """Stands for election.
 
@@ -207,6 +218,7 @@ class Elector:
                 log.warning("leadership is lost", epoch=held.record.epoch, why=str(lost.exceptions[0]))
             else:
                 return
+            _end_if_cancelled()
 
     def _complain(self, what: str, error: ClusterError) -> None:
         """Tell of a trouble once, not at each attempt."""

@@ -3,7 +3,9 @@
 What it finds is kept as conditions. Each new one is told to `say`, which decides whether anybody is to read of it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,24 +57,26 @@ class Watcher:
 
 
 class FleetWatch:
-    """Fleets, by name.
+    """Fleets, by name; `run` inside a TaskGroup.
 
     Args:
         watcher: what it works with.
 
     Attributes:
         conditions: what is so of fleets.
-        pools: the namespace's InferencePools; has to run, and holds nothing up.
     """
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._fleets: Mapping[FleetName, KubeFleet] = {}
         self._workloads: dict[Kind, Reflector[Workload]] = {}
+        self._following: dict[Kind, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
         objects = Collection(kind=SERVICE, namespace=watcher.namespace)
         self._services: Reflector[Service] = Reflector(watcher.client, objects, service_from_json)
         self._services.subscribe(self._services_changed)
-        self.pools = PoolWatch(watcher.client, watcher.namespace, self._services_changed)
+        self._pools = PoolWatch(watcher.client, watcher.namespace, self._services_changed)
+        self._asked: dict[FleetName, int] = {}
         self._written: dict[FleetName, Resized] = {}
         self._drifted: dict[FleetName, float] = {}
         self.conditions = Conditions(watcher.wall)
@@ -86,23 +90,56 @@ class FleetWatch:
 
     @property
     def reflectors(self) -> Sequence[Reflector[Any]]:
-        """What has to run for it."""
+        """What has to be seen for its fleets. InferencePools aren't among it: they hold nothing up."""
         return [self._services, *self._workloads.values()]
 
-    def adopt(self, fleets: Iterable[KubeFleet]) -> Sequence[Reflector[Any]]:
-        """Watch other fleets from now on; return what has to run for them beside what runs already."""
-        self._fleets = {fleet.name: fleet for fleet in fleets}
+    async def run(self) -> None:
+        """Follow what there is to see of its fleets, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                tasks.create_task(self._services.run())
+                tasks.create_task(self._pools.run())
+                for kind in self._workloads:
+                    self._follow(kind)
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+                self._following.clear()
+
+    def _follow(self, kind: Kind) -> None:
+        if self._tasks is not None:
+            self._following[kind] = self._tasks.create_task(self._workloads[kind].run())
+
+    def adopt(self, fleets: Iterable[KubeFleet]) -> None:
+        """Watch other fleets from now on. What isn't a fleet any more is forgotten, and so is a kind that no fleet is of."""
+        before, self._fleets = self._fleets, {fleet.name: fleet for fleet in fleets}
+        for entry in before.values():
+            if not self._is_still(entry):
+                self._written.pop(entry.name, None)
+                self._drifted.pop(entry.name, None)
+                self.conditions.set(entry.name, ConditionType.SIZE_DRIFTED, "")
         self.conditions.forget(self._fleets)
-        begun = []
-        for kind in dict.fromkeys(fleet.target.kind for fleet in self._fleets.values()):
-            if kind not in self._workloads:
-                objects = Collection(kind=kind, namespace=self._watcher.namespace)
-                reflector = Reflector(self._watcher.client, objects, workload_from_json)
-                reflector.subscribe(self._workloads_changed)
-                self._workloads[kind] = reflector
-                begun.append(reflector)
+        self._adopt_kinds()
         self._look()
-        return begun
+
+    def _is_still(self, entry: KubeFleet) -> bool:
+        """Whether a fleet is there as it was, as far as its workload goes."""
+        now = self._fleets.get(entry.name)
+        return now is not None and now.target == entry.target
+
+    def _adopt_kinds(self) -> None:
+        kinds = {fleet.target.kind for fleet in self._fleets.values()}
+        for kind in self._workloads.keys() - kinds:
+            del self._workloads[kind]
+            if (task := self._following.pop(kind, None)) is not None:
+                task.cancel()
+        for kind in kinds - self._workloads.keys():
+            objects = Collection(kind=kind, namespace=self._watcher.namespace)
+            reflector = Reflector(self._watcher.client, objects, workload_from_json)
+            reflector.subscribe(self._workloads_changed)
+            self._workloads[kind] = reflector
+            self._follow(kind)
 
     def get(self, name: FleetName) -> KubeFleet:
         """Return a fleet.
@@ -116,12 +153,14 @@ class FleetWatch:
             raise NotFound(f"no fleet {name}") from None
 
     def replicas(self, name: FleetName) -> int:
-        """Return what a fleet's workload is asked for; 0 while it isn't there.
+        """Return what a fleet's workload is asked for, from when that is on its way to the server; 0 while it isn't there.
 
         Raises:
             NotFound: no such fleet.
         """
         workload, written = self._workload(self.get(name)), self._written.get(name)
+        if name in self._asked:
+            return self._asked[name]
         if workload is None:
             return 0
         if written is not None and _newer(written.version, workload.version):
@@ -168,11 +207,23 @@ class FleetWatch:
 
     # ------------------------------------------------------------ sizes
 
-    def wrote(self, name: FleetName, done: Resized) -> None:
-        """Take note of a size that we have written."""
-        self._written[name] = done
+    @contextmanager
+    def asking(self, name: FleetName, total: int) -> Iterator[None]:
+        """Count a size as asked for while the context is open, so that nobody asks for it once more before it is answered."""
+        self._asked[name] = total
+        try:
+            yield
+        finally:
+            if self._asked.get(name) == total:
+                del self._asked[name]
+
+    def wrote(self, entry: KubeFleet, done: Resized) -> None:
+        """Take note of a size that we have written, unless the fleet has gone meanwhile or is of another workload."""
+        if not self._is_still(entry):
+            return
+        self._written[entry.name] = done
         if done.drifted is not None:
-            self._saw_drift(name, done.drifted, done.before)
+            self._saw_drift(entry.name, done.drifted, done.before)
 
     def _saw_drift(self, name: FleetName, asked: int, found: int) -> None:
         self._drifted[name] = self._watcher.clock()
@@ -222,8 +273,8 @@ class FleetWatch:
         self._watcher.changed()
 
     def _look(self) -> None:
-        if all(each.synced for each in self._workloads.values()):
-            for entry in self._fleets.values():
+        for entry in self._fleets.values():
+            if self._workloads[entry.target.kind].synced:
                 self._look_at_workload(entry)
         self._look_at_services()
 
@@ -243,7 +294,7 @@ class FleetWatch:
         """Refuse fleets whose paused residents a Service or an InferencePool could reach."""
         if not self._services.synced:
             return
-        services = [*self._services.values(), *self.pools.values()]
+        services = [*self._services.values(), *self._pools.values()]
         for entry in self._fleets.values():
             workload = self._workload(entry)
             found = () if workload is None else reaching(workload, services, entry.name)

@@ -92,6 +92,7 @@ class Known:
         silent: its agent hasn't been heard for too long.
         verdicts: what nodes say of GPUs, by UUID, beside what the agent was told; a GPU that is missing is Ok.
         observed: what is said of GPUs is shown and not acted on.
+        fenced: UUIDs of GPUs that the scheduler gives nobody, whose nodes take new pods all the same.
         now: Unix seconds.
     """
 
@@ -100,17 +101,20 @@ class Known:
     silent: bool = False
     verdicts: Mapping[str, Verdict] = field(default_factory=lambda: MappingProxyType({}))
     observed: bool = False
+    fenced: frozenset[str] = frozenset()
     now: float = 0.0
 
 
 def joined(pod: Pod, known: Known) -> Seat:
     """Return the seat."""
     told, leaving = known.heard, "" if known.node is None else known.node.leaving
+    fenced = known.node is not None and known.node.fenced
     if told is None:
         return replace(
             pod.seat,
             reachable=starting(pod, known.now),
             node_leaving=leaving,
+            fenced=fenced,
             health_observed=known.observed,
         )
     return replace(
@@ -124,6 +128,7 @@ def joined(pod: Pod, known: Known) -> Seat:
         gpu_words=told.gpu_words,
         health_observed=known.observed,
         node_leaving=leaving,
+        fenced=fenced or not known.fenced.isdisjoint(told.gpus),
     )
 
 

@@ -5,10 +5,14 @@ with a 429 concerns the lane that it was said to.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+
+
+def loop_time() -> float:
+    """Return monotonic seconds on the clock by which everything here sleeps: the running event loop's."""
+    return asyncio.get_running_loop().time()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class Lane:
         clock: monotonic seconds.
     """
 
-    def __init__(self, budget: Budget, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, budget: Budget, clock: Callable[[], float] = loop_time) -> None:
         self._bucket = TokenBucket(budget, clock())
         self._slots = asyncio.Semaphore(budget.at_once)
         self._clock = clock
@@ -99,6 +103,6 @@ class Lanes:
     events: Lane
 
 
-def lanes(clock: Callable[[], float] = time.monotonic) -> Lanes:
+def lanes(clock: Callable[[], float] = loop_time) -> Lanes:
     """Make the lanes with their usual budgets."""
     return Lanes(Lane(PROMOTIONS, clock), Lane(HOUSEKEEPING, clock), Lane(EVENTS, clock))

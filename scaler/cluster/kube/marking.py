@@ -47,6 +47,7 @@ class Post:
         writer: writes them.
         limits: what the breaker allows at present.
         observed: which of some nodes are only told of, and not tainted.
+        spared: which of some nodes keep their other GPUs when one is Bad, and aren't tainted.
         writes: whether anything at all may be written.
         tell: takes Events.
         record: takes what was done, for the audit trail.
@@ -58,6 +59,7 @@ class Post:
     writer: NodeWriter
     limits: Callable[[], BreakerLimits]
     observed: Callable[[Collection[str]], Collection[str]]
+    spared: Callable[[Collection[str]], Collection[str]]
     writes: Callable[[], bool]
     tell: Callable[[events.Event], None]
     record: Callable[..., None]
@@ -80,6 +82,7 @@ class NodeMarking:
         self._state = BreakerState()
         self._dry_state = BreakerState()
         self._said: dict[str, tuple[Act, str, str]] = {}
+        self._shown: dict[str, tuple[Act, str, str]] = {}  # of what is only told, as conditions have it
         self._complaint = ""
         self.plan: Plan | None = None
 
@@ -112,7 +115,7 @@ class NodeMarking:
             and (since := _since(node)) is not None
         }
         self._state, self._dry_state = BreakerState(excluded=MappingProxyType(excluded)), BreakerState()
-        self._said = {}
+        self._said, self._shown = {}, {}
 
     async def look(self) -> None:
         """Look at all nodes, and write what is to be written."""
@@ -122,7 +125,7 @@ class NodeMarking:
         ordered = {name for name, node in nodes.items() if await self._keep_order(node, verdicts.get(name))}
         observed = set(post.observed(nodes.keys()))
         enforced = _without(verdicts, ordered | observed)
-        fleet = _fleet(nodes, enforced)
+        fleet = replace(_fleet(nodes, enforced), spared=frozenset(post.spared(nodes.keys())))
         self.plan, self._state = plan_marks(fleet, self._state, post.limits(), now=now)
         dry = replace(fleet, verdicts=_without(verdicts, ordered | (nodes.keys() - observed)))
         told, self._dry_state = plan_marks(dry, self._dry_state, post.limits(), now=now, dry=True)
@@ -131,9 +134,9 @@ class NodeMarking:
                 await self._do(marking)
 
     async def _do(self, marking: Marking) -> None:
-        """Write one node's marks; what is only said is said once."""
+        """Write one node's marks; what is said of it is said once, whether its condition can be written or not."""
         gist = (marking.act, marking.condition.reason, marking.why)
-        if marking.dry and self._said.get(marking.node) == gist:
+        if marking.dry and self._shown.get(marking.node) == gist:
             return
         writer, condition = self._post.writer, marking.condition
         try:
@@ -151,11 +154,10 @@ class NodeMarking:
                 reason=condition.reason,
                 message=condition.message,
             )
+            self._shown[marking.node] = gist
         except Withheld:
             return
         except ClusterError as error:
-            if marking.dry:
-                del self._said[marking.node]
             self._complain(str(error) or type(error).__name__)
 
     def _complain(self, why: str) -> None:

@@ -95,34 +95,6 @@ class NodeWriter:
             return False  # a test that fails reads as a bad request: look again
         return True
 
-    async def taint(self, name: str, taint: Taint) -> None:
-        """Set a taint. Idempotent.
-
-        Raises:
-            NotFound: there is no such node.
-            Conflict: others write its taints all the time.
-            Unreachable: no answer in time.
-        """
-        await self._change(name, lambda taints: bodies.taints_with(taints, taint))
-
-    async def untaint(self, name: str, key: str) -> None:
-        """Remove the taints of one key. Idempotent; raises as `taint` does."""
-        await self._change(name, lambda taints: bodies.taints_without(taints, key))
-
-    async def _change(self, name: str, changed: Callable[[Sequence[Json]], list[Json]]) -> None:
-        for _ in range(_TRIES):
-            node: Any = await self._writing.read(
-                Request(path=NODE.path("", name)), seconds=HOUSEKEEPING_SECONDS
-            )
-            before: list[Json] = (node.get("spec") or {}).get("taints") or []
-            after = changed(before)
-            if after == before:
-                return
-            operations = bodies.taints_patch(node["metadata"]["resourceVersion"], before, after)
-            if await self._tried(name, operations):
-                return
-        raise Conflict(f"node {name}: its taints can't be changed; others write them, or they are refused")
-
     async def condition(self, name: str, kind: str, *, status: bool, reason: str, message: str) -> None:
         """Set a condition; the others stay.
 

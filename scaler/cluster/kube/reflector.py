@@ -8,7 +8,6 @@ import asyncio
 import json
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import structlog
 
 from scaler.cluster.kube.client import KubeClient, Request, error_of
 from scaler.cluster.kube.errors import Expired, Throttled
+from scaler.cluster.kube.lanes import loop_time
 from scaler.cluster.kube.resources import Collection
 from scaler.cluster.kube.views import Json
 from scaler.cluster.subscribers import Subscribers
@@ -99,7 +99,7 @@ class Reflector(Generic[T]):
         source: Collection,
         read: Callable[[Json], T],
         timing: Timing | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = loop_time,
     ) -> None:
         self._client = client
         self._source = source

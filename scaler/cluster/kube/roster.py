@@ -53,6 +53,7 @@ class Roster:
         self._aging: set[SeatName] = set()
         self._verdicts: Mapping[str, Verdict] = MappingProxyType({})
         self._observed: frozenset[FleetName] = frozenset()
+        self._fenced: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------ what there is
 
@@ -140,7 +141,7 @@ class Roster:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = node
-        if (before.leaving if before else "") == (node.leaving if node else ""):
+        if _for_pods(before) == _for_pods(node):
             return False
         return self._join_all(tuple(self._on_node.get(name, ())))
 
@@ -202,6 +203,13 @@ class Roster:
         self._verdicts = MappingProxyType(dict(verdicts))
         return self._join_all(tuple(self._pods))
 
+    def fence(self, gpus: Collection[str]) -> bool:
+        """Take the GPUs that the scheduler gives nobody, by UUID."""
+        if self._fenced == frozenset(gpus):
+            return False
+        self._fenced = frozenset(gpus)
+        return self._join_all(tuple(self._pods))
+
     def observe_health(self, fleets: Collection[FleetName]) -> bool:
         """Take the fleets for which what is said of GPUs is shown and not acted on."""
         if self._observed == frozenset(fleets):
@@ -234,6 +242,7 @@ class Roster:
             silent=uid in self._silent,
             verdicts=self._verdicts,
             observed=pod.seat.fleet in self._observed,
+            fenced=self._fenced,
             now=now,
         )
         seat = joined(pod, known)
@@ -242,3 +251,8 @@ class Roster:
         self.shelf.put(seat)
         self.touched.add(name)
         return before is None or replace(seat, version=before.version) != before
+
+
+def _for_pods(node: Node | None) -> tuple[str, bool]:
+    """Return what a node says of the pods on it: why they are about to go, and whether new ones come."""
+    return ("", False) if node is None else (node.leaving, node.fenced)

@@ -3,6 +3,8 @@
 A PUT of the whole Scale carries the version that was read, so that two writers never overwrite each other unseen.
 """
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -75,6 +77,7 @@ class Sizer:
         self._writing = writing
         self._lane = lane
         self._left: dict[Target, tuple[int, ...]] = {}
+        self._turns: defaultdict[Target, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def forget(self) -> None:
         """Forget what we have asked for: whoever writes from now on is in the right."""
@@ -86,7 +89,7 @@ class Sizer:
         return None if left is None or found in left else left[-1]
 
     async def resize(self, target: Target, total: int, allow: Callable[[int], None] = _anything) -> Resized:
-        """Ask for `total` replicas. Idempotent: a size that is right already is not written.
+        """Ask for `total` replicas. Idempotent: a size that is right already is not written. What is asked for last stays.
 
         Args:
             target: of what.
@@ -98,6 +101,10 @@ class Sizer:
             Conflict: somebody else writes all the time.
             Unreachable: no answer in time.
         """
+        async with self._turns[target]:
+            return await self._resize(target, total, allow)
+
+    async def _resize(self, target: Target, total: int, allow: Callable[[int], None]) -> Resized:
         for _ in range(_TRIES):
             scale = await self._writing.read(Request(path=target.path), seconds=WRITE_SECONDS)
             found = workload_from_json(scale)

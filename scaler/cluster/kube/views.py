@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from warmpool.errors import BadOrder
-from warmpool.nodehealth.marks import CONDITION, OWNER_ANNOTATION
+from warmpool.nodehealth.marks import CONDITION, OWNER_ANNOTATION, TAINT_KEY
 from warmpool.seats import (
     CLAIM_ANNOTATION,
     FLEET_LABEL,
@@ -216,6 +216,11 @@ class Node:
         if self.cordoned:
             return "cordoned"
         return next((taint.key for taint in self.taints if taint.key in _LEAVING), "")
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the scheduler puts no new pods of ours there: it is cordoned, or has our taint."""
+        return self.cordoned or any(taint.key == TAINT_KEY for taint in self.taints)
 
 
 def node_from_json(body: Json) -> Node:

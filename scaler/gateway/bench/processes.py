@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-START_SECONDS: Final = 30.0
-"""A process that doesn't listen by then never will."""
+START_SECONDS: Final = 120.0
+"""A process that doesn't listen by then never will, on however busy a machine."""
 
 
 @asynccontextmanager

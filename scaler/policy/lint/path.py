@@ -112,15 +112,11 @@ def _waiting(subject: Subject, policy: ScalingPolicy) -> Iterator[Stage]:
 
 
 def _answering(subject: Subject) -> Iterator[Stage]:
-    """What ends an answer that has begun. An engine is never given up before the deadline (`scaler.gateway.upstream`)."""
+    """What ends an answer that has begun."""
     assumed = subject.assumptions
-    idle, deadline = assumed.gateway_idle_seconds, assumed.gateway_deadline_seconds + 1
-    origin = (
-        "assumption gatewayIdleSeconds" if idle >= deadline else "assumption gatewayDeadlineSeconds and 1 s"
-    )
     yield Stage(
         name="silence",
-        figure=_figure("silence", max(idle, deadline), origin),
+        figure=_figure("silence", assumed.gateway_idle_seconds, "assumption gatewayIdleSeconds"),
         then="the answer is cut, with error event StreamCut: the engine says nothing",
     )
     yield Stage(

@@ -421,5 +421,47 @@ ROUTES_CONNECTED = _gauge(
     "boolean",
     Label("controller", "the controllers in the gateway's settings"),
 )
-GATEWAY_PROCESS_FAMILIES: tuple[Family, ...] = (FIRST_TOKENS_DROPPED, ROUTES_CONNECTED)
+PODS_SYNCED = _gauge(
+    "gateway_pods_synced",
+    "1 once the pods of all fleets have been seen. With --kubernetes only, as all that says pods.",
+    "boolean",
+)
+PODS_AGE = _gauge(
+    "gateway_pods_age_seconds",
+    "Seconds since the API server last said something of the pods: it does each minute. Absent before their first list.",
+    "seconds",
+)
+PODS_SEATS = _gauge("gateway_pods_seats", "Seats among the pods.", "seats")
+PODS_WITHOUT_PORT = _gauge(
+    "gateway_pods_residents_without_port",
+    "Residents that their pods' labels put in rotation and that can't be reached, for the pods name no port for them.",
+    "residents",
+)
+PODS_RESTARTS = _counter(
+    "gateway_pods_watch_restarts",
+    "Lists and watches of pods that began anew; a watch that works ends every few minutes.",
+    "restarts",
+)
+GATEWAY_RELOAD_SUCCESS = _gauge(
+    "gateway_policy_reload_success",
+    "1 if the policies that the gateway goes by are those in its files, 0 since an attempt to reload them that failed. With "
+    "--kubernetes only.",
+    "boolean",
+)
+GATEWAY_LAST_RELOAD = _gauge(
+    "gateway_policy_last_reload_timestamp_seconds",
+    "Unix time at which the gateway's files were last read and could be used; at first that of the start.",
+    "seconds",
+)
+GATEWAY_RELOADS = _counter(
+    "gateway_policy_reloads",
+    "Attempts to reload the gateway's policies, by how they ended.",
+    "attempts",
+    listed("outcome", RELOAD_OUTCOMES, "how it ended"),
+)
+GATEWAY_PROCESS_FAMILIES: tuple[Family, ...] = (
+    *(FIRST_TOKENS_DROPPED, ROUTES_CONNECTED),
+    *(PODS_SYNCED, PODS_AGE, PODS_SEATS, PODS_WITHOUT_PORT, PODS_RESTARTS),
+    *(GATEWAY_RELOAD_SUCCESS, GATEWAY_LAST_RELOAD, GATEWAY_RELOADS),
+)
 """What the gateway's process exposes beside the gateway itself."""

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from scaler.core.model import FleetView
 from scaler.runtime.metrics import catalogue, last_tick
 from scaler.runtime.metrics.last_tick import LastTick, Seen
+from scaler.runtime.metrics.reloads import CONTROLLER, ReloadMetrics
 from scaler.runtime.metrics.signals import SignalMetrics
 from scaler.runtime.metrics.tallies import Count, Distribution, HeldTime
 from scaler.version import VERSION
@@ -55,11 +56,7 @@ class ControllerMetrics:
         for way in catalogue.SAMPLE_WAYS:
             for outcome in catalogue.SAMPLE_OUTCOMES:
                 self._samples.labels(way, outcome)
-        self._reload_success = gauge(catalogue.RELOAD_SUCCESS, registry)
-        self._last_reload_at = gauge(catalogue.LAST_RELOAD, registry)
-        self._reloads = counter(catalogue.RELOADS, registry)
-        for outcome in catalogue.RELOAD_OUTCOMES:
-            self._reloads.labels(outcome)
+        self._reloads = ReloadMetrics(registry, CONTROLLER)
         self._owned = _Owned()
         registry.register(self._owned)
         self.signals = SignalMetrics(registry)
@@ -87,17 +84,12 @@ class ControllerMetrics:
             self._owned.hide()
 
     def loaded(self, at: float) -> None:
-        """Note that the policies in force are those that were asked for, at Unix time `at`."""
-        self._reload_success.set(1)
-        self._last_reload_at.set(at)
+        """See `ReloadMetrics.loaded`."""
+        self._reloads.loaded(at)
 
     def reloaded(self, outcome: str, at: float) -> None:
-        """Count an attempt to reload the policies; `outcome` is one of the catalogue's."""
-        self._reloads.labels(outcome).inc()
-        if outcome in {"Loaded", "Unchanged"}:
-            self.loaded(at)
-        else:
-            self._reload_success.set(0)
+        """See `ReloadMetrics.reloaded`."""
+        self._reloads.reloaded(outcome, at)
 
     # -------------------------------------------------------------- told by the API
 

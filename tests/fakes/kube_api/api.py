@@ -7,6 +7,7 @@ import json
 import random
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from tests.fakes.kube_api.refusals import (
     precondition,
 )
 from tests.fakes.kube_api.selectors import selection
-from tests.fakes.kube_api.store import Key, Store, Stored, stored
+from tests.fakes.kube_api.store import Change, Key, Store, Stored, stored
 
 Body = dict[str, Any]
 Query = Mapping[str, str]
@@ -109,6 +110,7 @@ class KubeApi:
         store: its objects.
         faults: what goes wrong.
         calls: all requests so far.
+        backlogs: of each watch the changes that it hasn't been sent yet.
     """
 
     def __init__(
@@ -122,9 +124,15 @@ class KubeApi:
         self.store = Store()
         self.faults = Faults()
         self.calls: list[Call] = []
+        self.backlogs: list[deque[Change]] = []
         self._wall = wall
         self._random = random.Random()
         self._applied: dict[tuple[Kind, Key], dict[str, set[tuple[str, ...]]]] = {}
+
+    @property
+    def behind(self) -> int:
+        """How many changes the slowest watch is behind."""
+        return max(map(len, self.backlogs), default=0)
 
     # ------------------------------------------------------------ who
 
@@ -156,7 +164,7 @@ class KubeApi:
         matches = selection(target.kind, query)
         if token := query.get("continue", ""):
             version = _continued(token)
-            rest = self.store.page(version)
+            rest = self.store.page((target.kind, token))
         else:
             rest = [
                 item
@@ -168,8 +176,8 @@ class KubeApi:
         if not limit or len(rest) <= limit:
             return metadata, rest
         page, left = rest[:limit], rest[limit:]
-        self.store.keep_page(version, left)
         metadata["continue"] = continue_token(version, page[-1].body["metadata"]["name"])
+        self.store.keep_page((target.kind, metadata["continue"]), left)
         if matches is None:
             metadata["remainingItemCount"] = len(left)
         return metadata, page

@@ -126,6 +126,15 @@ KINDS = (
         status=True,
     ),
     Kind(group="resource.k8s.io", plural="resourceclaimtemplates", kind="ResourceClaimTemplate"),
+    Kind(group="resource.k8s.io", plural="resourceslices", kind="ResourceSlice", namespaced=False),
+    Kind(
+        group="resource.k8s.io",
+        version="v1beta2",
+        plural="devicetaintrules",
+        kind="DeviceTaintRule",
+        namespaced=False,
+        generation=True,
+    ),
     Kind(
         group="inference.networking.k8s.io",
         plural="inferencepools",

@@ -248,6 +248,7 @@ async def _watch(api: KubeApi, request: Request, target: Target) -> web.StreamRe
             woken.set()
 
     end = api.store.listen(target.kind, heard)
+    api.backlogs.append(backlog)
     try:
         await response.prepare(request)
         if gone is not None:
@@ -261,6 +262,7 @@ async def _watch(api: KubeApi, request: Request, target: Target) -> web.StreamRe
         pass  # the other end has gone
     finally:
         end()
+        api.backlogs = [each for each in api.backlogs if each is not backlog]
     return response
 
 

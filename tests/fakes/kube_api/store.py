@@ -60,7 +60,7 @@ class Store:
         self._objects: dict[Kind, dict[Key, Stored]] = defaultdict(dict)
         self._history: dict[Kind, deque[Change]] = defaultdict(lambda: deque(maxlen=_HISTORY))
         self._listeners: dict[Kind, list[Callable[[Change], None]]] = defaultdict(list)
-        self._pages: dict[int, Sequence[Stored]] = {}
+        self._pages: dict[tuple[Kind, str], Sequence[Stored]] = {}
         self._frozen: dict[Kind, dict[Key, Stored]] | None = None
         self._frozen_at = 0
 
@@ -130,14 +130,14 @@ class Store:
         self._listeners[kind].append(heard)
         return lambda: self._listeners[kind].remove(heard)
 
-    def keep_page(self, version: int, rest: Sequence[Stored]) -> None:
+    def keep_page(self, token: tuple[Kind, str], rest: Sequence[Stored]) -> None:
         """Remember what the next page of a list is made of."""
-        self._pages[version] = rest
+        self._pages[token] = rest
         while len(self._pages) > 64:
             del self._pages[next(iter(self._pages))]
 
-    def page(self, version: int) -> Sequence[Stored]:
-        if version not in self._pages:
+    def page(self, token: tuple[Kind, str]) -> Sequence[Stored]:
+        if token not in self._pages:
             raise Refusal(
                 410,
                 "Expired",
@@ -145,7 +145,7 @@ class Store:
                 "without the continue parameter, or use the continue token in this response to retrieve the remainder of "
                 "the results.",
             )
-        return self._pages[version]
+        return self._pages[token]
 
     def everything(self) -> Iterator[tuple[Kind, Key]]:
         for kind, held in list(self._objects.items()):

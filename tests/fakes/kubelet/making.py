@@ -5,21 +5,25 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from scaler.cluster.kube.resources import CONFIG_MAP
+from scaler.cluster.kube.resources import CONFIG_MAP, Kind
+from scaler.errors import ClusterError
 from tests.fakes.kube_calls import SECRET, SERVICE, Calls, Object
 from tests.fakes.kubelet import environment, probes
 from tests.fakes.kubelet.containers import Pace, ports_of
+from tests.fakes.kubelet.devices import devices_wanted
 from tests.fakes.kubelet.environment import Unmakeable
 from tests.fakes.kubelet.images import Images
 from tests.fakes.kubelet.network import Network, Place
 from tests.fakes.kubelet.processes import Start
 from tests.fakes.kubelet.volumes import Volumes, data_of
 
+CLAIM_TEMPLATE = Kind(group="resource.k8s.io", plural="resourceclaimtemplates", name="ResourceClaimTemplate")
 _BEFORE, _AFTER = r"(?<![\w.-])", r"(?![\w-]|\.\w)"
 
 
@@ -74,6 +78,22 @@ class PodMaker:
         self._place, self._gpus = place, gpus
 
     # ------------------------------------------------------------ files
+
+    async def claimed(self) -> Mapping[str, int]:
+        """Return how many GPUs each of the pod's claims wants, as their templates say.
+
+        Raises:
+            Unmakeable: there is no such template, as far as the API server tells.
+        """
+        pod, found = self._pod(), {}
+        for claim in pod["spec"].get("resourceClaims") or ():
+            name, template = claim.get("resourceClaimTemplateName", ""), None
+            with suppress(ClusterError):
+                template = await self._setting.calls.find(CLAIM_TEMPLATE, pod["metadata"]["namespace"], name)
+            if template is None:
+                raise Unmakeable("FailedResourceClaimCreation", f'resourceclaimtemplate "{name}" not found')
+            found[claim["name"]] = devices_wanted(template)
+        return found
 
     async def refresh(self) -> None:
         """Write anew what comes from objects and from the pod itself, where that has changed.
@@ -154,11 +174,11 @@ class PodMaker:
         given = {**os_variables(self._root), **image.environment, **self._own_variables(pod)}
         given |= self._devices_of(container)
         found = environment.variables_of(pod, container, given, self._look_up)
-        variables = {name: volumes.translated(value) for name, value in found.items()}
+        variables = {name: volumes.translated(value, container) for name, value in found.items()}
         words = image.words(*(self._words(container, key, variables) for key in ("command", "args")))
         if not words:
             raise Unmakeable("CreateContainerError", "no command specified")
-        directory = Path(volumes.translated(container.get("workingDir") or str(self._root)))
+        directory = Path(volumes.translated(container.get("workingDir") or str(self._root), container))
         return Start(
             words=words,
             environment=variables,
@@ -196,7 +216,7 @@ class PodMaker:
     def _words(self, container: Object, key: str, variables: Mapping[str, str]) -> Sequence[str]:
         assert self._volumes is not None
         filled = environment.filled(container.get(key) or (), variables)
-        return [self._volumes.translated(word) for word in filled]
+        return [self._volumes.translated(word, container) for word in filled]
 
     def log_of(self, container: Object, restarts: int) -> Path:
         """See `Maker.log_of`."""
@@ -210,7 +230,7 @@ class PodMaker:
         assert volumes is not None
 
         async def run(words: Sequence[str]) -> int:
-            translated = [volumes.translated(word) for word in words]
+            translated = [volumes.translated(word, container) for word in words]
             return await probes.run_command(
                 [*start.before, *translated], start.environment, str(start.directory)
             )

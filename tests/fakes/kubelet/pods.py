@@ -118,7 +118,7 @@ class PodWorker:
     async def _live(self) -> None:
         """Run the containers until all have ended for good."""
         try:
-            gpus = self._devices.take(self._pod)
+            gpus = self._devices.take(self._pod, await self._maker.claimed())
         except Unmakeable as error:
             self._state.failure = error.reason, str(error)
             self._dirty.set()

@@ -10,6 +10,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.fakes.kubelet.processes import REAP_SECONDS
+
 Object = Mapping[str, Any]
 
 
@@ -99,7 +101,7 @@ async def follow(probe: Object, asking: Asking, tell: Callable[[bool], bool]) ->
 
 
 async def run_command(words: Sequence[str], environment: Mapping[str, str], directory: str) -> int:
-    """Run a command to its end; a cancelled one is killed."""
+    """Run a command to its end; a cancelled one is killed, and waited for: a loop that ends before its children leaves them behind."""
     process = await asyncio.create_subprocess_exec(
         *words,
         stdin=asyncio.subprocess.DEVNULL,
@@ -114,3 +116,7 @@ async def run_command(words: Sequence[str], environment: Mapping[str, str], dire
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REAP_SECONDS):
+                    await process.wait()

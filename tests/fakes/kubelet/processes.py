@@ -16,7 +16,8 @@ from scaler.cluster.local.processes import descendants
 from tests.fakes.kubelet.environment import Unmakeable
 from warmpool.lifeline import die_with_parent
 
-_REAP_SECONDS = 5.0
+REAP_SECONDS = 5.0
+"""Until what was killed has ended; what sleeps in the kernel ends when it wakes."""
 _CLONE_NEWUTS = 0x04000000  # linux/sched.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -105,7 +106,7 @@ class Process:
         forced = self._process.returncode is None
         self.kill(family)
         with suppress(TimeoutError):  # what sleeps in the kernel ends when it wakes
-            async with asyncio.timeout(_REAP_SECONDS):
+            async with asyncio.timeout(REAP_SECONDS):
                 await self._process.wait()
         return forced
 

@@ -1,8 +1,8 @@
 """Volumes of a pod as folders, and paths inside containers as paths on this machine.
 
 Containers share this machine's files: there is no mount. So wherever a path below a mount is named - in commands, variables,
-probes and files of ConfigMaps, Secrets and the downward API - the folder's own path is put there. Where pods share the network as
-well, addresses are treated the same way.
+probes and files of ConfigMaps, Secrets and the downward API - the folder's own path is put there: of the container that it is for,
+since another may have something else at that path. Where pods share the network as well, addresses are treated the same way.
 """
 
 import base64
@@ -38,10 +38,11 @@ class Volumes:
         self._claims = claims
         self._spec = pod["spec"]
         self._places = {volume["name"]: self._place(volume) for volume in self._spec.get("volumes") or ()}
-        self._mounts = self._mounted()
-        longest = sorted(self._mounts, key=len, reverse=True)
-        inside = "|".join(re.escape(path) for path in longest)
-        self._pattern = re.compile(rf"(?<![\w./-])({inside})(?![\w.-])") if inside else None
+        self._mounts = {container["name"]: self._mounted(container) for container in self._containers}
+
+    @property
+    def _containers(self) -> list[Object]:
+        return [*(self._spec.get("initContainers") or ()), *self._spec["containers"]]
 
     def _place(self, volume: Object) -> Path:
         if host := volume.get("hostPath"):
@@ -53,30 +54,30 @@ class Volumes:
             return self._claims[name]
         return self._root / volume["name"]
 
-    def _mounted(self) -> dict[str, Path]:
-        found: dict[str, Path] = {}
-        for container in [*(self._spec.get("initContainers") or ()), *self._spec["containers"]]:
-            for mount in container.get("volumeMounts") or ():
-                path = mount["mountPath"].rstrip("/")
-                place = self._places[mount["name"]] / mount.get("subPath", "")
-                if found.setdefault(path, place) != place:
-                    message = f"{path} is mounted from two volumes: containers here share one tree of files"
-                    raise Unmakeable(_FAILED, message)
-        return found
+    def _mounted(self, container: Object) -> dict[str, Path]:
+        return {
+            mount["mountPath"].rstrip("/"): self._places[mount["name"]] / mount.get("subPath", "")
+            for mount in container.get("volumeMounts") or ()
+        }
 
-    def translated(self, text: str) -> str:
-        """Put this machine's paths in the place of paths below mounts, and the pod's address where it means its own."""
-        text = self._addresses(text)
-        if self._pattern is None:
+    def translated(self, text: str, container: Object) -> str:
+        """Put this machine's paths in the place of paths below a container's mounts, and the pod's address where it means its own."""
+        text, mounts = self._addresses(text), self._mounts[container["name"]]
+        if not mounts:
             return text
-        return self._pattern.sub(lambda found: str(self._mounts[found.group(1)]), text)
+        inside = "|".join(re.escape(path) for path in sorted(mounts, key=len, reverse=True))
+        return re.sub(rf"(?<![\w./-])({inside})(?![\w.-])", lambda found: str(mounts[found.group(1)]), text)
 
     def make(self) -> None:
-        """Make the empty folders."""
+        """Make the empty folders, and those below that are mounted by themselves."""
         self._root.mkdir(parents=True, exist_ok=True)
         for volume in self._spec.get("volumes") or ():
             if "emptyDir" in volume:
                 self._places[volume["name"]].mkdir(exist_ok=True)
+        for container in self._containers:
+            for mount in container.get("volumeMounts") or ():
+                if "subPath" in mount:
+                    (self._places[mount["name"]] / mount["subPath"]).mkdir(parents=True, exist_ok=True)
 
     def write(self, pod: Object, look_up: Lookup) -> None:
         """Write what comes from objects; what has changed since is changed all at once, as a kubelet does.
@@ -89,25 +90,30 @@ class Volumes:
             files: dict[str, str] = {}
             for source in sources:
                 files |= self._files(pod, source, look_up)
+            files = {path: self._read_by(volume["name"], text) for path, text in files.items()}
             if files or {"configMap", "secret", "downwardAPI", "projected"} & volume.keys():
                 _swap(self._places[volume["name"]], files)
 
     def _files(self, pod: Object, source: Object, look_up: Lookup) -> dict[str, str]:
         if items := source.get("downwardAPI"):
-            return {
-                item["path"]: self.translated(self._downward(pod, item)) for item in items.get("items") or ()
-            }
+            return {item["path"]: self._downward(pod, item) for item in items.get("items") or ()}
         for kind, key in (("ConfigMap", "configMap"), ("Secret", "secret")):
             if found := source.get(key):
                 return self._from_object(kind, found, look_up)
         return {}
 
+    def _read_by(self, volume: str, text: str) -> str:
+        """Return a file's text with paths as the first container has them that mounts its volume."""
+        for container in self._containers:
+            if any(mount["name"] == volume for mount in container.get("volumeMounts") or ()):
+                return self.translated(text, container)
+        return text
+
     def _downward(self, pod: Object, item: Object) -> str:
         if "fieldRef" in item:
             return field_of(pod, item["fieldRef"]["fieldPath"])
         reference = item["resourceFieldRef"]
-        containers = [*(self._spec.get("initContainers") or ()), *self._spec["containers"]]
-        named = next(each for each in containers if each["name"] == reference["containerName"])
+        named = next(each for each in self._containers if each["name"] == reference["containerName"])
         return resource_of(named, reference)
 
     def _from_object(self, kind: str, source: Object, look_up: Lookup) -> dict[str, str]:
@@ -121,7 +127,7 @@ class Volumes:
         chosen = {each["key"]: each["path"] for each in items} if items else {key: key for key in data}
         if missing := chosen.keys() - data.keys():
             raise Unmakeable(_FAILED, f"{kind} {name} has no key {min(missing)}")
-        return {path: self.translated(data[key]) for key, path in chosen.items()}
+        return {path: data[key] for key, path in chosen.items()}
 
     def remove(self) -> None:
         shutil.rmtree(self._root, ignore_errors=True)

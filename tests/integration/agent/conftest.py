@@ -264,6 +264,21 @@ async def running_agent(
                 ending.set()
 
 
+async def calm(agent: Agent) -> Agent:
+    """Bring a seat's residents back to Paused, whatever the test before has left."""
+    residents = (await agent.api.get("/v1/state"))["residents"]
+    for each in residents:
+        if each["state"] in {"Serving", "Draining"}:
+            await agent.api.order("drain", each["policy"])
+            await agent.api.order("pause", each["policy"])
+        if each["state"] == "Parked":
+            await agent.api.order("unpark", each["policy"])
+    await agent.controller.until_states(**{each["policy"]: "Paused" for each in residents})
+    for each in residents:
+        await agent.api.script(each["policy"], faults={}, wrongTokens=False, forget=True)
+    return agent
+
+
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Agent]:
     """A shared seat with two residents, both paused."""

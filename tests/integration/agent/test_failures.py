@@ -4,14 +4,40 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from tests.integration.agent.conftest import Agent, engine_command, of, resident, running_agent
+from tests.integration.agent.conftest import Agent, calm, engine_command, of, resident, running_agent
+
+together = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lasting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Agent]:
+    """A shared seat with two residents, for those whose engines are whole again in the end."""
+    residents = [resident("a", seed=1), resident("b", seed=2)]
+    async with running_agent(tmp_path_factory.mktemp("lasting"), residents) as agent:
+        yield agent
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def seat(lasting: Agent) -> Agent:
+    """That seat, both residents paused."""
+    return await calm(lasting)
+
+
+@pytest.fixture
+async def releasing(tmp_path: Path) -> AsyncIterator[Agent]:
+    """A seat with one resident, paused, which gives its KV memory back as on a shared one."""
+    async with running_agent(tmp_path, [resident("a")], kvWhenPaused="Release") as agent:
+        yield agent
+
+
+@together
 @pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("route", "step"),
@@ -22,19 +48,19 @@ from tests.integration.agent.conftest import Agent, engine_command, of, resident
     ],
 )
 async def test_a_promotion_that_hangs_is_undone_within_its_deadline(
-    pair: Agent, route: str, step: str
+    seat: Agent, route: str, step: str
 ) -> None:
-    await pair.api.script("a", faults={route: {"do": "hang", "times": 1}})
+    await seat.api.script("a", faults={route: {"do": "hang", "times": 1}})
     began = time.monotonic()
-    late = await pair.api.order("resume", "a", seconds=1.0)
+    late = await seat.api.order("resume", "a", seconds=1.0)
     assert time.monotonic() - began < 1.3
     assert (late.status, late.code) == (504, "DeadlineExceeded")
     assert late.message.startswith(f"{step}: {route}: no answer within")
     assert "a is paused again" in late.message
-    state = of(await pair.api.get("/v1/state"), "a")
+    state = of(await seat.api.get("/v1/state"), "a")
     assert (state["state"], state["kvReleased"], state["provenAt"]) == ("Paused", True, None)
-    assert (await pair.api.generate("a", tokens=1))[0] == 503
-    assert (await pair.api.order("resume", "a")).status == 200
+    assert (await seat.api.generate("a", tokens=1))[0] == 503
+    assert (await seat.api.order("resume", "a")).status == 200
 
 
 async def test_an_engine_that_cannot_even_be_undone_is_replaced(pair: Agent) -> None:
@@ -62,42 +88,46 @@ async def test_an_engine_that_cannot_even_be_undone_is_replaced(pair: Agent) -> 
     ],
 )
 async def test_an_engine_that_fails_a_promotion_never_serves(
-    pair: Agent, change: dict[str, object], words: str
+    releasing: Agent, change: dict[str, object], words: str
 ) -> None:
-    await pair.api.script("a", **change)
-    failed = await pair.api.order("resume", "a")
+    await releasing.api.script("a", **change)
+    failed = await releasing.api.order("resume", "a")
     assert (failed.status, failed.code) == (502, "EngineFailed")
     assert words in failed.message
-    state = await pair.controller.until(lambda told: of(told, "a")["state"] == "Failed")
+    state = await releasing.controller.until(lambda told: of(told, "a")["state"] == "Failed")
     assert words in of(state, "a")["failure"]
-    assert "Serving" not in pair.controller.seen("a")
+    assert "Serving" not in releasing.controller.seen("a")
 
 
-async def test_a_failed_engine_is_restarted_and_may_serve_again(single: Agent) -> None:
-    await single.api.script("a", wrongTokens=True)
-    assert (await single.api.order("prove", "a")).code == "EngineFailed"
-    again = await single.controller.until(
-        lambda told: of(told, "a")["restarts"] == 1 and of(told, "a")["state"] == "Paused"
+@together
+async def test_a_failed_engine_is_restarted_and_may_serve_again(seat: Agent) -> None:
+    before = of(await seat.api.get("/v1/state"), "a")["restarts"]
+    await seat.api.script("a", wrongTokens=True)
+    assert (await seat.api.order("prove", "a")).code == "EngineFailed"
+    again = await seat.controller.until(
+        lambda told: of(told, "a")["restarts"] == before + 1 and of(told, "a")["state"] == "Paused"
     )
     assert of(again, "a")["failure"] == ""
-    assert (await single.api.order("resume", "a")).status == 200
+    assert (await seat.api.order("resume", "a")).status == 200
 
 
-async def test_a_killed_neighbour_is_told_at_once_and_restarted_once_the_seat_is_free(pair: Agent) -> None:
-    await pair.api.order("resume", "a")
-    os.kill(of(await pair.api.get("/v1/state"), "b")["pid"], signal.SIGKILL)
-    state = await pair.controller.until_states(b="Failed")
+@together
+async def test_a_killed_neighbour_is_told_at_once_and_restarted_once_the_seat_is_free(seat: Agent) -> None:
+    before = of(await seat.api.get("/v1/state"), "b")["restarts"]
+    await seat.api.order("resume", "a")
+    os.kill(of(await seat.api.get("/v1/state"), "b")["pid"], signal.SIGKILL)
+    state = await seat.controller.until_states(b="Failed")
     assert "killed by SIGKILL" in of(state, "b")["failure"]
     assert of(state, "b")["pid"] is None
     # A second later it would be started again; a whole exchange with the serving neighbour takes longer than that.
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
-        assert (await pair.api.generate("a", tokens=50))[0] == 200
-    assert pair.controller.seen("b")[-1] == "Failed"
-    await pair.api.order("drain", "a")
-    await pair.api.order("pause", "a")
-    again = await pair.controller.until_states(a="Paused", b="Paused")
-    assert of(again, "b")["restarts"] == 1
+        assert (await seat.api.generate("a", tokens=50))[0] == 200
+    assert seat.controller.seen("b")[-1] == "Failed"
+    await seat.api.order("drain", "a")
+    await seat.api.order("pause", "a")
+    again = await seat.controller.until_states(a="Paused", b="Paused")
+    assert of(again, "b")["restarts"] == before + 1
 
 
 async def test_a_serving_engine_that_dies_during_a_drain_ends_the_order(single: Agent) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.integration.agent.conftest import TOKEN, Agent, of, resident, running_agent
+from tests.integration.agent.conftest import TOKEN, Agent, calm, of, resident, running_agent
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,20 +36,6 @@ async def pair(shared: Agent) -> Agent:
 async def single(alone: Agent) -> Agent:
     """The seat of one resident, paused, whatever the test before has left."""
     return await calm(alone)
-
-
-async def calm(agent: Agent) -> Agent:
-    for each in (await agent.api.get("/v1/state"))["residents"]:
-        if each["state"] in {"Serving", "Draining"}:
-            await agent.api.order("drain", each["policy"])
-            await agent.api.order("pause", each["policy"])
-        if each["state"] == "Parked":
-            await agent.api.order("unpark", each["policy"])
-        await agent.api.script(each["policy"], faults={}, forget=True)
-    await agent.controller.until_states(
-        **{each["policy"]: "Paused" for each in (await agent.api.get("/v1/state"))["residents"]}
-    )
-    return agent
 
 
 async def test_promotion_service_demotion_on_a_shared_seat(pair: Agent) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from tests.fakes.kube_api import Call, KubeApi, User, kubeconfig
 from tests.fakes.kube_api.api import Target
@@ -142,7 +144,7 @@ class FakeCluster:
                 aiohttp.ClientSession() as session,
                 session.request(
                     request.method,
-                    f"{self.controller.url}/{at['path']}",
+                    URL(f"{self.controller.url}/{quote(at['path'])}", encoded=True),
                     headers=headers,
                     data=await request.read(),
                 ) as answer,

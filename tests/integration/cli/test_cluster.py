@@ -257,6 +257,19 @@ def test_each_namespace_has_its_own_controller(ask: Ask, there: FakeCluster) -> 
     assert asked == {"serving", "team-b"}
 
 
+def test_what_is_said_of_a_fleet_says_its_own_namespaces_controller(ask: Ask, there: FakeCluster) -> None:
+    controller = with_controller(there)
+    there.create("Service", {"metadata": {"name": "emberpool-controller"}}, "team-b")
+    condition = {"fleet": "other", "type": "SizeDrifted", "message": "9 found"}
+    status = {"hash": "x", "conditions": [condition]}
+    controller.say("/v1/policies/status", status)
+    before = len(there.calls())
+    code, out, _ = ask("fleet", "describe", "other", "-A")
+    assert (code, "9 found" in out) == (0, True)
+    asked = [call for call in there.calls()[before:] if call.subresource == "proxy"]
+    assert asked[-1].namespace == "team-b"
+
+
 def test_all_namespaces_have_a_column_of_their_own(ask: Ask) -> None:
     _, out, _ = ask("seat", "get", "-A")
     assert [line.split()[:2] for line in out.splitlines()] == [
@@ -280,6 +293,7 @@ gpu-a   Ready                      8/8    -        3       2         1       60m
 gpu-b   Ready,SchedulingDisabled   7/8    Xid79    1       0         1       60m
 """,
     )
+    assert ask("node", "get", "-A")[1] == ask("node", "get")[1]  # nodes are in no namespace
     code, out, err = ask("node", "describe", "gpu-a")
     assert (code, err) == (0, "")
     assert "GPUs:     8 offered of 8 found\n" in out
@@ -314,6 +328,12 @@ def test_a_refused_order_on_a_node_says_why(ask: Ask, there: FakeCluster) -> Non
     code, out, err = ask("node", "exclude", "gpu-9", "--reason", "row 3")
     assert (code, out) == (1, "")
     assert "there is no node gpu-9" in err
+
+
+def test_a_name_goes_as_one_step_of_a_path(ask: Ask, there: FakeCluster) -> None:
+    controller = with_controller(there)
+    assert ask("node", "exclude", "gpu?x=1", "--reason", "row 3")[0] == 1
+    assert controller.asked[-1] == "/v1/nodes/gpu%3Fx%3D1/exclude"
 
 
 @pytest.mark.parametrize(

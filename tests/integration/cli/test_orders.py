@@ -105,6 +105,15 @@ def test_what_was_accepted_is_said(run: Ask, there: tuple[FakeCluster, str]) -> 
     assert (code, json.loads(out)) == (0, ACCEPTED)
 
 
+def test_what_stands_and_is_not_kept_yet_is_said_beside_the_answer(
+    run: Ask, controller: FakeController
+) -> None:
+    controller.say(ORDERS, {**ACCEPTED, "notKept": "ConfigMaps can't be written"})
+    code, out, err = run("seat", "drain", "shared-0", "--controller", controller.url)
+    assert (code, out.startswith("seat/shared-0: ")) == (0, True)
+    assert err.endswith("until it is kept: ConfigMaps can't be written\n")
+
+
 def test_a_controller_by_its_address_is_shown_the_token_as_others_do(
     run: Ask, controller: FakeController
 ) -> None:

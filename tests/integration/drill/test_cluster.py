@@ -28,11 +28,15 @@ class Controllers:
         self.answering = self.replicas[0]
         self.asked = asyncio.Event()
         self.ready = True
+        self.refusals = 0
         self.policies = ["chat", "code"]
         self.url = ""
 
     async def events(self, request: web.Request) -> web.Response:
         self.asked.set()
+        if self.refusals:
+            self.refusals -= 1
+            raise web.HTTPServiceUnavailable
         return await self.answering.handle(request)
 
     async def status(self, _: web.Request) -> web.Response:
@@ -77,6 +81,16 @@ async def test_records_of_another_leader_are_put_to_those_before(controllers: Co
     second.add(at(6.0))
     await records.finish(evidence)
     assert [event["at"] for event in evidence.events] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+async def test_last_records_that_nobody_gives_for_a_moment_are_asked_for_again(
+    controllers: Controllers,
+) -> None:
+    controllers.answering.add(at(1.0))
+    controllers.refusals = 2
+    evidence = Evidence()
+    await Records(controllers.url).finish(evidence)
+    assert [event["at"] for event in evidence.events] == [1.0]
 
 
 async def test_a_cluster_that_is_not_warm_is_named_with_what_it_waits_for(controllers: Controllers) -> None:

@@ -70,7 +70,7 @@ def nginx(directory: Path, ports: Ports) -> Sequence[str]:
 def documented_route() -> dict[str, Any]:
     """Return what docs/gateway.md gives an Envoy's route."""
     (block,) = re.findall(
-        r"```yaml\n(# Envoy: route.*?)^---", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        r"```yaml\n(# Envoy: route.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
     return dict(YAML(typ="safe", pure=True).load(block))
 

@@ -135,6 +135,14 @@ async def _state(session: aiohttp.ClientSession, operators: int) -> dict[str, An
         return dict(await response.json())
 
 
+async def _metrics(session: aiohttp.ClientSession, operators: int) -> dict[str, float]:
+    """Return the samples of the gateway's page, without what all their names begin with."""
+    async with session.get(f"http://127.0.0.1:{operators}/metrics") as response:
+        lines = [line for line in (await response.text()).splitlines() if not line.startswith("#")]
+    samples = (line.removeprefix("emberpool_gateway_").rpartition(" ") for line in lines)
+    return {name: float(number) for name, _, number in samples}
+
+
 async def _until_answers(session: aiohttp.ClientSession, url: str, model: str) -> None:
     async with asyncio.timeout(30):
         while (await asked(session, url, model))[0] != 200:
@@ -161,6 +169,11 @@ async def test_the_process_follows_its_flags_and_its_policy_files(around: Watche
                 await asyncio.sleep(0.05)
         assert [each["slots"] for each in state["policies"]["chat"]["endpoints"]] == [2]
         assert (state["pods"]["namespace"], state["pods"]["seats"]) == ("serving", 1)
+        shown = await _metrics(session, operators)
+        assert (shown["pods_synced"], shown["pods_seats"], shown["policy_reload_success"]) == (1, 1, 1)
+        assert 0 <= shown["pods_age_seconds"] < 30
+        assert shown["pods_residents_without_port"] == 0
+        read_at = shown["policy_last_reload_timestamp_seconds"]
         around.policies.write_text(POLICIES.replace("MODEL", "other"), "utf-8")
         running.send_signal(signal.SIGHUP)
         await _until_answers(session, url, "other")
@@ -169,9 +182,13 @@ async def test_the_process_follows_its_flags_and_its_policy_files(around: Watche
         running.send_signal(signal.SIGHUP)
         async with asyncio.timeout(30):
             while True:
-                if (await _state(session, operators))["policyFiles"]["faults"]:
+                attempt = (await _state(session, operators))["policyFiles"]["lastAttempt"]
+                if attempt is not None and attempt["faults"]:
                     break
                 await asyncio.sleep(0.05)
+        shown = await _metrics(session, operators)
+        assert (shown["policy_reload_success"], shown['policy_reloads_total{outcome="Loaded"}']) == (0, 1)
+        assert shown["policy_last_reload_timestamp_seconds"] > read_at
         assert (await asked(session, url, "other"))[0] == 200, "files that can't be used change nothing"
         running.send_signal(signal.SIGTERM)
         async with asyncio.timeout(20):

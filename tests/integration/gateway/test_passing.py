@@ -15,7 +15,7 @@ from scaler.gateway.observe import Outcome
 from scaler.gateway.settings import GatewaySettings
 from tests.fakes.openai_engine import Behaviour, Script
 from tests.integration.gateway.mortal import Mortal, chunk
-from tests.integration.gateway.raw import connected, request
+from tests.integration.gateway.raw import BODY, connected, request
 from tests.integration.gateway.rig import CHAT, Rig, rig
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -219,6 +219,8 @@ ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
         pytest.param(b'data: {"error":{"message":"x","code":500}}\n\n', id="a status"),
         pytest.param(b'data: {"error":{"message":"x","type":"server_error"}}\n\n', id="a type alone"),
         pytest.param(b'data: {"error":{"message":"x","code":"ResidentNotServing"}}\n\n', id="a word"),
+        pytest.param(b"event: error\ndata: x\n\n", id="a name"),
+        pytest.param(b'data: {"choices":[{"delta":{},"finish_reason":"abort"}]}\n\n', id="an end"),
     ],
 )
 async def test_an_error_event_before_any_content_is_tried_elsewhere(event: bytes) -> None:
@@ -324,21 +326,73 @@ TRAILED = (
 )
 
 
-async def test_an_engine_s_trailers_end_here_and_nobody_waits_for_them_or_gets_another_s() -> None:
-    """An answer is the same without them. Two answers on one connection: what came behind the first is no part of the second."""
+TAKES = (b"TE: trailers", b"Connection: TE")
+
+
+@pytest.mark.parametrize(
+    ("taken", "stream"),
+    [pytest.param(True, False, id="taken"), pytest.param(True, True, id="of a stream"), (False, False)],
+)
+async def test_an_engine_s_trailers_go_to_who_takes_them_and_nobody_gets_another_s(
+    *, taken: bool, stream: bool
+) -> None:
+    """Two answers on one connection: what came behind the first is no part of the second."""
+    given = TRAILED.replace(b"application/json", b"text/event-stream") if stream else TRAILED
+    async with rig() as r, Mortal(given).serve() as engine, connected(r.url) as client:
+        r.route(engine.url)
+        for takes in (taken, not taken, taken):
+            client.send(request("/v1/completions", b'{"model": "m"}', *(TAKES if takes else ())))
+            async with asyncio.timeout(5):
+                head = (await client.reader.readuntil(b"\r\n\r\n")).lower()
+                if takes:
+                    rest = await client.reader.readuntil(b"0\r\n")
+                    rest += await client.reader.readuntil(b"\r\n\r\n")
+                    assert rest == b"2\r\n{}\r\n0\r\nx-digest: 7\r\n\r\n"
+                else:
+                    assert await client.reader.readexactly(2) == b"{}"
+            assert (b"\r\ntrailer: x-digest\r\n" in head, b"x-unannounced" in head) == (takes, False)
+            assert (b"\r\ncontent-length: 2\r\n" in head) != takes
+            assert (b"\r\nte: trailers" in engine.heads[-1].lower()) == takes, "asked for by who takes them"
+        assert (engine.asked, engine.connections) == (3, 1)
+
+
+async def test_who_reads_no_chunks_gets_no_trailers() -> None:
     async with rig() as r, Mortal(TRAILED).serve() as engine, connected(r.url) as client:
         r.route(engine.url)
-        for _ in range(2):
-            client.send(request("/v1/completions", b'{"model": "m"}', b"TE: trailers", b"Connection: TE"))
+        asked = request("/v1/completions", b'{"model": "m"}', *TAKES)
+        client.send(asked.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+        assert (b"trailer" in head.lower(), body) == (False, b"{}")
+
+
+async def test_a_long_stream_ends_with_its_trailers() -> None:
+    event = b'data: {"choices":[{"text":"a"}]}\n\n'
+    head = TRAILED[: TRAILED.index(b"2\r\n")].replace(b"application/json", b"text/event-stream")
+
+    async with rig() as r, connected(r.url) as client:
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"stream")
+            writer.write(head)
+            for _ in range(20):
+                writer.write(chunk(event))
+                await writer.drain()
+                await asyncio.sleep(0.001)
+            writer.write(b"0\r\nX-Dig")
+            await asyncio.sleep(0.01)
+            writer.write(b"est: 7\r\n\r\n")
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            r.route(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            client.send(request("/v1/completions", BODY, *TAKES))
             async with asyncio.timeout(5):
-                head = await client.reader.readuntil(b"\r\n\r\n")
-                body = await client.reader.readexactly(2)
-            assert (head.startswith(b"HTTP/1.1 200 "), body) == (True, b"{}")
-            assert b"content-length: 2\r\n" in head.lower()
-            assert not any(name in head.lower() for name in (b"trailer", b"x-digest", b"x-unannounced"))
-        assert engine.asked == 2
-        assert engine.connections == 1
-        assert not any(b"\r\nte:" in head.lower() for head in engine.heads), "engines aren't asked for any"
+                raw = await client.reader.readuntil(b"\r\n0\r\n")
+                assert await client.reader.readuntil(b"\r\n\r\n") == b"X-Digest: 7\r\n\r\n"
+            assert raw.count(event) == 20
+            await r.stack.aclose()
+            client.writer.close()
 
 
 async def test_a_client_s_trailers_end_here() -> None:

@@ -289,6 +289,31 @@ async def test_a_slow_reader_holds_its_engine_back() -> None:
                 await response.content.readany()
 
 
+async def test_an_engine_that_falls_silent_in_the_middle_of_its_answer_is_a_break() -> None:
+    """However long the deadline is: that is over with the first content."""
+    async with rig(GatewaySettings(stream_idle_seconds=0.2, deadline_seconds=60.0)) as r:
+        engine, url = await r.engine(Script(tokens=2, interval_seconds=30.0))
+        r.route(url)
+        status, text = await r.ask()
+        assert (status, text.count("StreamCut"), text.count("[DONE]")) == (200, 1, 0)
+        assert await r.observed.until_outcomes(1) == [Outcome.CUT]
+        await engine.until(lambda engine: engine.in_flight == 0)
+
+
+async def test_a_client_s_slowness_is_no_silence_of_its_engine() -> None:
+    async with rig(GatewaySettings(stream_idle_seconds=0.1)) as r:
+        engine, url = await r.engine(Script(behaviour=Behaviour.FLOOD))
+        r.route(url)
+        async with r.post() as response:
+            await response.content.readany()
+            sent = -1
+            while engine.sent_bytes != sent:  # until the engine is blocked
+                sent = engine.sent_bytes
+                await asyncio.sleep(0.3)
+            while engine.sent_bytes == sent:
+                assert b"StreamCut" not in await response.content.readany()
+
+
 async def test_a_reader_that_takes_nothing_is_cut_off_in_the_end() -> None:
     async with rig(GatewaySettings(client_stall_seconds=0.2)) as r:
         _, url = await r.engine(Script(behaviour=Behaviour.FLOOD))

@@ -166,7 +166,7 @@ async def test_a_node_is_excluded_in_mid_burst_and_comes_back(tmp_path: Path) ->
         client = on.caller.client()
 
         async def well() -> bool:
-            assert await client.canary([A], passed=True, deadline=Deadline.after(5.0))
+            assert await client.canary([A], passed=True, proof="", deadline=Deadline.after(5.0))
             return bool((await on.caller.ask("/v1/health"))[1]["verdict"] == "Ok")
 
         try:

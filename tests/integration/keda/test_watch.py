@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
 from scaler.cluster.kube.access import AccessOptions, find_access
 from scaler.cluster.kube.client import KubeClient
 from scaler.cluster.kube.events import Event
+from scaler.core.model import OneWay
 from scaler.keda.findings import Severity
+from scaler.keda.objects import PREFIX
 from scaler.policy.compile import compile_set
 from scaler.policy.document import parse_documents
 from scaler.runtime.keda_watch import KedaWatch
@@ -38,7 +41,7 @@ kind: ScalingPolicy
 metadata: {name: chat, namespace: serving}
 spec: {fleets: [{name: spares, targetInFlight: 4}], serving: {min: 0, max: 4}}
 """
-PAUSED = "autoscaling.keda.sh/paused-replicas"
+PAUSED = PREFIX + "paused-replicas"
 
 
 @dataclass
@@ -138,16 +141,21 @@ async def test_a_pause_pins_the_fleet_until_it_ends(tmp_path: Path) -> None:
         await on.until(lambda: on.errors() == 0)
         assert not on.watch.paused
         on.patch(SCALED, "spares", {"metadata": {"annotations": {PAUSED: "5"}}})
-        await on.until(lambda: list(on.watch.paused) == [FleetName("spares")])
+        await on.until(lambda: on.watch.paused == {FleetName("spares"): None})
         (item,) = (await on.shown())["items"]
         assert item["paused"] == ["paused at 5 replicas: KEDA doesn't ask, and there is no HPA"]
         on.patch(SCALED, "spares", {"metadata": {"annotations": {PAUSED: None}}})
         await on.until(lambda: not on.watch.paused)
+
+
+@pytest.mark.parametrize(("stopped", "left"), [("in", OneWay.UP), ("out", OneWay.DOWN)])
+async def test_a_pause_in_one_direction_leaves_the_other(tmp_path: Path, stopped: str, left: OneWay) -> None:
+    async with watched(tmp_path) as on:
+        on.create(scaled_object())
         on.patch(
-            SCALED, "spares", {"metadata": {"annotations": {"autoscaling.keda.sh/paused-scale-in": "true"}}}
+            SCALED, "spares", {"metadata": {"annotations": {PREFIX + f"paused-scale-{stopped}": "true"}}}
         )
-        await asyncio.sleep(0.5)
-        assert not on.watch.paused  # it may still grow
+        await on.until(lambda: on.watch.paused == {FleetName("spares"): left})
 
 
 async def test_what_may_not_be_seen_is_said_once_and_costs_nothing_else(tmp_path: Path) -> None:

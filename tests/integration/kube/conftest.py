@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import subprocess
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -154,6 +156,23 @@ def resource_of(call: Call) -> str:
 
 def allowed(role: frozenset[tuple[str, str]], call: Call) -> bool:
     return (resource_of(call), call.verb) in role
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for 127.0.0.1 that is its own authority, and its key."""
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("openssl makes the certificate")
+    where = tmp_path_factory.mktemp("tls")
+    paths = str(where / "tls.crt"), str(where / "tls.key")
+    subprocess.run(
+        f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=fake"
+        f" -addext subjectAltName=IP:127.0.0.1 -out {paths[0]} -keyout {paths[1]}".split(),
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    return paths
 
 
 @pytest.fixture

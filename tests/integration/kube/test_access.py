@@ -138,23 +138,6 @@ def service_account(directory: Path, authority: str) -> Mapping[str, str]:
     return {"KUBERNETES_SERVICE_HOST": "127.0.0.1"}
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 that is its own authority, and its key."""
-    if (openssl := shutil.which("openssl")) is None:
-        pytest.skip("openssl makes the certificate")
-    where = tmp_path_factory.mktemp("tls")
-    paths = str(where / "tls.crt"), str(where / "tls.key")
-    subprocess.run(
-        f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=fake"
-        f" -addext subjectAltName=IP:127.0.0.1 -out {paths[0]} -keyout {paths[1]}".split(),
-        check=True,
-        capture_output=True,
-        timeout=30,
-    )
-    return paths
-
-
 IN_A_POD = """
 import sys
 from pathlib import Path

@@ -43,7 +43,15 @@ async def cluster() -> AsyncIterator[KubeClient]:
             return web.json_response(ROLLOUTS)
         return web.Response(status=404, text="404 page not found\n")
 
+    async def listed(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "List", "items": []})
+
+    async def hidden(_: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status", "code": 403, "message": "not yours"}, status=403)
+
     app = web.Application()
+    app.router.add_get("/apis/{group}/{version}/namespaces/pool/statefulsets", hidden)
+    app.router.add_get("/apis/{group}/{version}/namespaces/pool/{plural}", listed)
     app.router.add_get("/apis/{version:.+}", discovery)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
@@ -112,6 +120,12 @@ async def test_a_fleets_workload_is_found(spec: Mapping[str, Any], found: KubeFl
         ),
         pytest.param(
             fleet(target={**ROLLOUT, "apiVersion": "x.io/v1"}), "x.io/v1", "api-versions", id="no such group"
+        ),
+        pytest.param(
+            fleet(target={"kind": "StatefulSet", "name": "x"}),
+            "can't be looked at: not yours",
+            "Role wants statefulsets",
+            id="not in the Role",
         ),
     ],
 )

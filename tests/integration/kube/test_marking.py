@@ -1,14 +1,18 @@
 """Marks on real objects of an API server: what is written, what is only told, what is somebody else's, and what people order."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scaler.cluster.kube.events import Event
+from scaler.cluster.kube.access import AccessOptions, find_access
+from scaler.cluster.kube.client import KubeClient
+from scaler.cluster.kube.events import Event, Recorder
 from scaler.cluster.kube.hand_marks import EXCLUDED_BY_HAND, HandMark
 from scaler.cluster.kube.lanes import lanes
 from scaler.cluster.kube.marking import NodeMarking, Post
@@ -20,7 +24,12 @@ from scaler.cluster.kube.views import Node, node_from_json
 from scaler.cluster.kube.writing import Writing
 from scaler.cluster.node_reports import NodeReports
 from scaler.errors import Conflict, NotFound
-from tests.integration.kube.conftest import Cluster
+from tests.deploy.test_base import OVERLAY, rendered
+from tests.fakes.kube_api import Call, KubeApi, User, kubeconfig, serving
+from tests.fakes.kube_api.faults import Answer
+from tests.fakes.kube_api.kinds import BY_PATH
+from tests.integration.kube.conftest import NAMESPACES, Cluster, written
+from tests.integration.nodes.test_base import may
 from tests.unit.scaler.cluster.test_node_reports import Clock, report, verdict
 from warmpool.nodehealth.breaker import BreakerLimits
 from warmpool.nodehealth.marks import OWNER_ANNOTATION
@@ -36,6 +45,7 @@ class Rig:
     nodes: Reflector[Node]
     now: float = 1000.0
     observed: set[str] = field(default_factory=set)
+    spared: set[str] = field(default_factory=set)
     events: list[Event] = field(default_factory=list)
     records: list[Mapping[str, Any]] = field(default_factory=list)
     sequence: int = 0
@@ -52,6 +62,7 @@ class Rig:
                 writer=writer,
                 limits=lambda: BreakerLimits(at_least=1, max_percent=20),
                 observed=lambda names: self.observed & set(names),
+                spared=lambda names: self.spared & set(names),
                 writes=lambda: True,
                 tell=self.events.append,
                 record=lambda kind, **facts: self.records.append({"kind": kind, **facts}),
@@ -120,6 +131,41 @@ async def test_a_bad_node_is_marked_and_a_well_one_unmarked_and_others_marks_sta
     assert [each["act"] for each in rig.records] == ["Exclude", "Recover"]
 
 
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the base")
+async def test_marking_takes_no_call_that_the_manifests_do_not_grant(tmp_path: Path) -> None:
+    """Events about nodes lie in another namespace than all else."""
+    account, refused = "emberpool-controller", list[Call]()
+    objects = await asyncio.to_thread(rendered, OVERLAY)
+
+    def granted(call: Call) -> bool:
+        if may(objects, account, call):
+            return True
+        refused.append(call)
+        return False
+
+    api = KubeApi({account: User(name=account, may=granted), "admin": User(name="admin")})
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(api))
+        paths = [written(tmp_path / token, kubeconfig(url, token)) for token in (account, "admin")]
+        clients = [KubeClient(await find_access(AccessOptions(kubeconfig=path), {})) for path in paths]
+        client, admin = [await stack.enter_async_context(each) for each in clients]
+        on = Cluster(client, admin, "serving")
+        await on.create(NAMESPACES, {"metadata": {"name": "default"}})
+        rig = await stack.enter_async_context(following(on))
+        recorder = Recorder(Writing(client), lanes().events, "test")
+        await rig.said(Verdict.BAD, "gpu-1")
+        await rig.said(Verdict.OK, "gpu-1")
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(recorder.run())
+            for event in rig.events:
+                recorder.tell(event)
+            await recorder.drain()
+            telling.cancel()
+    told = api.store.all(BY_PATH["events.k8s.io", "v1", "events"], "default")
+    assert [each.body["regarding"]["name"] for each in told] == ["gpu-1", "gpu-1"]
+    assert refused == []
+
+
 async def test_the_breaker_lets_one_of_three_through_and_says_so_of_the_others(rig: Rig) -> None:
     await rig.said(Verdict.BAD, *NAMES)
     assert len(set(rig.marking.excluded)) == 1
@@ -153,6 +199,30 @@ async def test_a_node_of_fleets_that_observe_is_told_of_once_and_not_tainted(rig
     assert (await rig.taints("gpu-1"), await rig.owned("gpu-1")) == ({"other/owner": ""}, False)
     assert await rig.condition("gpu-1") == "False"
     assert [each.note.startswith("would be excluded") for each in rig.events] == [True]
+
+
+async def test_what_is_only_told_is_told_once_though_the_condition_can_not_be_written(
+    api: KubeApi, rig: Rig
+) -> None:
+    rig.observed = set(NAMES)
+    api.faults.answer(Answer(status=403), lambda call: call.subresource == "status", times=2)
+    for _ in range(4):
+        await rig.said(Verdict.BAD, "gpu-1")
+    assert (len(rig.events), len(rig.records)) == (1, 1)
+    assert await rig.condition("gpu-1") == "False"  # once it could be
+
+
+async def test_a_node_that_keeps_its_other_gpus_is_told_of_and_not_tainted(rig: Rig) -> None:
+    rig.spared = {"gpu-1"}
+    await rig.said(Verdict.BAD, "gpu-1")
+    assert (await rig.taints("gpu-1"), await rig.condition("gpu-1")) == ({"other/owner": ""}, "False")
+    rig.spared = set()
+    await rig.said(Verdict.BAD, "gpu-1")
+    assert (await rig.taints("gpu-1"))[GPU_TAINT] == "Xid79"
+    rig.spared = {"gpu-1"}
+    await rig.said(Verdict.BAD, "gpu-1")
+    assert (await rig.taints("gpu-1"), await rig.owned("gpu-1")) == ({"other/owner": ""}, False)
+    assert await rig.condition("gpu-1") == "False"
 
 
 async def test_a_taint_that_somebody_else_has_set_stays(rig: Rig) -> None:

@@ -1,6 +1,7 @@
 """Claims, settlements, sizes, marks and events on a server, and what becomes of them when it misbehaves."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,10 +17,11 @@ from scaler.cluster.kube.nodes import GPU_CONDITION, GPU_TAINT, NodeWriter
 from scaler.cluster.kube.resources import DEPLOYMENT, EVENT, NODE, POD
 from scaler.cluster.kube.scale import Sizer, Target
 from scaler.cluster.kube.seats import SeatWriter
-from scaler.cluster.kube.views import Taint, pod_from_json
+from scaler.cluster.kube.views import pod_from_json
 from scaler.cluster.kube.writing import Writing
 from scaler.errors import Conflict, NotFound, Unreachable
 from tests.fakes.kube_api import Call, Cut, KubeApi
+from tests.fakes.kube_api.api import Target as Object
 from tests.fakes.kube_api.faults import Answer
 from tests.fakes.kube_api.kinds import BY_PATH
 from tests.integration.kube.conftest import CHAT, CODE, Cluster, with_residents
@@ -334,7 +336,7 @@ async def test_a_workload_that_is_not_there_is_not_found(cluster: Cluster) -> No
 
 # ---------------------------------------------------------------- nodes
 
-OURS = Taint(key=GPU_TAINT, value="EccUncorrectable", effect="NoSchedule")
+VALUE, OWNER = "EccUncorrectable", json.dumps({"taint": "EccUncorrectable"})
 
 
 def nodes_of(cluster: Cluster) -> NodeWriter:
@@ -347,26 +349,35 @@ async def taints(cluster: Cluster, node: str) -> set[str]:
 
 async def test_a_taint_comes_and_goes_and_others_stay(cluster: Cluster, node: str) -> None:
     nodes = nodes_of(cluster)
-    await nodes.taint(node, OURS)
-    await nodes.taint(node, OURS)
+    await nodes.mark(node, VALUE, OWNER)
+    await nodes.mark(node, VALUE, OWNER)
     assert {GPU_TAINT, "other/owner"} <= await taints(cluster, node)
-    await nodes.untaint(node, GPU_TAINT)
+    await nodes.unmark(node)
     assert GPU_TAINT not in await taints(cluster, node)
     assert "other/owner" in await taints(cluster, node)
 
 
 async def test_a_node_without_taints_is_tainted(api: KubeApi, cluster: Cluster, node: str) -> None:
     await cluster.patch(NODE, node, {"spec": {"taints": None}})
-    await nodes_of(cluster).taint(node, OURS)
+    await nodes_of(cluster).mark(node, VALUE, OWNER)
     assert await taints(cluster, node) == {GPU_TAINT}
 
 
-async def test_taints_that_others_write_at_the_same_time_are_not_lost(cluster: Cluster, node: str) -> None:
-    wanted = {f"team/{number}" for number in range(4)}
-    await asyncio.gather(
-        *(nodes_of(cluster).taint(node, Taint(key=key, effect="NoSchedule")) for key in wanted)
-    )
-    assert wanted | {"other/owner"} <= await taints(cluster, node)
+async def test_taints_that_others_write_at_the_same_time_are_not_lost(
+    api: KubeApi, cluster: Cluster, node: str
+) -> None:
+    theirs = [{"key": key, "effect": "NoSchedule"} for key in ("other/owner", "team/1")]
+    once = iter([None])
+
+    def written_meanwhile(call: Call) -> bool:
+        if call.verb == "patch" and call.resource == "nodes" and next(once, 0) is None:
+            target = Object(kind=BY_PATH["", "v1", "nodes"], namespace="", name=node)
+            api.patch(target, "application/merge-patch+json", {"spec": {"taints": theirs}}, {})
+        return False
+
+    api.faults.delay(0.0, written_meanwhile)
+    await nodes_of(cluster).mark(node, VALUE, OWNER)
+    assert await taints(cluster, node) == {"other/owner", "team/1", GPU_TAINT}
 
 
 async def test_a_condition_leaves_others_alone(cluster: Cluster, node: str) -> None:

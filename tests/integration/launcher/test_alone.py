@@ -132,8 +132,8 @@ def test_it_works_without_any_open_file() -> None:
     ("arguments", "status", "told"),
     [
         ((), 2, "error: give --socket PATH, or a command after --"),
-        (("--",), 2, "error: give either --socket PATH, or a command after --"),
-        (("--socket", "/tmp/x", "--", "true"), 2, "error: give either --socket PATH, or a command after --"),
+        (("--",), 2, "error: give a command after --, or leave -- out"),
+        (("--socket", "/tmp/x", "--"), 2, "error: give a command after --, or leave -- out"),
         (
             ("--", "no-such-engine"),
             127,

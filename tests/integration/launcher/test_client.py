@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -114,6 +114,30 @@ async def test_the_engine_gets_its_ports_and_environment(client: Client, launche
     assert (await ended(process)).endswith(f"log: {ports.public} a")
     assert process.ports == ports
     assert process.visible_pid == process.pid
+
+
+async def test_a_launcher_may_know_what_to_start(client: Client, launchers: Launchers) -> None:
+    agent = client(launchers("--", "sh", "-c", "echo $0 $A", "{port}"))
+    ports, start = free(), Start(name="chat", command=(), environment={"A": "a"}, placeholders=("{port}",))
+    assert (await ended(await agent.start(start, ports))).endswith(f"log: {ports.public} a")
+    said = replace(start, command=["sh", "-c", "echo $0", "said {port}"])
+    assert (await ended(await agent.start(said, ports))).endswith(f"log: said {ports.public}")
+
+
+@pytest.mark.parametrize(
+    ("own", "complaint"),
+    [((), "neither the config nor the launcher at .* says how"), (("--", "engine"), r"lacks \{port\}")],
+)
+async def test_what_a_launcher_does_not_know_is_named(
+    client: Client, launchers: Launchers, own: tuple[str, ...], complaint: str
+) -> None:
+    agent, start = (
+        client(launchers(*own)),
+        Start(name="chat", command=(), environment={}, placeholders=("{port}",)),
+    )
+    with pytest.raises(StartFailed, match=complaint):
+        await agent.start(start, free())
+    assert await agent.running(start) is None
 
 
 async def test_a_port_that_somebody_else_has_is_seen(client: Client, launcher: Process) -> None:
@@ -243,12 +267,14 @@ async def test_a_new_launcher_in_its_place_is_waited_for_and_used(
 async def test_an_agent_may_be_there_first(tmp_path: Path) -> None:
     (tmp_path / "late").mkdir()
     agent = Launcher(tmp_path / "late/s", secret="", on_draining=[].append, on_superseded=lambda: None)
+    assert await agent.running(shell(SLEEP)) is None  # engines end with their launcher
+    assert not agent.ready
     async with asyncio.TaskGroup() as tasks:
-        looking = tasks.create_task(agent.running(shell(SLEEP)))
-        await asyncio.sleep(0.1)
-        assert not looking.done()
+        starting = tasks.create_task(agent.start(shell(SLEEP), free()))
+        await asyncio.sleep(0)
         late = Process(tmp_path / "late")
-    assert looking.result() is None
+    assert living(starting.result().pid)
+    assert agent.ready
     await agent.close()
     late.close()
 

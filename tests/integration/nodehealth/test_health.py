@@ -239,7 +239,7 @@ async def test_a_question_that_makes_no_sense_is_refused(watcher: Caller, query:
 
 async def test_a_canary_is_believed_of_a_pod_that_has_the_gpu(caller: Caller) -> None:
     status, body = await canary(caller, passed="false")
-    assert (status, body) == (200, {"gpus": [A]})
+    assert (status, body) == (200, {"gpus": [A], "counts": True})
     caller.node.caller_is()
     assert codes(await said(caller, "Suspect")) == ["CanaryFailed"]
     status, body = await canary(caller, passed="maybe")
@@ -289,11 +289,46 @@ async def test_a_seat_whose_gpus_nobody_knows_is_not_stopped_by_one_of_the_nodes
 async def test_an_agent_tells_of_a_canary(caller: Caller) -> None:
     client = caller.client(pod=MINE)
     await caller.until(lambda body: not body["reason"], "/v1/health")
-    assert await client.canary([A], passed=False, deadline=Deadline.after(5))
+    assert await client.canary([A], passed=False, proof="", deadline=Deadline.after(5))
     assert (await client.health([A], deadline=Deadline.after(5))).verdict is Verdict.SUSPECT
-    assert await client.canary([A], passed=True, deadline=Deadline.after(5))
+    assert await client.canary([A], passed=True, proof="", deadline=Deadline.after(5))
     assert (await client.health([A], deadline=Deadline.after(5))).verdict is Verdict.OK
     await client.close()
+
+
+async def test_a_proof_that_never_passed_says_nothing_of_the_gpu(caller: Caller) -> None:
+    client = caller.client(pod=MINE)
+    await caller.until(lambda body: not body["reason"], "/v1/health")
+    for proof, passed, verdict in (
+        ("p", False, Verdict.OK),
+        ("p", True, Verdict.OK),
+        ("q", False, Verdict.OK),
+        ("p", False, Verdict.SUSPECT),
+    ):
+        assert await client.canary([A], passed=passed, proof=proof, deadline=Deadline.after(5))
+        assert (await client.health([A], deadline=Deadline.after(5))).verdict is verdict
+    await client.close()
+    page = await caller.page()
+    assert f'emberpool_gpu_canaries_total{{gpu="{A}",outcome="Uncounted"}} 2.0' in page
+    status, body = await canary(caller, passed="false", proof="p" * 65)
+    assert (status, body["error"]["code"]) == (400, "BadQuestion")
+
+
+async def test_what_was_found_of_a_gpu_before_an_engine_started_is_told_in_its_words(caller: Caller) -> None:
+    client = caller.client(pod=MINE)
+    await caller.until(lambda body: not body["reason"], "/v1/health")
+    assert await client.fault([A], text="2 words were wrong", deadline=Deadline.after(5))
+    health = await client.health([A], deadline=Deadline.after(5))
+    assert (health.verdict, health.reason) == (Verdict.SUSPECT, f"{A} is Suspect: 2 words were wrong")
+    await client.close()
+    assert f'emberpool_gpu_canaries_total{{gpu="{A}",outcome="Refused"}} 1.0' in await caller.page()
+    for query in (
+        {"passed": "true", "fault": "x"},
+        {"passed": "false", "fault": "x" * 301},
+        {"passed": "false", "fault": "x\ny"},
+    ):
+        status, body = await canary(caller, **query)
+        assert (status, body["error"]["code"]) == (400, "BadQuestion")
 
 
 async def test_an_agent_whose_node_agent_is_gone_knows_nothing_and_is_not_stopped(node: Node) -> None:
@@ -302,7 +337,7 @@ async def test_an_agent_whose_node_agent_is_gone_knows_nothing_and_is_not_stoppe
     found = await client.health([A], deadline=Deadline.after(5))
     assert (found.verdict, found.known) == (Verdict.OK, False)
     assert "can't be asked" in found.reason
-    assert not await client.canary([A], passed=True, deadline=Deadline.after(5))
+    assert not await client.canary([A], passed=True, proof="", deadline=Deadline.after(5))
     await client.close()
 
 

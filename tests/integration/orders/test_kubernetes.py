@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.kube_rig import NAMESPACE_NAME
+from tests.fakes.kube_api.faults import Answer
 from tests.fakes.kube_api.kinds import BY_PATH
 from tests.integration.processes.rig import TOKEN
 from tests.integration.standby.rig import LEASE_SECONDS, Replica, Rig, running
@@ -76,6 +77,29 @@ async def test_an_order_to_who_stands_by_is_carried_out_and_what_stands_outlives
         await told(
             rig, rig.b, "seats", lambda found: found[busy]["drained"] and found[idle]["serving"] == ["chat"]
         )
-        status, _ = await order(rig, rig.b, id="4", operation="Thaw", fleet="spares")
+        status, answer = await order(rig, rig.b, id="4", operation="Thaw", fleet="spares")
+        assert "notKept" not in answer
         assert status == 200
         assert (await items(rig, rig.b, "fleets"))["spares"]["frozen"] is None
+
+
+@pytest.mark.long
+async def test_an_order_that_was_answered_outlives_a_leader_that_is_killed(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        seat = min(await items(rig, rig.a, "seats"))
+        until = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
+        freeze = {"operation": "Freeze", "fleet": "spares", "until": until, "reason": "driver"}
+        config_maps = BY_PATH["", "v1", "configmaps"]
+        rig.api.faults.answer(Answer(status=500), lambda call: call.resource == "configmaps", times=2)
+        status, answer = await order(rig, rig.a, id="1", **freeze)
+        assert (status, "refused on demand" in answer["notKept"]) == (200, True)
+        rig.api.faults.clear()
+        status, answer = await order(rig, rig.a, id="1", **freeze)  # once more: now it is kept
+        assert (status, answer.get("notKept")) == (200, None)
+        status, answer = await order(rig, rig.a, id="2", operation="Drain", seat=seat)
+        assert (status, answer.get("notKept")) == (200, None)
+        assert len(rig.api.store.all(config_maps, NAMESPACE_NAME)) == 1
+        await rig.processes.kill("a")
+        await rig.until("b to lead", lambda: rig.leads(rig.b), 2 * LEASE_SECONDS)
+        await told(rig, rig.b, "fleets", lambda found: found["spares"]["frozen"] is not None)
+        await told(rig, rig.b, "seats", lambda found: found[seat]["drained"])

@@ -178,13 +178,14 @@ class Rig:
 
         await self.until(f"{seats} seats to be up", told)
 
-    async def push(self, queued: int) -> None:
+    async def push(self, queued: int, in_flight: int = 0) -> None:
         """Push a gateway's sample to controllers."""
         numbers = {
-            **dict.fromkeys(("inFlight", "arrived", "completed", "refused", "failed"), 0),
+            **dict.fromkeys(("arrived", "completed", "refused", "failed"), 0),
+            "inFlight": in_flight,
             "queued": queued,
             "oldestWaitSeconds": 0.1 if queued else 0,
-            "peak": queued,
+            "peak": in_flight + queued,
         }
         body = {
             "instance": "gateway-1",
@@ -193,11 +194,11 @@ class Rig:
             "at": time.time(),
             "policies": {CHAT: numbers},
         }
-        for replica in reversed(self.replicas):
+        for replica in dict.fromkeys(each.url for each in reversed(self.replicas)):
             headers = {"Authorization": f"Bearer {TOKEN}"}
             try:
                 async with self.session.post(
-                    f"{replica.url}/v1/signals",
+                    f"{replica}/v1/signals",
                     json=body,
                     headers=headers,
                     timeout=aiohttp.ClientTimeout(total=2.0),

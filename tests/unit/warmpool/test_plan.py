@@ -691,8 +691,14 @@ class TestReplace:
         doomed = replace(seat("9", a=S.PAUSED), terminating=True)
         assert texts(planned([*seats, doomed], {})) == []
 
-    def test_a_bad_gpu_keeps_its_place_until_another_seat_is_warm(self) -> None:
+    def test_a_bad_gpu_keeps_its_place_while_a_replacement_would_get_it_again(self) -> None:
         bad = replace(seat("1", a=S.PAUSED), verdict=Verdict.BAD)
+        warm = seat("2", a=S.PAUSED)
+        assert texts(planned([bad, warm], {A: 0})) == []
+        assert texts(planned([replace(bad, fenced=True), warm], {A: 0})) == ["Replace 1"]
+
+    def test_a_bad_gpu_keeps_its_place_until_another_seat_is_warm(self) -> None:
+        bad = replace(seat("1", a=S.PAUSED), verdict=Verdict.BAD, fenced=True)
         warm = seat("2", a=S.PAUSED)
         assert texts(planned([bad], {A: 0})) == []
         assert texts(planned([bad, warm], {A: 0})) == ["Replace 1"]

@@ -9,6 +9,7 @@ from warmpool.seats import (
     DELETION_COST,
     Claim,
     FleetName,
+    GpuWord,
     Operation,
     PolicyName,
     Resident,
@@ -22,6 +23,7 @@ from warmpool.states import ResidentState as S
 
 A = PolicyName("a")
 B = PolicyName("b")
+GONE = (GpuWord(uuid="GPU-1", word="Ok"), GpuWord(uuid="GPU-2", word="Bad", reason="lost", stops=True))
 
 
 def seat(*states: S, serving: str = "", operation: Operation | None = None) -> Seat:
@@ -144,7 +146,9 @@ def test_a_resident_is_promotable_on_a_usable_seat_only(given: Seat, usable: boo
         pytest.param({"node_leaving": "cordoned"}, True, id="until-others-serve"),
         pytest.param({"drained": True}, True, id="drained-by-an-order"),
         pytest.param({"terminating": True}, False, id="about-to-end"),
-        pytest.param({"verdict": Verdict.BAD}, False, id="on-a-bad-gpu"),
+        pytest.param({"verdict": Verdict.BAD}, True, id="on-a-bad-gpu"),
+        pytest.param({"verdict": Verdict.BAD, "gpu_words": GONE}, False, id="on-a-gpu-that-is-gone"),
+        pytest.param({"verdict": Verdict.OK, "gpu_words": GONE}, True, id="on-one-that-is-only-observed"),
         pytest.param({"reachable": False}, False, id="silent"),
     ],
 )
@@ -160,6 +164,6 @@ def test_resident_finds_by_policy() -> None:
     assert given.resident(PolicyName("z")) is None
 
 
-def test_what_serves_on_a_suspect_gpu_may_finish_and_on_a_bad_one_gets_nothing() -> None:
+def test_what_serves_on_a_suspect_or_bad_gpu_goes_on_and_nobody_is_promoted_there() -> None:
     seats = [replace(seat(S.SERVING), verdict=verdict) for verdict in Verdict]
-    assert [(on.answers, on.usable) for on in seats] == [(True, True), (True, False), (False, False)]
+    assert [(on.answers, on.usable) for on in seats] == [(True, True), (True, False), (True, False)]

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from warmpool.nodehealth.bench.script import Kind
 from warmpool.nodehealth.breaker import BreakerLimits, BreakerState, admit
-from warmpool.nodehealth.readings import Clocks, Contact, Ecc, Event, GpuReading, NodeReading, Rows
+from warmpool.nodehealth.readings import Canary, Clocks, Contact, Ecc, Event, GpuReading, NodeReading, Rows
 from warmpool.nodehealth.records import NodeRecord, Rules
 from warmpool.nodehealth.rules import with_canary, with_event, with_reading
 from warmpool.nodehealth.verdicts import judge
@@ -262,7 +262,9 @@ class Ours:
         for place, gpu in enumerate(node.gpus):
             trial = record.gpus[node.uuid(place)].trial
             if trial is not None and gpu.fault is None and now >= trial.since + self.proof_seconds:
-                record = with_canary(record, node.uuid(place), passed=True, at=now, rules=self.rules)
+                record = with_canary(
+                    record, Canary(at=now, gpus=frozenset({node.uuid(place)}), passed=True), self.rules
+                )
         return record
 
     def _judge(self, node: Node, now: float) -> None:

@@ -44,12 +44,14 @@ def test_an_unknown_scenario_is_refused_with_those_that_there_are(
     assert "hint: there are: a: six models" in refused
 
 
+@pytest.mark.long
 def test_processes_change_nothing() -> None:
     (name,) = scenarios(quick=True)
     one, two = (sweep([name], quick=True, jobs=jobs, done=lambda *_: None) for jobs in (1, 2))
     assert one == two
 
 
+@pytest.mark.long
 def test_every_scenario_can_be_made_and_its_groups_fit_a_gpu() -> None:
     for name, scenario in scenarios(quick=False).items():
         case = case_of(name, quick=False)

@@ -129,6 +129,36 @@ def test_two_that_want_the_only_seat_take_turns() -> None:
     assert all(9.0 <= length <= 11.0 for length in lengths)
 
 
+def test_a_seat_changes_hands_when_a_turn_ends_and_not_with_the_next_signal() -> None:
+    """Nothing happens but that time passes: each look comes when the one before has asked for it."""
+    run = Run([policy("a", serving_min=0), policy("b", serving_min=0)], [fleet(max_seats=1, spare_target=0)])
+    loads, holder, comes = {"a": load(3), "b": load(3)}, "a", None
+    ends: list[float] = []
+    while len(ends) < 4 and run.now < 1300.0:
+        if comes is not None and run.now >= comes:
+            comes = None  # it is in rotation
+        serving = {name: comes is None and name == holder for name in "ab"}
+        one = {
+            name: Supply(
+                serving=serving[name],
+                promoting=comes is not None and name == holder,
+                switchable=name != holder,
+                paused_wake=3.37,
+            )
+            for name in "ab"
+        }
+        run.step(loads, {"spares": view(one, serving=1)})
+        given = next(name for name in "ab" if served(run.decision, name))
+        if given != holder:
+            holder, comes = given, run.now + 3.37
+            ends.append(run.now)
+        wakeup = run.decision.next_wakeup
+        assert wakeup is not None
+        run.now = wakeup if comes is None else min(wakeup, comes)
+    turns = [after - before for before, after in pairwise(ends)]
+    assert turns == [pytest.approx(10 * 3.37, abs=0.01)] * 3
+
+
 def test_draining_residents_are_recalled() -> None:
     run = settled()
     draining = {"spares": view({"a": Supply(serving=1, draining=1)}, serving=1, draining=1)}

@@ -6,7 +6,7 @@ import pytest
 
 from scaler.core.decide import decide
 from scaler.core.memory import Memory
-from scaler.core.model import Kind, Load, Quality, Reading, Snapshot, Supply
+from scaler.core.model import Kind, Load, OneWay, Quality, Reading, Snapshot, Supply
 from scaler.core.replay import decision_to_json, snapshot_from_json, snapshot_to_json
 from tests.unit.scaler.core.world import Run, fleet, fresh, load, policy, simple, view
 
@@ -74,6 +74,12 @@ def test_every_part_of_a_supply_comes_back(supply: Supply) -> None:
     snapshot = Snapshot(loads={}, fleets={"spares": view({"a": supply}, serving=1, start_seconds=2)})
     text = json.dumps(snapshot_to_json(snapshot))
     assert snapshot_from_json(json.loads(text)).fleets == snapshot.fleets
+
+
+def test_freezes_come_back_with_their_ways() -> None:
+    snapshot = Snapshot(loads={}, fleets={}, frozen={"a": 9.0, "b": 9.0}, one_way={"b": OneWay.UP})
+    back = snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot))))
+    assert (back.frozen, back.one_way) == (snapshot.frozen, snapshot.one_way)
 
 
 def test_wake_times_that_are_none_are_unknown() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from scaler.core.model import FleetDecision, FleetView, Floor, Pace, ReasonCode, Replenish, Supply
+from scaler.core.model import FleetDecision, FleetView, Floor, OneWay, Pace, ReasonCode, Replenish, Supply
 from tests.unit.scaler.core.world import Run, fleet, load, policy, served, simple, view
 
 IDLE = {"a": load(1)}
@@ -285,6 +285,30 @@ def test_a_frozen_fleet_keeps_the_size_that_its_workload_has() -> None:
     assert run.decision.next_wakeup is not None
     run.step({"a": load(60)}, {"spares": simple({"a": 3})}, after=100.0, frozen={"spares": run.now + 100.0})
     assert of(run).total > 3
+
+
+@pytest.mark.parametrize(
+    ("way", "waiting", "spare", "total"),
+    [
+        pytest.param(OneWay.UP, 60, 2, None, id="up, and more is wanted"),
+        pytest.param(OneWay.UP, 0, 7, 8, id="up, and less is wanted"),
+        pytest.param(OneWay.DOWN, 60, 2, 3, id="down, and more is wanted"),
+        pytest.param(OneWay.DOWN, 0, 7, None, id="down, and less is wanted"),
+    ],
+)
+def test_a_fleet_that_is_frozen_one_way_goes_the_other_as_if_it_were_not(
+    way: OneWay, waiting: int, spare: int, total: int | None
+) -> None:
+    def after_a_while(**inputs: dict[str, object]) -> Run:
+        run = Run([policy(serving_max=9)], [fleet(max_seats=9, spare_target=1, scale_down=Pace(window=20.0))])
+        for _ in range(8):
+            frozen = {name: {"spares": value} for name, value in inputs.items()}
+            run.step({"a": load(waiting)}, {"spares": simple({"a": 1}, spare)}, after=5.0, **frozen)
+        return run
+
+    free, held = after_a_while(), after_a_while(frozen=1e9, one_way=way)  # type: ignore[arg-type]
+    assert of(held).total == (of(free).total if total is None else total)
+    assert total is not None or ReasonCode.FROZEN not in codes(held)
 
 
 def test_what_thaws_falls_no_faster_than_any_other_fleet() -> None:

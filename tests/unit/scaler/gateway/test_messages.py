@@ -53,7 +53,7 @@ def test_only_end_to_end_headers_go_to_the_engine() -> None:
             *(("Host", "gateway"), ("Authorization", "Bearer x"), ("Connection", "close, X-Private")),
             *(("X-Private", "1"), ("Transfer-Encoding", "chunked"), ("Content-Length", "3")),
             *(("Accept-Encoding", "gzip"), ("Content-Type", "application/json"), ("X-Many", "1")),
-            *(("X-Many", "2"), ("TE", "trailers"), ("Upgrade", "h2c"), ("Expect", "100-continue")),
+            *(("X-Many", "2"), ("TE", "gzip"), ("Upgrade", "h2c"), ("Expect", "100-continue")),
         ]
     )
     assert sorted(request_headers(headers, "id-1", stream=False).items()) == [
@@ -69,6 +69,15 @@ def test_only_end_to_end_headers_go_to_the_engine() -> None:
 def test_a_stream_is_asked_for_uncompressed() -> None:
     headers = request_headers(CIMultiDict({"Accept-Encoding": "gzip, br"}), "id-1", stream=True)
     assert headers.getall("Accept-Encoding") == ["identity"]
+
+
+@pytest.mark.parametrize(
+    ("takes", "asked"),
+    [("trailers", True), ("gzip, Trailers", True), ("gzip", False), ("trailers;q=0", False)],
+)
+def test_trailers_are_asked_for_where_the_client_takes_them(*, takes: str, asked: bool) -> None:
+    headers = request_headers(CIMultiDict({"TE": takes, "Connection": "TE"}), "x", stream=False)
+    assert (headers.get("TE"), headers.get("Connection")) == (("trailers", "TE") if asked else (None, None))
 
 
 def test_trace_context_goes_on() -> None:

@@ -67,6 +67,37 @@ USAGE = data({"choices": [], "usage": {"prompt_tokens": 1}})
         pytest.param(ROLE + data({"choices": [{"text": "a"}]}), EventKind.CONTENT, id="role, then text"),
         pytest.param(ROLE.replace(b"\n", b"\r\n"), EventKind.NOTHING, id="carriage returns"),
         pytest.param(b"event: x\ndata: {\ndata: }\n\n", EventKind.CONTENT, id="data on two lines"),
+        pytest.param(
+            b'event: error\ndata: {"message": "x"}\n\n', EventKind.FAILED, id="a failure by its name"
+        ),
+        pytest.param(b"event: error\ndata: out of memory\n\n", EventKind.FAILED, id="a sentence by its name"),
+        pytest.param(b'event: error\ndata: {"code": 400}\n\n', EventKind.CONTENT, id="a mistake by its name"),
+        pytest.param(b"event: ping\ndata: {}\n\n", EventKind.NOTHING, id="a ping by its name"),
+        pytest.param(
+            data({"error": "x", "error_type": "validation"}), EventKind.CONTENT, id="a sentence's kind"
+        ),
+        pytest.param(
+            ROLE + data({"choices": [{"delta": {}, "finish_reason": "abort"}]}),
+            EventKind.FAILED,
+            id="given up",
+        ),
+        pytest.param(
+            data({"choices": [{"text": "", "finish_reason": "error"}]}),
+            EventKind.FAILED,
+            id="ended by an error",
+        ),
+        pytest.param(
+            data({"choices": [{"text": "a", "finish_reason": "abort"}]}),
+            EventKind.CONTENT,
+            id="given up with a text",
+        ),
+        pytest.param(
+            data({"choices": [{"finish_reason": "abort"}, {"finish_reason": "stop"}]}),
+            EventKind.CONTENT,
+            id="one of two given up",
+        ),
+        pytest.param(data({"type": {}, "error": {"type": [], "code": {}}}), EventKind.FAILED, id="no words"),
+        pytest.param(data({"choices": [{"finish_reason": {}}]}), EventKind.NOTHING, id="an end that is none"),
     ],
 )
 def test_events_are_told_apart(events: bytes, kind: EventKind) -> None:
@@ -78,6 +109,7 @@ def test_events_are_told_apart(events: bytes, kind: EventKind) -> None:
     [
         pytest.param({"error": {"message": "why"}}, id="chat"),
         pytest.param({"error": "why"}, id="a sentence"),
+        pytest.param({"type": "error", "error": "why"}, id="a typed sentence"),
         pytest.param({"object": "error", "message": "why"}, id="itself"),
         pytest.param({"type": "error", "message": "why"}, id="responses"),
         pytest.param({"type": "response.failed", "response": {"error": {"message": "why"}}}, id="failed"),

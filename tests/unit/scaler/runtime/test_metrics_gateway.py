@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from scaler.gateway.intake import Intake
 from scaler.gateway.observe import FAMILIES, GatewayMetrics, Outcome
-from scaler.gateway.queue import PolicyStats
+from scaler.gateway.queue import Counts, PolicyStats
 from scaler.gateway.routes import Failure
 from scaler.gateway.settings import GatewaySettings
 from warmpool.metric_families import Kind
@@ -55,8 +55,9 @@ def test_queue_and_flight_are_read_at_the_scrape(stand: Stand) -> None:
     assert stand.read("queue_requests", policy="chat") == 2.0
     assert stand.read("queue_bytes", policy="chat") == 70.0
     assert stand.read("queue_age_seconds", policy="chat") == 1.5
-    stand.stats = {CHAT: PolicyStats(in_flight=9)}
+    stand.stats = {CHAT: PolicyStats(in_flight=9, totals=Counts(arrived=12))}
     assert stand.read("in_flight_requests", policy="chat") == 9.0
+    assert stand.read("arrived_requests_total", policy="chat") == 12.0
 
 
 def test_what_is_held_of_how_much_is_read_at_the_scrape(stand: Stand) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler.core.model import FleetSpec, Pace, ReasonCode
+from scaler.core.model import FleetSpec, OneWay, Pace, ReasonCode
 from scaler.runtime.order_rules import OrderRefused, parse
 from scaler.store.standing_orders import Drain, Freeze, OfFleet
 from tests.fakes.loop_clock import EPOCH
@@ -243,6 +243,19 @@ async def test_the_ledger_names_who_ordered_what() -> None:
         assert "fleet/spares: Freeze ordered by anna: launch" in said
 
 
+async def test_a_promotion_that_ends_a_drain_is_kept_at_once() -> None:
+    async with world(both(), [spares()]) as on:
+        await warm(on)
+        chosen, urged = spare(on), list[FleetName]()
+        on.controller.orders.urge = urged.append
+        give(on, "Drain", seat=chosen)
+        await asyncio.sleep(1.0)
+        assert urged == []  # whoever ordered it waits until it is kept
+        give(on, "Promote", seat=chosen, policy="chat")
+        await on.until(lambda: chosen in serving(on, CHAT), 5.0)
+        assert urged == [FLEET]
+
+
 async def test_what_stands_is_taken_up_by_who_leads_next_unless_something_newer_was_ordered() -> None:
     async with world(both(), [spares()]) as on:
         await warm(on)
@@ -262,10 +275,10 @@ async def test_what_stands_is_taken_up_by_who_leads_next_unless_something_newer_
 
 
 async def test_of_two_freezes_the_one_that_ends_later_holds() -> None:
-    stopped: set[FleetName] = set()
+    stopped: dict[FleetName, OneWay | None] = {}
     async with world(both(), [spares()], pinned=lambda: stopped) as on:
         await warm(on)
-        stopped.add(FLEET)  # somebody has stopped who writes the fleet's size
+        stopped[FLEET] = None  # somebody has stopped who writes the fleet's size
 
         def ends_in() -> float:
             last = on.controller.last

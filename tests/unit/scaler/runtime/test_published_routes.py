@@ -11,8 +11,8 @@ from scaler.runtime.published_routes import (
     HEARTBEAT,
     Change,
     PublishedTable,
+    Shares,
     TableRejected,
-    divided,
     from_line,
     line,
     say,
@@ -132,16 +132,32 @@ def test_shares_add_up_to_the_total_and_nobody_is_left_without(total: int, count
     assert min(shares) >= 1
 
 
+def mine(
+    shares: Shares, routes: PolicyRoutes, gateways: tuple[str, ...] = ("gw-1", "gw-2")
+) -> list[Endpoint]:
+    shared = shares.of(CHAT, routes, gateways)
+    assert shared is not None
+    return list(shared.endpoints)
+
+
 def test_the_remainder_goes_round_the_gateways_from_endpoint_to_endpoint() -> None:
-    routes = {CHAT: PolicyRoutes(models=("chat",), endpoints=tuple(endpoint(n, 5) for n in range(40)))}
-    mine = {
-        me: sum(each.slots for each in divided(routes, ("gw-1", "gw-2"), me)[CHAT].endpoints)
-        for me in ("gw-1", "gw-2")
-    }
-    assert sum(mine.values()) == 200
-    assert abs(mine["gw-1"] - mine["gw-2"]) < 20
+    routes = PolicyRoutes(models=("chat",), endpoints=tuple(endpoint(n, 5) for n in range(40)))
+    slots = {me: sum(each.slots for each in mine(Shares(me), routes)) for me in ("gw-1", "gw-2")}
+    assert sum(slots.values()) == 200
+    assert abs(slots["gw-1"] - slots["gw-2"]) < 20
 
 
 def test_a_gateway_that_nobody_has_heard_yet_counts_itself() -> None:
-    (first, _) = divided(TABLE.policies, ("gw-1",), "gw-2")[CHAT].endpoints
+    first, _ = mine(Shares("gw-2"), TABLE.policies[CHAT], ("gw-1",))
     assert first.slots == 4
+
+
+def test_a_share_is_worked_out_once_and_anew_when_anything_of_it_changes() -> None:
+    shares, routes = Shares("gw-1"), TABLE.policies[CHAT]
+    before = mine(shares, routes)
+    again = mine(shares, replace(routes, endpoints=(endpoint(1), endpoint(2, 6), endpoint(3))))
+    assert again[0] is before[0]
+    assert [each.slots for each in again] == [4, 3, 4]
+    assert [each.slots for each in mine(shares, routes, ("gw-1",))] == [8, 8]
+    assert [each.slots for each in mine(shares, routes, ("gw-1", "gw-2", "gw-3", "gw-4"))] == [2, 2]
+    assert shares.of(CHAT, None, ("gw-1", "gw-2")) is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import aiohttp
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from scaler.cluster.port import Cluster
 from scaler.core.model import FleetShare, PolicySpec
@@ -258,3 +259,28 @@ async def test_a_controller_that_comes_to_lead_publishes_on_streams_that_are_ope
         assert seats(followed.tables[-1]) == ["seat-1"]
         published.publisher.lead(6)
         await followed.until(lambda table: (table.term, len(seats(table))) == (6, 2))
+
+
+async def test_what_keeps_routes_away_is_said_once_for_each_reason() -> None:
+    asked, changed = 0, asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if asked == 6:
+            changed.set()
+        return web.Response(status=404 if asked > 2 else 500)
+
+    app = web.Application()
+    app.router.add_get("/v1/routes", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        with capture_logs() as said:
+            async with following(f"http://127.0.0.1:{runner.addresses[0][1]}"), asyncio.timeout(20):
+                await changed.wait()
+    finally:
+        await runner.cleanup()
+    problems = [each["problem"] for each in said if each["event"].startswith("no routes")]
+    assert problems == ["status 500", "it publishes no routes (`emberpool local` has a gateway of its own)"]

@@ -8,10 +8,11 @@ from scaler.core.model import FleetShare, PolicySpec
 from scaler.gateway.routes import PolicyLimits
 from scaler.policy.scaling_policy import Queue
 from scaler.runtime.routing import limits, routes
-from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName, Verdict
+from warmpool.seats import FleetName, GpuWord, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import ResidentState as S
 
 CHAT, FLEET = PolicyName("chat"), FleetName("spares")
+GONE = (GpuWord(uuid="GPU-1", word="Bad", reason="lost", stops=True),)
 POLICY = PolicySpec(name=CHAT, fleets=(FleetShare(fleet=FLEET, target_in_flight=7),), ttft_objective=0.7)
 
 
@@ -40,7 +41,8 @@ def urls(one: Seat) -> list[tuple[str, int]]:
         pytest.param(seat(S.PROMOTING), [("http://engine", 7)], id="the label is newer than the report"),
         pytest.param(seat(serving=frozenset()), [], id="no label"),
         pytest.param(seat(S.FAILED), [], id="died"),
-        pytest.param(seat(verdict=Verdict.BAD), [], id="bad GPU"),
+        pytest.param(seat(verdict=Verdict.BAD), [("http://engine", 7)], id="bad GPU, until others serve"),
+        pytest.param(seat(verdict=Verdict.BAD, gpu_words=GONE), [], id="its GPU is gone"),
         pytest.param(seat(reachable=False), [], id="silent agent"),
         pytest.param(seat(terminating=True), [], id="terminating"),
         pytest.param(seat(fleet=FleetName("other")), [], id="another fleet"),

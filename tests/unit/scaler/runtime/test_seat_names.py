@@ -1,13 +1,13 @@
 """Lent seats and UIDs, with no more looks than are needed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from scaler.core.islands import Island
 from scaler.core.model import FleetSpec
 from scaler.runtime.controller import Tick
-from scaler.runtime.seat_names import LentSeats, SeatUids
+from scaler.runtime.seat_names import LentSeats
 from warmpool.seats import FleetName, Seat, SeatName
 
 OWN, SPARES = FleetName("own"), FleetName("spares")
@@ -43,23 +43,3 @@ def test_lent_are_the_seats_of_the_last_look_at_each_fleet() -> None:
     assert found == {"a", "c"}
     assert lent.take(tick({**later, OWN: (seat("a", OWN, lent=True),)}, OWN, SPARES)) is found
     assert lent.take(tick({}, OWN, SPARES)) == set()
-
-
-def test_uids_are_looked_up_once_for_many_and_again_for_one_that_is_new() -> None:
-    now, looks = 100.0, 0
-    seats = [seat("a"), seat("b")]
-
-    def all_seats() -> list[Seat]:
-        nonlocal looks
-        looks += 1
-        return seats
-
-    uids = SeatUids(all_seats, lambda: now)
-    assert [uids.of(name) for name in ("a", "b", "a", "c", "c")] == ["a", "b", "a", "", ""]
-    assert looks == 1
-    seats.append(seat("c", uid="new"))
-    now += 1.0
-    assert (uids.of("c"), looks) == ("new", 2)
-    seats[0] = replace(seats[0], uid="again")
-    now += 6.0
-    assert (uids.of("a"), looks) == ("again", 3)

@@ -222,6 +222,10 @@ class FakeProcess:
         return None
 
     @property
+    def namespace(self) -> str:
+        return ""
+
+    @property
     def ports(self) -> Ports:
         return self._ports
 
@@ -261,9 +265,12 @@ class Machine:
     measures: bool = True
     gpu_health: SeatHealth = field(default_factory=lambda: SeatHealth(GpuVerdict.OK, known=True))
     canaries: list[bool] = field(default_factory=list)
+    proofs: list[str] = field(default_factory=list)
+    faults: list[tuple[str, ...]] = field(default_factory=list)
     engines: dict[str, list[FakeEngine]] = field(default_factory=dict)
     processes: list[FakeProcess] = field(default_factory=list)
     peak: int = 0
+    absent: set[str] = field(default_factory=set)
 
     def engine(self, name: str) -> FakeEngine:
         return self.process(name).engine
@@ -279,6 +286,12 @@ class Machine:
         return self.foreign + sum(each.engine.held(now) for each in self.processes if not each.exited)
 
     # ---- the starter
+
+    async def attend(self) -> None:
+        pass
+
+    def ready(self, name: str) -> bool:
+        return name not in self.absent
 
     async def start(self, start: Start, ports: Ports) -> Process:
         script = self.engines.get(start.name)
@@ -313,8 +326,13 @@ class Machine:
         await asyncio.sleep(0.001)
         return self.gpu_health
 
-    async def canary(self, gpus: Sequence[str], *, passed: bool, deadline: Deadline) -> bool:
+    async def canary(self, gpus: Sequence[str], *, passed: bool, proof: str, deadline: Deadline) -> bool:
         self.canaries.append(passed)
+        self.proofs.append(proof)
+        return True
+
+    async def fault(self, gpus: Sequence[str], *, text: str, deadline: Deadline) -> bool:
+        self.faults.append((*gpus, text))
         return True
 
     async def read(self, gpus: Sequence[str], *, deadline: Deadline) -> SeatMemory:

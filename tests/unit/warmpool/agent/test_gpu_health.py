@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.warmpool.agent.rig import Machine, config, live, paused, resident
-from warmpool.errors import GpuUnfit
+from tests.unit.warmpool.agent.rig import FakeEngine, Machine, config, live, paused, resident
+from warmpool.errors import DeadlineExceeded, GpuUnfit, ProofFailed
 from warmpool.nodehealth.client import SeatHealth
 from warmpool.seats import GpuWord, Verdict
 
@@ -29,6 +29,31 @@ async def test_nobody_is_promoted_onto_an_unfit_gpu_and_somebody_is_when_it_is_w
         machine.gpu_health = SeatHealth(Verdict.OK, known=True)
         await rig.order("resume", "a")
         assert rig.told("a")["state"] == "Serving"
+
+
+@pytest.mark.parametrize("order", [{}, {"gpuHealth": "Observe"}], ids=["enforced", "observed"])
+async def test_a_gpu_that_falls_ill_in_the_promotion_is_given_up_before_anybody_is_served(
+    tmp_path: Path, order: dict[str, str]
+) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig, asyncio.TaskGroup() as tasks:
+        await rig.until(**paused("a"))
+        engine = machine.engine("a")
+        engine.takes["resume"] = 1.0
+
+        async def fall_ill() -> None:
+            await asyncio.sleep(0.5)
+            machine.gpu_health = SeatHealth(Verdict.SUSPECT, known=True, reason=WORD)
+
+        tasks.create_task(fall_ill())
+        if order:
+            await rig.order("resume", "a", **order)
+            assert rig.told("a")["state"] == "Serving"
+            return
+        with pytest.raises(GpuUnfit, match=f"{WORD}; a is paused again"):
+            await rig.order("resume", "a")
+        assert (rig.told("a")["state"], engine.paused, engine.is_open) == ("Paused", True, False)
+        assert machine.starts("a") == 1
 
 
 async def test_unknown_is_no_reason(tmp_path: Path) -> None:
@@ -67,6 +92,58 @@ async def test_proofs_are_told_the_node_as_canaries(tmp_path: Path) -> None:
         assert machine.canaries == [True]
         await rig.order("prove", "a")
         assert machine.canaries == [True, True]
+        assert len(set(machine.proofs)) == 1
+
+
+@pytest.mark.parametrize("order", ["prove", "resume"])
+async def test_a_resident_that_answers_wrong_is_told_the_node_as_the_proof_that_it_has_passed_before(
+    tmp_path: Path, order: str
+) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.engine("a").seed = 2
+        with pytest.raises(ProofFailed):
+            await rig.order(order, "a")
+        assert machine.canaries == [True, False]
+        assert len(set(machine.proofs)) == 1
+
+
+async def test_a_first_proof_that_fails_is_told_with_the_engines_version(tmp_path: Path) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.engines["a"] = [FakeEngine(seed=2)]
+        machine.process("a").end("killed")
+        await rig.seat.board.until(lambda: machine.canaries[:2] == [True, False])
+        assert len(set(machine.proofs)) == 1
+
+
+async def test_what_a_pre_flight_finds_of_a_gpu_is_told_the_node(tmp_path: Path) -> None:
+    machine = Machine(engines={"a": [FakeEngine(load_seconds=1_000.0)]})
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        for outcome, faults in (
+            ("TooLittleFree: GPU-1: 1 MiB are free", []),
+            (
+                "Passed: GPU-0: all | pre-flight: MemoryWrong: GPU-1: 2 words | and more",
+                [("GPU-1", "a pre-flight found MemoryWrong: 2 words")],
+            ),
+        ):
+            await rig.seat.board.until(lambda: bool(machine.processes) and not machine.process("a").exited)
+            starts = machine.starts("a")
+            machine.process("a").end(f"it ended with status 69: pre-flight: {outcome}")
+            await rig.seat.board.until(lambda before=starts: machine.starts("a") > before)
+            assert machine.faults == faults
+
+
+async def test_an_engine_that_does_not_answer_in_time_says_nothing_of_its_gpu(tmp_path: Path) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.engine("a").takes["complete"] = 60.0
+        with pytest.raises(DeadlineExceeded):
+            await rig.order("resume", "a")
+        assert machine.canaries == [True]
 
 
 def bad() -> SeatHealth:
@@ -100,3 +177,14 @@ async def test_an_order_of_a_fleet_that_observes_promotes_all_the_same(tmp_path:
         machine.gpu_health = bad()
         await rig.order("resume", "a", gpuHealth="Observe")
         assert rig.told("a")["state"] == "Serving"
+
+
+async def test_an_order_of_a_fleet_that_enforces_is_refused_whatever_the_seat_was_configured_to_do(
+    tmp_path: Path,
+) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")], gpuHealth="Observe"), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.gpu_health = bad()
+        with pytest.raises(GpuUnfit):
+            await rig.order("resume", "a", gpuHealth="Enforce")

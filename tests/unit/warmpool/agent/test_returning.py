@@ -232,7 +232,7 @@ async def test_draining_at_the_end_has_its_time(tmp_path: Path, told: float | No
         rig.machine.engine("a").in_flight = 1
         began = asyncio.get_running_loop().time()
         if told is not None:
-            rig.seat.drain_within(told)
+            rig.seat.drain_within(["a"], told)
         await rig.seat.shut_down()
         assert asyncio.get_running_loop().time() - began == pytest.approx(takes, abs=0.5)
         assert rig.machine.process("a").exited

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from warmpool.nodehealth.readings import (
+    Canary,
     Ecc,
     Event,
     Fabric,
@@ -94,8 +95,9 @@ class History:
         self.record = with_event(self.record, Event(at=self.now, uuid=uuid, told=told), self.rules)
         return self
 
-    def canary(self, *, passed: bool, uuid: str = A) -> "History":
-        self.record = with_canary(self.record, uuid, passed=passed, at=self.now, rules=self.rules)
+    def canary(self, *, passed: bool, uuid: str = A, proof: str = "") -> "History":
+        told = Canary(at=self.now, gpus=frozenset({uuid}), passed=passed, proof=proof)
+        self.record = with_canary(self.record, told, self.rules)
         return self
 
     def reset(self, uuid: str = A) -> "History":

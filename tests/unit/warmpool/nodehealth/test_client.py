@@ -1,8 +1,10 @@
 """What an agent learns of its seat's memory, and that it never takes unknown for nothing."""
 
 import asyncio
+import json
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ def test_equal_ids_in_two_containers_are_nobodys_and_the_others_stay_known() -> 
     found = seat_memory(answer((process(7, 1, size=5, namespace="a"), process(8, 1, size=6, namespace="b"))))
     assert (found.held_by(7), found.held_by(8)) == (5, 6)
     assert found.held_by(1) is None
+    assert (found.held_by(1, "a"), found.held_by(1, "b")) == (5, 6)
     assert found.held_by(99) is None
     assert "same ids on the GPUs: 1" in found.reason
 
@@ -180,26 +183,60 @@ async def test_a_node_agent_that_does_not_answer_is_given_up_at_the_deadline(tmp
     await agent.close()
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b"not json", b'{"gpus": 1, "verified": true, "reason": ""}']
-)
-async def test_an_answer_that_makes_no_sense_is_none(tmp_path: Path, body: bytes) -> None:
+@asynccontextmanager
+async def answering(directory: Path, body: bytes) -> AsyncIterator[NodeAgent]:
+    """Yield the client of a node agent that says one thing, whatever it is asked."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)
         )
-        await writer.drain()
+        with suppress(ConnectionError):  # who asked has read enough
+            await writer.drain()
         writer.close()
 
-    path = tmp_path / "node.sock"
+    path = directory / "node.sock"
     server = await asyncio.start_unix_server(serve, path)
     agent = NodeAgent(f"unix://{path}", NoMemory("nothing is installed"))
-    found = await agent.read([A], deadline=Deadline.after(5))
-    assert not found.verified
-    assert "what it says is no answer" in found.reason
-    await agent.close()
-    server.close()
+    try:
+        yield agent
+    finally:
+        await agent.close()
+        server.close()
+
+
+NONSENSE = {
+    "nothing": b"",
+    "nothing in it": b"{}",
+    "a list": b"[]",
+    "no JSON": b"not json",
+    "another kind": b'{"gpus": 1, "verified": true, "reason": ""}',
+    "too deep": b"[" * 100_000,
+    "too long": b" " * 2**20 + b"{}",
+}
+
+
+@pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE.keys())
+async def test_an_answer_that_makes_no_sense_is_none(tmp_path: Path, body: bytes) -> None:
+    async with answering(tmp_path, body) as agent:
+        found = await agent.read([A], deadline=Deadline.after(5))
+        assert not found.verified
+        assert "what it says is no answer" in found.reason
+        health = await agent.health([A], deadline=Deadline.after(5))
+        assert (health.verdict, health.known) == (Verdict.OK, False)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"[" * 100_000])
+async def test_a_canary_that_gets_no_sensible_answer_was_not_told(tmp_path: Path, body: bytes) -> None:
+    async with answering(tmp_path, body) as agent:
+        assert not await agent.canary([A], passed=False, proof="", deadline=Deadline.after(5))
+
+
+async def test_an_answer_that_comes_in_pieces_is_read_whole(tmp_path: Path) -> None:
+    body = json.dumps(answer((process(70, size=5),))).encode() + b" " * 900_000
+    async with answering(tmp_path, body) as agent:
+        assert (await agent.read([A], deadline=Deadline.after(5))).held_by(70) == 5
 
 
 def test_an_address_makes_it_the_node_agent_and_none_the_driver() -> None:
@@ -266,5 +303,5 @@ async def test_without_a_node_agent_nothing_is_known_of_health_and_nobody_takes_
     for memory in (NoMemory("x"), DeviceTotals(lambda: DriverNvml(FakeLibrary(FakeGpu(A))))):
         found = await memory.health([A], deadline=Deadline.after(1))
         assert (found.verdict, found.known) == (Verdict.OK, False)
-        assert not await memory.canary([A], passed=True, deadline=Deadline.after(1))
+        assert not await memory.canary([A], passed=True, proof="", deadline=Deadline.after(1))
         await memory.close()

@@ -10,7 +10,11 @@ from scaler.cli.node_agent import app
 from tests.unit.warmpool.nodehealth.history import A, History
 from warmpool.nodehealth import server, service
 from warmpool.nodehealth.account import DeviceAccount, Holding
+from warmpool.nodehealth.handover import STOPS
 from warmpool.nodehealth.nvml import Device
+from warmpool.nodehealth.preflight.command import SWITCH
+from warmpool.nodehealth.preflight.command import options as preflight_options
+from warmpool.nodehealth.preflight.findings import Outcome
 from warmpool.nodehealth.processes import Owner
 from warmpool.nodehealth.service import AskError
 from warmpool.nodehealth.wire import Answer, HealthAnswer, answer_to_json, health_to_json
@@ -45,6 +49,26 @@ def test_the_page_tells_of_it(word: str) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_page_tells_of_the_option(option: str) -> None:
     assert f"`{option}" in PAGE
+
+
+@pytest.mark.parametrize(
+    "word",
+    sorted(
+        {
+            *STOPS,
+            *(each.value for each in Outcome),
+            *(server.CANARY_PARAMETERS - server.HEALTH_PARAMETERS - {"passed"}),
+            SWITCH,
+        }
+    ),
+)
+def test_the_page_tells_of_what_stops_or_starts_an_engine(word: str) -> None:
+    assert f"`{word}`" in PAGE
+
+
+@pytest.mark.parametrize("option", [each for each in preflight_options() if each != "--help"])
+def test_the_page_tells_of_the_pre_flights_option(option: str) -> None:
+    assert option in PAGE
 
 
 def test_there_is_something_to_tell() -> None:

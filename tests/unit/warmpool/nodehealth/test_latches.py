@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.warmpool.nodehealth.history import A, B, History
 from warmpool.nodehealth.kmsg import Position
-from warmpool.nodehealth.latches import Kept, Latches, from_json, to_json
-from warmpool.nodehealth.readings import Clocks, Fabric, FabricState, SpareRows
+from warmpool.nodehealth.latches import Kept, Latches, from_json, gist, to_json
+from warmpool.nodehealth.readings import Clocks, Contact, Fabric, FabricState, Pages, SpareRows
 from warmpool.nodehealth.records import NodeRecord
 from warmpool.nodehealth.verdicts import judge
 from warmpool.seats import Verdict
@@ -38,6 +38,23 @@ def test_what_is_written_is_what_is_read(path: Path) -> None:
     Latches(path).save(kept)
     assert Latches(path).load() == kept
     assert [each.name for each in path.parent.iterdir()] == ["gpu-health.json"]
+
+
+def test_what_stands_and_is_read_again_and_again_is_written_once() -> None:
+    history = History().read(A, recovery=1, pages=Pages(pending=True)).read(B, contact=Contact.LOST)
+    history.pass_(30).canary(passed=True, proof="p")
+    before = gist(history.record)
+    history.pass_(60).canary(passed=True, proof="p")
+    assert gist(history.record) == before
+    for change in (
+        lambda: history.xid(48),
+        lambda: history.read(A, recovery=0),
+        lambda: history.canary(passed=True, proof="q"),
+        lambda: history.pass_(700),
+    ):
+        before = gist(history.record)
+        change()
+        assert gist(history.record) != before
 
 
 def test_where_there_is_no_file_nothing_was_ever_remembered(path: Path) -> None:

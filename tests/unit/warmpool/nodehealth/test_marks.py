@@ -83,6 +83,26 @@ def test_a_taint_that_is_not_ours_is_left_alone(verdict: NodeVerdict, owned: str
     assert (found.markings, found.foreign) == ((), ("n",))
 
 
+@pytest.mark.parametrize(
+    ("marks", "acts"),
+    [
+        (TOLD, [Act.TELL]),
+        (NodeMarks(condition=(False, "Xid79")), []),
+        (MARKED, [Act.RECOVER]),
+    ],
+    ids=["it is told", "it was told", "it was tainted before"],
+)
+def test_a_node_that_keeps_its_other_gpus_is_told_of_and_not_tainted(
+    marks: NodeMarks, acts: list[Act]
+) -> None:
+    fleet = Fleet(verdicts={"n": BAD, "m": BAD}, marks={"n": marks, "m": TOLD}, spared={"n"})
+    found = plan_marks(fleet, BreakerState(), BreakerLimits(max_percent=50), now=T0)[0]
+    of_it = [marking for marking in found.markings if marking.node == "n"]
+    assert [marking.act for marking in of_it] == acts
+    assert all(not marking.condition.healthy for marking in of_it)
+    assert found.admission.admitted == ("m",)
+
+
 def test_a_node_of_which_nothing_is_known_keeps_what_it_has() -> None:
     assert plan({}, {"n": MARKED, "m": TOLD}).markings == ()
 

@@ -1,5 +1,6 @@
 """From histories to verdicts: what excludes a GPU, what doesn't, what clears what, and that there is always a way back."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.unit.warmpool.nodehealth.history import DAY, HOUR, MINUTE, T0, A, B, History
 from warmpool.nodehealth.readings import (
+    Canary,
     Clocks,
     Contact,
     Ecc,
@@ -20,8 +22,8 @@ from warmpool.nodehealth.readings import (
     Source,
     Told,
 )
-from warmpool.nodehealth.records import NodeRecord, Rules
-from warmpool.nodehealth.rules import with_reading
+from warmpool.nodehealth.records import MOST_PROOFS, NodeRecord, Rules
+from warmpool.nodehealth.rules import undecided, with_canary, with_reading
 from warmpool.nodehealth.verdicts import judge
 from warmpool.nodehealth.xids import DEFAULT_TABLE, OF_APPLICATIONS, When
 from warmpool.seats import Verdict
@@ -34,6 +36,49 @@ NONFATAL = "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)"
 def old() -> History:
     """A node whose driver has no verdict of its own."""
     return History(judges=False)
+
+
+# ---------------------------------------------------------------------- when the GPUs are read again
+
+
+def gone(contact: Contact) -> History:
+    return History().read(A, contact=contact)
+
+
+def missing() -> History:
+    history = History()
+    del history.gpus[A]
+    return history.read()
+
+
+def missing_since_the_boot() -> History:
+    history = History()
+    del history.gpus[A]
+    return history.reboot()
+
+
+UNDECIDED = {
+    "nothing": (History, False, False),
+    "an error that the driver judges": (lambda: History().xid(48), True, False),
+    "an error that it doesn't": (lambda: old().xid(48), False, False),
+    "lost": (lambda: gone(Contact.LOST), True, False),
+    "wants a reset": (lambda: gone(Contact.RESET_REQUIRED), True, False),
+    "missing": (missing, True, False),
+    "missing since the boot": (missing_since_the_boot, True, False),
+    "can't be used": (lambda: History().told(Told.UNAVAILABLE), True, False),
+    "a row waits": (lambda: History().read(A, pages=Pages(pending=True)), False, False),
+}
+
+
+@pytest.mark.parametrize(("made", "at_first", "later"), UNDECIDED.values(), ids=UNDECIDED.keys())
+def test_gpus_are_read_often_while_a_reading_decides_and_not_for_ever(
+    made: Callable[[], History],
+    at_first: bool,  # noqa: FBT001
+    later: bool,  # noqa: FBT001
+) -> None:
+    history = made()
+    assert undecided(history.record, history.rules, history.now + 1) is at_first
+    assert undecided(history.record, history.rules, history.now + 61) is later
 
 
 # ---------------------------------------------------------------------- errors
@@ -485,6 +530,59 @@ def test_a_canary_that_fails_makes_a_gpu_suspect_for_a_day_or_until_one_passes()
     assert history.silent(DAY - 1).read().verdict() is SUSPECT
     assert history.silent(1).read().verdict() is OK
     assert History().canary(passed=False).canary(passed=True).verdict() is OK
+
+
+@pytest.mark.parametrize(
+    ("passed_on", "failed_on", "found"),
+    [
+        ([], [A], []),
+        ([A], [A], ["CanaryFailed"]),
+        ([B], [A], ["CanaryFailed"]),
+        ([B], [B, A], []),
+        ([A, B], [B, A], []),
+    ],
+    ids=["never passed", "passed here", "passed elsewhere", "failed elsewhere too", "fails on both"],
+)
+def test_a_failed_proof_counts_where_the_same_has_passed_and_fails_nowhere_else(
+    passed_on: list[str], failed_on: list[str], found: list[str]
+) -> None:
+    history = History()
+    for uuid in passed_on:
+        history.canary(passed=True, uuid=uuid, proof="p")
+    history.canary(passed=True, uuid=B, proof="another")
+    for uuid in failed_on:
+        history.canary(passed=False, uuid=uuid, proof="p")
+    assert history.codes(A) == found
+
+
+def test_a_proof_that_passes_after_a_failure_counts_anew() -> None:
+    history = History().canary(passed=True, proof="p").canary(passed=False, uuid=B, proof="p")
+    assert history.canary(passed=False, proof="p").codes() == []
+    assert history.canary(passed=True, proof="p").canary(passed=False, proof="p").codes() == ["CanaryFailed"]
+
+
+def test_a_seat_of_several_gpus_that_answers_wrong_makes_all_of_them_suspect() -> None:
+    history = History().canary(passed=True, proof="p")
+    told = Canary(at=history.now, gpus=frozenset({A, B}), passed=False, proof="p")
+    history.record = with_canary(history.record, told, history.rules)
+    assert (history.codes(A), history.codes(B)) == (["CanaryFailed"], ["CanaryFailed"])
+
+
+def test_a_gpu_that_computes_wrong_now_and_then_stays_suspect_for_a_day() -> None:
+    history = History()
+    for _ in range(2):
+        assert history.canary(passed=False).pass_(MINUTE).canary(passed=True).verdict() is OK
+    assert history.canary(passed=False).canary(passed=True).verdict() is SUSPECT
+    assert history.silent(DAY - 1).read().verdict() is SUSPECT
+    assert history.silent(1).read().canary(passed=True).verdict() is OK
+
+
+def test_only_so_many_proofs_are_remembered() -> None:
+    history = History()
+    for number in range(MOST_PROOFS + 1):
+        history.canary(passed=True, proof=f"p{number}")
+    assert history.canary(passed=False, proof="p0").codes() == []
+    assert history.canary(passed=False, proof="p1").codes() == ["CanaryFailed"]
 
 
 def test_a_canary_ends_no_hold_and_no_latch() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from scaler.cluster.kube.bodies import (
     claim_patch,
+    mark_operations,
     settlement_patch,
-    taints_patch,
     taints_with,
     taints_without,
 )
@@ -119,15 +119,20 @@ def test_setting_and_removing_our_taint_leaves_others_as_they_are(taints: list[d
     assert taints_without(tainted, "ours") == others
 
 
-@given(read=TAINTS, found=TAINTS)
-def test_taints_that_have_changed_since_they_were_read_are_not_replaced(
-    read: list[dict[str, str]], found: list[dict[str, str]]
+@given(
+    read=TAINTS, version=st.sampled_from(["7", "8"]), annotations=st.sampled_from([None, {}, {"o/m": "x"}])
+)
+def test_a_node_that_has_changed_since_it_was_read_is_not_marked(
+    read: list[dict[str, str]], version: str, annotations: dict[str, str] | None
 ) -> None:
-    patch = taints_patch("7", read, taints_with(read, OURS))
-    version = "7" if read == found else "8"
-    node = {"metadata": {"resourceVersion": version}, "spec": {"taints": found} if found else {}}
-    if read == found:
-        assert json_patch(node, patch)["spec"]["taints"] == taints_with(read, OURS)
+    metadata = {"resourceVersion": "7", **({} if annotations is None else {"annotations": annotations})}
+    node = {"metadata": metadata, "spec": {"taints": read} if read else {}}
+    patch = mark_operations(node, taints_with(read, OURS), ("o/m", "why"))
+    found = {**node, "metadata": {**metadata, "resourceVersion": version}}
+    if version == "7":
+        marked = json_patch(found, patch)
+        assert marked["spec"]["taints"] == taints_with(read, OURS)
+        assert marked["metadata"]["annotations"] == {"o/m": "why"}
     else:
         with pytest.raises(Refusal):
-            json_patch(node, patch)
+            json_patch(found, patch)

@@ -78,6 +78,29 @@ def test_its_verdict_is_the_worst_of_its_gpus(known: dict[str, Any], verdict: Ve
     assert joined(pod(), Known(heard=TOLD, **known)).verdict is verdict
 
 
+@pytest.mark.parametrize("told", [TOLD, None])
+@pytest.mark.parametrize(
+    ("on", "fenced"),
+    [
+        pytest.param(None, False, id="nothing is known of its node"),
+        pytest.param(node(), False, id="anybody may come"),
+        pytest.param(node(cordoned=True), True, id="cordoned"),
+        pytest.param(
+            node(taints=(Taint(key="emberpool.dev/gpu-unhealthy", effect="NoSchedule"),)),
+            True,
+            id="our taint",
+        ),
+        pytest.param(node(taints=(Taint(key="other/owner", effect="NoSchedule"),)), False, id="another's"),
+    ],
+)
+def test_a_seat_is_fenced_where_the_scheduler_puts_no_new_pods(
+    told: Heard | None,
+    on: Node | None,
+    fenced: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    assert joined(pod(), Known(heard=told, node=on)).fenced is fenced
+
+
 def test_what_its_agent_was_told_of_a_gpu_counts_too() -> None:
     words = (GpuWord(uuid="GPU-1", word="Suspect", reason="Xid 119"),)
     seat = joined(pod(), Known(heard=replace(TOLD, gpu_words=words)))

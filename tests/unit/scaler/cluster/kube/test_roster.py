@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scaler.cluster.kube.joining import STUCK_SECONDS
 from scaler.cluster.kube.roster import REPORT_MAX_AGE_SECONDS, Roster
-from scaler.cluster.kube.views import Node
+from scaler.cluster.kube.views import Node, Taint
 from tests.unit.scaler.cluster.kube.pods import FLEET, pod, report, seat
 from warmpool.errors import BadOrder
 from warmpool.seats import Seat, SeatName, SeatValue, Verdict
@@ -132,6 +132,24 @@ def test_a_node_concerns_the_seats_that_are_on_it(roster: Roster) -> None:
     assert not roster.take_node("a", Node(name="a", version="3", cordoned=True, ready=True))
     assert roster.take_node("a", None)
     assert only(roster).node_leaving == ""
+
+
+def test_a_seat_is_fenced_as_soon_as_its_node_has_our_taint(roster: Roster) -> None:
+    roster.report(report())
+    taint = Taint(key="emberpool.dev/gpu-unhealthy", effect="NoSchedule", value="Xid79")
+    assert roster.take_node("a", Node(name="a", version="2", taints=(taint,)))
+    assert (only(roster).fenced, only(roster).node_leaving) == (True, "")
+    assert roster.take_node("a", Node(name="a", version="3"))
+    assert not only(roster).fenced
+
+
+def test_a_seat_is_fenced_where_its_gpu_alone_is(roster: Roster) -> None:
+    roster.report(report())
+    assert roster.fence({"GPU-1"})
+    assert not roster.fence({"GPU-1"})
+    assert only(roster).fenced
+    assert roster.fence(())
+    assert not only(roster).fenced
 
 
 def test_what_is_thought_of_gpus_is_joined_and_taken_back(roster: Roster) -> None:

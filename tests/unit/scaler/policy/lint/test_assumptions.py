@@ -5,15 +5,13 @@ from scaler.gateway.observe import FAMILIES
 from scaler.gateway.routes import QueueLimits
 from scaler.gateway.samples import HEARTBEAT_SECONDS, SMALLEST_GAP_SECONDS
 from scaler.gateway.settings import GatewaySettings
-from scaler.gateway.upstream import open_session
-from scaler.policy.lint import Assumptions, assumptions, lint
+from scaler.policy.lint import Assumptions, assumptions
 from scaler.policy.lint.delays import interval_seconds
 from scaler.policy.lint.objectives import ENGINE_EDGES, GATEWAY_EDGES
 from scaler.policy.signals import Pushed
 from scaler.runtime.actuator import Deadlines
 from scaler.runtime.gateway_options import GatewayOptions
 from scaler.runtime.mailbox import IDLE_SECONDS
-from tests.unit.scaler.policy.lint.sets import fleet, policy, subject
 from warmpool.agent.life import STOP_GRACE_SECONDS
 from warmpool.agent.seat import DRAIN_AT_END_SECONDS
 from warmpool.reference.metrics import Metrics
@@ -42,16 +40,6 @@ def test_what_a_gateway_lets_requests_wait_for_is_the_gateway_s() -> None:
     assert assumed.gateway_stall_seconds == settings.client_stall_seconds
     assert assumed.gateway_drain_seconds == GatewayOptions(controllers=(), token="").drain_seconds
     assert settings.retry_after_seconds == assumptions.RETRY_AFTER_SECONDS
-
-
-async def test_an_engine_s_silence_lasts_as_long_as_the_path_says() -> None:
-    settings = GatewaySettings(stream_idle_seconds=10, deadline_seconds=40)
-    (report,) = lint(
-        subject(fleet(), policy(), gateway_idle_seconds=10, gateway_deadline_seconds=40)
-    ).policies
-    (silence,) = [stage for stage in report.path if stage.name == "silence"]
-    async with open_session(settings) as session:
-        assert silence.figure.total == session.timeout.sock_read
 
 
 def test_what_a_pod_s_end_gives_is_the_agent_s() -> None:

@@ -66,11 +66,6 @@ def test_what_somebody_assumes_of_the_gateway_takes_its_place() -> None:
     assert [found[name].total for name in GATEWAY_STAGES] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_an_engine_is_not_given_up_for_silence_before_the_deadline() -> None:
-    found = path(fleet(), policy(), gateway_idle_seconds=5, gateway_deadline_seconds=400)
-    assert found["silence"].total == 401
-
-
 def test_what_nobody_has_said_is_left_out() -> None:
     assert {"client", "killed"}.isdisjoint(path(fleet(), policy()))
 

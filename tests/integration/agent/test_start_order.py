@@ -1,0 +1,52 @@
+"""A controller's word on what to start first, over a real socket: what the client sends is what the agent takes."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from scaler.cluster.http_agents import HttpAgents
+from tests.unit.warmpool.agent.rig import Machine, Rig, config, live, resident
+from warmpool.agent.server import make_app
+from warmpool.errors import BadOrder, EngineLost, StaleEpoch
+from warmpool.seats import FleetName, PolicyName, Seat, SeatName
+
+A, B, C = (PolicyName(name) for name in "abc")
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with live(config(tmp_path, [resident(name) for name in "abc"]), Machine()) as each:
+        yield each
+
+
+@pytest.fixture
+async def seat(rig: Rig) -> AsyncIterator[Seat]:
+    runner = web.AppRunner(make_app(rig.seat, "token"), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield Seat(name=SeatName("s"), uid="uid-1", version="1", fleet=FleetName("f"), agent=address)
+    await runner.cleanup()
+
+
+async def test_the_word_arrives_and_one_of_an_earlier_term_is_refused(rig: Rig, seat: Seat) -> None:
+    async with aiohttp.ClientSession() as session:
+        agents = HttpAgents(session, "token")
+        await agents.order_starts(seat, [C, B], [C], epoch=3, deadline=5)
+        assert rig.seat.state()["starts"] == {"policies": ["c", "b", "a"], "wanted": ["c"]}
+        with pytest.raises(StaleEpoch, match="term 3 has begun"):
+            await agents.order_starts(seat, [A], [], epoch=2, deadline=5)
+        await agents.order_starts(seat, [A], [], epoch=3, deadline=5)
+        assert rig.seat.state()["starts"] == {"policies": ["a", "b", "c"], "wanted": []}
+
+
+async def test_who_has_not_the_token_and_who_is_not_there_are_told(seat: Seat) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(BadOrder, match="token"):
+            await HttpAgents(session, "another").order_starts(seat, [A], [], epoch=1, deadline=5)
+        nowhere = Seat(name=seat.name, uid="u", version="1", fleet=seat.fleet)
+        with pytest.raises(EngineLost, match="has not told its agent's address"):
+            await HttpAgents(session, "token").order_starts(nowhere, [A], [], epoch=1, deadline=5)
