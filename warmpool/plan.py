@@ -41,6 +41,8 @@ class Wants:
 
     Attributes:
         serving: per fleet and policy, the residents that shall be in rotation.
+        needed: per fleet and policy, the residents that should be in rotation, whether or not seats exist for them: `serving` alone
+            says nothing of a need that no usable seat can meet. A policy that is missing needs what `serving` says.
         order: policies by priority, highest first; policies that it lacks come last, by name.
         totals: per fleet, the seats that its workload shall have.
         replicas: per fleet, the seats that its workload is asked for at present; a fleet that is missing isn't resized.
@@ -54,6 +56,7 @@ class Wants:
     """
 
     serving: Mapping[FleetName, Mapping[PolicyName, int]]
+    needed: Mapping[FleetName, Mapping[PolicyName, int]] = field(default_factory=lambda: MappingProxyType({}))
     order: Sequence[PolicyName] = ()
     totals: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     replicas: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -871,6 +874,7 @@ class _Draft:
         "kept",
         "missing",
         "moment",
+        "needed",
         "order",
         "parks",
         "promotes",
@@ -897,6 +901,7 @@ class _Draft:
         self.warmth: Warmth | None = None
         self.rank = rank
         self.wanted = {policy: max(count, 0) for policy, count in wanted.items()}
+        self.needed = wants.needed.get(stock.fleet, _NOTHING)
         self.order = list(wanted) if len(wanted) == 1 else sorted(wanted, key=self._by_priority)
         self.moment = moment
         self.taken: set[int] = set()  # id() of seats: in a broken cluster names may be doubled
@@ -1222,7 +1227,8 @@ class _Draft:
             leaving = self.stock.leaving.get(policy)
             if not leaving:
                 continue
-            dispensable = self.stock.firm(policy) + len(leaving) - self.wanted[policy]
+            needed = max(self.wanted[policy], self.needed.get(policy, 0))
+            dispensable = self.stock.firm(policy) + len(leaving) - needed
             leaving.sort(key=lambda seat: _hand_over_order(seat, policy))
             for seat in leaving[: max(dispensable, 0)]:
                 if not self._take(seat):
@@ -1342,9 +1348,9 @@ def _hand_over_order(seat: Seat, policy: PolicyName) -> tuple[bool, float, bool,
     return not seat.terminating, leaves_by, not seat.node_leaving, not bad, in_flight, seat.name
 
 
-def _demote_order(seat: Seat, policy: PolicyName) -> tuple[bool, int, int, str]:
-    """Seats that serve two come first (one of them is too many), then the idle, then the versatile."""
-    return len(seat.serving) == 1, _in_flight(seat, policy), -len(seat.residents), seat.name
+def _demote_order(seat: Seat, policy: PolicyName) -> tuple[bool, bool, int, int, str]:
+    """Seats that serve two come first (one of them is too many), then whom nobody is sent to yet, the idle, the versatile."""
+    return len(seat.serving) == 1, seat.ready, _in_flight(seat, policy), -len(seat.residents), seat.name
 
 
 # ------------------------------------------------------------------ all fleets together

@@ -583,16 +583,19 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
         fleet.name for fleet in seen.on.fleets if fleet.resized and fleet.name not in frozen
     } & enforced
     serving: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
+    needed: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     warm: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     starting: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     for policy in decision.policies.values():
-        for counts, into in ((policy.serving, serving), (policy.warm, warm), (policy.starting, starting)):
+        told = (policy.serving, serving), (policy.wanted, needed), (policy.warm, warm), (policy.starting, starting)
+        for counts, into in told:
             for fleet, count in counts.items():
                 if fleet in enforced:
                     into[fleet][policy.policy] = count
     order = sorted(seen.on.policies, key=lambda policy: (-policy.priority, policy.name))
     return Wants(
         serving=serving,
+        needed=needed,
         order=[policy.name for policy in order],
         totals={name: decision.fleets[name].total for name in resized},
         replicas={name: seen.snapshot.fleets[name].replicas for name in resized},

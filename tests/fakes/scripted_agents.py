@@ -160,6 +160,8 @@ class ScriptedAgents:
             raise EngineLost("nobody is here")
         if request.method == "GET":
             return self.state(name)
+        if request.path == "/v1/starts":
+            return {}  # they start all at once
         return await self._carry_out(name, request.path.rpartition("/")[2], await request.json())
 
     async def _carry_out(self, name: SeatName, verb: str, body: object) -> Mapping[str, Any]:

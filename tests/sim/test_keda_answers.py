@@ -81,6 +81,20 @@ async def test_a_tick_puts_up_the_fleets_total_and_the_policys_numbers(tmp_path:
         assert keda.board.current.fleets["spares"].fallback == 3, "two residents and a spare"
 
 
+async def test_before_the_first_seat_comes_a_policy_serves_what_it_shall(tmp_path: Path) -> None:
+    """A companion that follows it would go to zero with each cold start otherwise."""
+    keda = answers(tmp_path)
+    async with world(*specs()) as on:
+        await settled(on)
+        tick = on.controller.last
+        assert tick is not None
+        cold = replace(tick.decision.policies[CHAT], serving={SPARES: 0}, wanted={SPARES: 2})
+        seen = replace(with_total(tick, 3), decision=replace(tick.decision, policies={CHAT: cold}))
+        keda.published(seen)
+        found = answer(read({"policy": "chat"}), keda.board.current, LoopClock().monotonic())
+        assert (found.value, found.active) == (2.0, True)
+
+
 async def test_a_total_falls_only_when_nothing_is_being_promoted_and_every_serving_pod_is_ready(
     tmp_path: Path,
 ) -> None:

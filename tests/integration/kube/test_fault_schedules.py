@@ -13,7 +13,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,8 +33,17 @@ from tests.integration.processes.rig import TOKEN, Processes, free_ports
 from tests.sim.fault_schedules.invariants import Invariants
 from tests.sim.fault_schedules.invariants import serving as in_rotation
 from tests.sim.fault_schedules.machines import NAMESPACE_NAME, Machines, SeatAgents, behind, control_plane
-from tests.sim.fault_schedules.running import MAX_SEATS, wanted
-from tests.sim.fault_schedules.world import CHAT, CODE, FLEET, IN_FLIGHT, POLICIES, POLICY_NAMES, sample
+from tests.sim.fault_schedules.running import wanted
+from tests.sim.fault_schedules.world import (
+    CHAT,
+    CODE,
+    FLEET,
+    IN_FLIGHT,
+    MAX_SEATS,
+    POLICIES,
+    POLICY_NAMES,
+    sample,
+)
 from warmpool.seats import PolicyName, SeatName
 
 LEASE_SECONDS = 6.0
@@ -300,7 +309,11 @@ class Faulty:
         for faults in cut:
             faults.cut(Cut.BEFORE, _everything)
             faults.drop_watches()
-        return lambda: [faults.clear() for faults in cut]
+        return lambda: self._clear(names)
+
+    def _clear(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._rig.entrances[name].faults.clear()
 
     def _hang(self) -> End:
         entrances = self._rig.entrances.values()
@@ -325,7 +338,7 @@ class Faulty:
         entrances, chance = self._rig.entrances.values(), random.Random(1)
         for entrance in entrances:
             entrance.faults.cut(Cut.AFTER, lambda call: call.verb == "patch" and chance.random() < 0.5)
-        return lambda: [entrance.faults.clear() for entrance in entrances]
+        return lambda: self._clear(NAMES)
 
     def _seat(self, choice: float) -> tuple[SeatName, PolicyName]:
         found = [

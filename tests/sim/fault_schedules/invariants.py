@@ -154,7 +154,8 @@ class Invariants:
             if not (late or overtakes or after["epoch"] > before["epoch"]):
                 self._break(f"{name}: claimed for {after} while it was for {before}")
         since = self._agents.unfit.get((SeatName(name), after["holder"].partition("-")[0]), self.now)
-        if after["operation"] in _PROMOTIONS and self.now - since > _KNOWN_SECONDS:
+        unfit = SeatName(name) in self._agents.words and self.now - since > _KNOWN_SECONDS
+        if after["operation"] in _PROMOTIONS and unfit:
             self._break(
                 f"{name}: claimed for {after['operation']} on a GPU that it knows to be unfit since {since:.3f}"
             )

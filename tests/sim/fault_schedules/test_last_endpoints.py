@@ -30,9 +30,6 @@ def deafen(world: World) -> None:
     world.network.cut(lambda one, other: {one, other} == {leader, "agents"})
 
 
-@pytest.mark.xfail(
-    reason="the planner is told what existing seats can give, not what is needed: a seat that shall go is given up unreplaced"
-)
 @pytest.mark.parametrize("befalls", [cordon, deafen])
 def test_who_cannot_be_replaced_stays_in_rotation(befalls: Callable[[World], None]) -> None:
     async def main() -> None:

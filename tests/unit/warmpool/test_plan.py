@@ -295,6 +295,15 @@ PROMOTE, SWITCH, DEMOTE, RECALL, PROVE, PARK, UNPARK = (
             id="demote-the-idlest",
         ),
         pytest.param(
+            [
+                seat("1", "a", a=resident(A, S.SERVING, in_flight=0)),
+                replace(seat("2", "a", a=resident(A, S.SERVING, in_flight=0)), ready=False),
+            ],
+            {A: 1},
+            ["Demote 2 a"],
+            id="demote-whom-nobody-reaches-yet",
+        ),
+        pytest.param(
             [seat("1", "a", a=S.SERVING), seat("2", held=claim(PROMOTE, A), a=S.PROMOTING)],
             {A: 1},
             [],
