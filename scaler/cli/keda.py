@@ -19,7 +19,7 @@ from scaler.cli.output import as_json, as_yaml, emit, table
 from scaler.cli.policy_files import read_documents, read_set
 from scaler.errors import UserError
 from scaler.keda.findings import Finding, Severity, check
-from scaler.keda.forecast import at_an_answer, at_an_error, rules_of
+from scaler.keda.forecast import Rules, at_an_answer, at_an_error, rules_of
 from scaler.keda.intent import fleet_of, intent_of
 from scaler.keda.objects import Hpa, OwnTrigger, ScaledObject, read_hpa, read_scaled_object
 
@@ -121,8 +121,8 @@ def check_command(  # noqa: PLR0917 - typer hands every option over by name
         int | None, typer.Option(min=0, metavar="N", help="Replicas that the workload has at present.")
     ] = None,
     listen: Annotated[
-        int, typer.Option(min=0, max=3600, metavar="SECONDS", help="How long to listen to the stream.")
-    ] = 1,
+        float, typer.Option(min=0, max=3600, metavar="SECONDS", help="How long to listen to the stream.")
+    ] = 1.0,
     tls: Annotated[bool, typer.Option("--tls", help="Use TLS, with the system's roots.")] = False,
     ca_cert: Annotated[Path | None, _file("TLS: roots of the server's certificate, PEM.")] = None,
     client_cert: Annotated[Path | None, _file("mTLS: the certificate that is shown.")] = None,
@@ -143,12 +143,13 @@ def check_command(  # noqa: PLR0917 - typer hands every option over by name
     have = objects.replicas if replicas is None else replicas
     findings = _findings(objects, policies, have)
     pem = _Pem(enabled=tls, root=ca_cert, certificate=client_cert, key=client_key)
-    answered = None if question is None else asyncio.run(_asked(question, pem, float(listen)))
+    answered = None if question is None else asyncio.run(_asked(question, pem, listen))
     if question is None and objects.scaled is None:
         raise UserError(
             "there is nothing to check", hint=f"--address {_LOCAL} --fleet NAME, or --scaled-object FILE"
         )
-    page = _page(question, answered, findings, _sentences(objects, answered, have))
+    rules = rules_of(objects.scaled, objects.hpa, findings)
+    page = _page(question, answered, findings, _sentences(rules, answered, have))
     if output is CheckOutput.TABLE:
         _print(page)
     else:
@@ -221,6 +222,7 @@ def _findings(objects: _Objects, policies: list[Path] | None, running: int | Non
 async def _asked(question: _Question, pem: _Pem, listen: float) -> Any:  # noqa: ANN401 - imported when it is needed
     from scaler.keda.client import NotReached, ScaledObject, Tls, connected  # noqa: PLC0415 - grpc is slow to import
     from scaler.keda.rehearsal import rehearse  # noqa: PLC0415
+    from scaler.keda.unreached import why  # noqa: PLC0415
 
     tls = None
     if pem.enabled or pem.root or pem.certificate:
@@ -230,10 +232,8 @@ async def _asked(question: _Question, pem: _Pem, listen: float) -> Any:  # noqa:
         try:
             await client.reach()
         except NotReached as error:
-            raise Unasked(
-                f"nobody answers at {question.address}: {error}",
-                hint="start one with --keda-port 6000; a server with TLS needs --tls or --ca-cert, and maybe --client-cert",
-            ) from error
+            found = await why(question.address, tls)
+            raise Unasked(f"nobody answers at {question.address}: {found.reason}", hint=found.hint) from error
         return await rehearse(client, asker, pushes=question.pushes, listen=listen)
 
 
@@ -249,10 +249,9 @@ def _bytes(path: Path | None) -> bytes | None:
 # ------------------------------------------------------------------ what is printed
 
 
-def _sentences(objects: _Objects, answered: Any, replicas: int | None) -> list[str]:  # noqa: ANN401 - as above
+def _sentences(rules: Rules, answered: Any, replicas: int | None) -> list[str]:  # noqa: ANN401 - as above
     if answered is None:
         return []
-    rules = rules_of(objects.scaled, objects.hpa)
     if answered.value is None or answered.active is None:
         return list(at_an_error(rules))
     return list(at_an_answer(rules, answered.value, active=answered.active, replicas=replicas))
@@ -303,4 +302,6 @@ def _print(page: Mapping[str, Any]) -> None:
         emit(Text(f"{each['severity']}: {each['object']} {each['path']}: {each['message']} ({each['code']})"))
         if each["hint"]:
             emit(f"  hint: {each['hint']}")
+    if not page["calls"] and not page["findings"]:
+        emit("nothing found")
     sys.stdout.flush()

@@ -1,5 +1,6 @@
 """Options of processes that answer KEDA."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,8 +24,8 @@ KedaTls = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Folder with tls.crt and tls.key for that port, as a Secret is mounted; with ca.crt, clients need certificates of"
-        " it. Replaced files are taken while it runs (default: plaintext).",
+        help="Folder with tls.crt and tls.key for that port, as a Secret is mounted; with ca.crt in it when"
+        " the process starts, clients need certificates of it. Replaced files are taken while it runs (default: plaintext).",
         show_default=False,
     ),
 ]
@@ -63,8 +64,10 @@ def _files(folder: Path | None) -> TlsFiles | None:
     if folder is None:
         return None
     client_ca = folder / "ca.crt"
+    there = os.path.lexists(client_ca)  # a link that leads nowhere is meant to be read, and fails
     return TlsFiles(
         certificate=folder / "tls.crt",
         key=folder / "tls.key",
-        client_ca=client_ca if client_ca.exists() else None,
+        client_ca=client_ca if there else None,
+        late_client_ca=None if there else client_ca,
     )

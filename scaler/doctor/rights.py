@@ -14,6 +14,8 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "pods/status": ("patch",),
         "nodes": ("get", "list", "watch", "patch"),
         "nodes/status": ("patch",),
+        "resourceslices.resource.k8s.io": ("list",),
+        "devicetaintrules.resource.k8s.io": ("list", "create", "patch", "delete"),
         "services": ("list", "watch"),
         "configmaps": ("list", "create", "update"),
         "deployments.apps": ("list", "watch"),
@@ -26,7 +28,9 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Resource, with its group and subresource → verbs, as docs/kubernetes.md lists them."""
-_OF_CLUSTER: Final = frozenset({"nodes", "nodes/status"})
+_OF_DEVICE_TAINTS: Final = frozenset({"resourceslices.resource.k8s.io", "devicetaintrules.resource.k8s.io"})
+"""What only fleets with `gpuHealth.scope: Gpu` need."""
+_OF_CLUSTER: Final = frozenset({"nodes", "nodes/status"}) | _OF_DEVICE_TAINTS
 _OF_CONTROLLER: Final = frozenset({"leases.coordination.k8s.io"})
 """What is in the controller's own namespace."""
 
@@ -78,10 +82,17 @@ def _missing(rights: Rights, resource: str, namespace: str, verbs: list[str]) ->
     known = bool(rights.account) or rights.own
     who = f"the controller's account {rights.account}" if rights.account else "whoever asks"
     where = f" in namespace {namespace}" if namespace else ""
-    more = "" if known else "; the controller needs it, and its own account isn't known here"
+    optional = resource in _OF_DEVICE_TAINTS
+    more = (
+        "; fleets with gpuHealth.scope: Gpu need it"
+        if optional
+        else ""
+        if known
+        else "; the controller needs it, and its own account isn't known here"
+    )
     return Finding(
         code=Code.RIGHT_MISSING,
-        severity=Severity.ERROR if known else Severity.WARNING,
+        severity=Severity.NOTE if optional else Severity.ERROR if known else Severity.WARNING,
         object=f"ServiceAccount {rights.account}" if rights.account else "Account",
         path=resource,
         message=f"{who} may not {', '.join(verbs)} {resource}{where}{more}",

@@ -5,3 +5,9 @@ the server, and what can be said of the ScaledObjects and HPAs that belong to it
 (`scaler.core`), reading or writing Kubernetes (`scaler.cluster`), and turning ticks into figures (`scaler.runtime`). It may be
 imported by `scaler.runtime` and `scaler.cli`; it and its parts alone know grpc in this package.
 """
+
+import os
+
+os.environ.setdefault(
+    "GRPC_VERBOSITY", "ERROR"
+)  # read as grpc is imported; its lines about each handshake are no JSON

@@ -5,12 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from scaler.keda.answers import Answer, Code, Refused
-from scaler.keda.trigger import Trigger
+from scaler.keda.answers import Answer
+from scaler.keda.trigger import Trigger, printable
 
 MOST_ENTRIES: Final = 2048
 """Triggers that are remembered; the one that has been silent longest makes room."""
+MOST_SHOWN: Final = 64
+"""Entries on one page, the newest: a page of whatever names is written within a few milliseconds, in which nobody else is answered."""
 _LONGEST: Final = 253
+"""Characters of a name that are kept."""
+_LONGEST_MESSAGE: Final = 1000
+"""Characters of a refusal that are kept."""
 
 
 class Asker(NamedTuple):
@@ -19,17 +24,22 @@ class Asker(NamedTuple):
     namespace: str
     name: str
 
+    @classmethod
+    def of(cls, namespace: str, name: str) -> "Asker":
+        """Return who says that these are its names: as printable ASCII, and no longer than names of objects are."""
+        return cls(printable(namespace, _LONGEST), printable(name, _LONGEST))
+
 
 class Refusal(NamedTuple):
-    """Why there was no answer. Not the exception itself: that holds on to all frames that it has come through."""
+    """Why there was no answer. Not the exception itself: that holds on to all frames that it has come through.
 
-    code: Code
+    Attributes:
+        code: the name of gRPC's status.
+        message: what was said.
+    """
+
+    code: str
     message: str
-
-    @classmethod
-    def of(cls, error: Refused) -> "Refusal":
-        """Return what an exception says."""
-        return cls(error.code, str(error))
 
 
 @dataclass(slots=True)
@@ -37,7 +47,7 @@ class Entry:
     """One trigger of one ScaledObject.
 
     Attributes:
-        trigger: what it asks for.
+        trigger: what it asks for; None where its metadata asks for nothing.
         calls: how often which call was made.
         last: what was answered last: a number or a refusal.
         at: Unix time of that.
@@ -45,23 +55,37 @@ class Entry:
         peer: who asked last, by address, and by certificate where there is one.
     """
 
-    trigger: Trigger
+    trigger: Trigger | None
     calls: Counter[str] = field(default_factory=Counter)
     last: Answer | Refusal | None = None
     at: float = 0.0
     streams: int = 0
     peer: str = ""
 
+    def refused(self, at: float, code: str, message: str) -> None:
+        """Note that there was no answer, and why."""
+        self.at, self.last = at, Refusal(code, message[:_LONGEST_MESSAGE])
+
+
+_Asked = tuple[str, ...]
+
+
+def _asked(trigger: Trigger | None) -> _Asked:
+    """Return what a trigger asks for as plain text, which is a fast key."""
+    if trigger is None:
+        return ()
+    return (trigger.subject.value, trigger.namespace, trigger.name, trigger.value.value, trigger.metric)
+
 
 class Book:
     """Entries by who asks, and for what."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[Asker, Trigger], Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[Asker, _Asked], Entry] = OrderedDict()
 
-    def entry(self, asker: Asker, trigger: Trigger) -> Entry:
-        """Return the entry of a trigger."""
-        key = (Asker(asker.namespace[:_LONGEST], asker.name[:_LONGEST]), trigger)
+    def entry(self, asker: Asker, trigger: Trigger | None) -> Entry:
+        """Return the entry of a trigger; None: of metadata that asks for nothing."""
+        key = (asker, _asked(trigger))
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = Entry(trigger)
@@ -69,6 +93,7 @@ class Book:
                 self._entries.popitem(last=False)
         else:
             self._entries.move_to_end(key)
+            entry.trigger = trigger  # the same, but for keys that mean nothing
         return entry
 
     def last_calls(self) -> Iterator[tuple[str, float]]:
@@ -79,25 +104,42 @@ class Book:
                 seen.add(asker)
                 yield f"{asker.namespace}/{asker.name}", entry.at
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Write all entries, the newest first. Of keys that mean nothing here only the names: values may be secrets."""
-        return [_as_json(asker, entry) for (asker, _), entry in reversed(self._entries.items())]
+    def as_json(self, scaled_object: str = "") -> dict[str, Any]:
+        """Write the newest entries, the newest first, and how many are left out.
+
+        Of keys that mean nothing here it has only the names: values may be secrets.
+
+        Args:
+            scaled_object: only those of this one, as namespace/name; empty: of all.
+        """
+        namespace, _, name = scaled_object.partition("/")
+        of = (namespace, name) if scaled_object else None
+        keys = [key for key in self._entries if of is None or key[0] == of]
+        items = [_as_json(key[0], self._entries[key]) for key in keys[: -MOST_SHOWN - 1 : -1]]
+        return {"items": items, "leftOut": len(keys) - len(items)}
 
 
 def _as_json(asker: Asker, entry: Entry) -> dict[str, Any]:
-    trigger = entry.trigger
     return {
         "scaledObject": f"{asker.namespace}/{asker.name}",
-        str(trigger.subject): f"{trigger.namespace}/{trigger.name}" if trigger.namespace else trigger.name,
-        "value": str(trigger.value),
-        "metricName": trigger.metric,
-        "usedKeys": list(trigger.used),
-        "ignoredKeys": list(trigger.ignored),
+        **({} if entry.trigger is None else _asks(entry.trigger)),
         "calls": dict(entry.calls),
         "openStreams": entry.streams,
         "peer": entry.peer,
         "answeredAt": entry.at,
         **_last(entry.last),
+    }
+
+
+def _asks(trigger: Trigger) -> dict[str, Any]:
+    name = f"{trigger.namespace}/{trigger.name}" if trigger.namespace else trigger.name
+    return {
+        str(trigger.subject): printable(name, 2 * _LONGEST),
+        "value": str(trigger.value),
+        "metricName": trigger.metric,
+        "usedKeys": list(trigger.used),
+        "ignoredKeys": list(trigger.ignored),
+        "ignoredKeysMore": trigger.ignored_more,
     }
 
 
@@ -112,4 +154,4 @@ def _last(last: Answer | Refusal | None) -> dict[str, Any]:
         return {"answer": answered}
     if last is None:
         return {"answer": None}
-    return {"answer": None, "refused": {"code": str(last.code), "message": last.message}}
+    return {"answer": None, "refused": {"code": last.code, "message": last.message}}

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from scaler.keda.answers import TARGET
-from scaler.keda.objects import Behavior, Hpa, HpaMetric, ScaledObject, Target
+from scaler.keda.objects import PREFIX, Behavior, Hpa, HpaMetric, ScaledObject, Target
 from scaler.keda.trigger import Subject, Value
 
 _FIRST_WHOLE: Final = (2, 20)
@@ -59,6 +59,7 @@ class Code(StrEnum):
     WINDOWS_ADD_UP = "WindowsAddUp"
     TLS_IN_METADATA = "TlsInMetadata"
     PAUSED = "Paused"
+    BAD_ANNOTATION = "BadAnnotation"
     ON_FALLBACK = "OnFallback"
     NOT_READY = "NotReady"
     RESOURCE_METRIC = "ResourceMetric"
@@ -124,7 +125,7 @@ def check(scaled: ScaledObject, hpa: Hpa | None = None, intent: Intent | None = 
         hpa: the HPA that KEDA made of it; None where it isn't known, or where KEDA is paused.
         intent: the fleet whose workload they are to size; None for companions, which follow some value and no fleet.
     """
-    found = [*_triggers(scaled), *_state(scaled)]
+    found = [*_triggers(scaled), *_state(scaled, hpa)]
     sizes_fleet = intent is not None and scaled.target.name == intent.workload.name
     if intent is not None and sizes_fleet:
         found += [*_subject(scaled, intent), *_bounds(scaled, intent), *_fallback(scaled, intent)]
@@ -191,8 +192,16 @@ def _triggers(scaled: ScaledObject) -> Iterator[Finding]:
         )
 
 
-def _state(scaled: ScaledObject) -> Iterator[Finding]:
-    for text in scaled.pause.sentences():
+def _state(scaled: ScaledObject, hpa: Hpa | None) -> Iterator[Finding]:
+    if scaled.pause.unreadable:
+        yield Finding(
+            code=Code.BAD_ANNOTATION,
+            severity=Severity.ERROR,
+            path=f"metadata.annotations[{PREFIX}paused-replicas]",
+            message=f"unreadable value {scaled.pause.unreadable}: KEDA can't use what is no whole number",
+            hint="a whole number, or leave it out",
+        )
+    for text in scaled.pause.sentences("" if hpa is None else hpa.name):
         yield Finding(code=Code.PAUSED, severity=Severity.NOTE, path="metadata.annotations", message=text)
     if scaled.conditions.get("Fallback") == "True":
         yield Finding(

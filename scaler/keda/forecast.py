@@ -6,10 +6,12 @@ between it and the workload are tolerance, bounds, windows and rates.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from scaler.keda.answers import TARGET
+from scaler.keda.findings import Code, Finding
 from scaler.keda.objects import (
     DEFAULT_COOLDOWN,
     DEFAULT_DOWN_WINDOW,
@@ -20,6 +22,11 @@ from scaler.keda.objects import (
     Pause,
     ScaledObject,
 )
+
+_OTHER_ARITHMETIC: Final = frozenset(
+    {Code.NOT_AVERAGE_VALUE, Code.RESOURCE_METRIC, Code.METRIC_MISSING, Code.TARGET_NOT_ONE}
+)
+"""Findings with which the HPA computes from something else than the value and a target of 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,9 @@ class Rules:
         up: how the HPA grows.
         down: how it shrinks.
         pause: how people have stopped KEDA.
+        known: whether there is a ScaledObject that all this is of; otherwise nobody knows whether it has a fallback.
+        unforecast: why nothing can be said of what KEDA does; empty if it can.
+        hpa_unforecast: why nothing can be said of what the HPA does; empty if it can.
     """
 
     minimum: int = 0
@@ -43,12 +53,26 @@ class Rules:
     up: Behavior = field(default_factory=Behavior)
     down: Behavior = field(default_factory=lambda: Behavior(window=DEFAULT_DOWN_WINDOW))
     pause: Pause = field(default_factory=Pause)
+    known: bool = True
+    unforecast: str = ""
+    hpa_unforecast: str = ""
 
 
-def rules_of(scaled: ScaledObject | None, hpa: Hpa | None) -> Rules:
-    """Return the rules of objects; KEDA's and the HPA's defaults where they aren't known."""
+def rules_of(scaled: ScaledObject | None, hpa: Hpa | None, findings: Iterable[Finding] = ()) -> Rules:
+    """Return the rules of objects; KEDA's and the HPA's defaults where they aren't known.
+
+    Args:
+        scaled: the ScaledObject.
+        hpa: the HPA that KEDA made of it.
+        findings: what is wrong with them.
+    """
     if scaled is None:
-        return Rules() if hpa is None else Rules(maximum=hpa.maximum, up=hpa.up, down=hpa.down)
+        return (
+            Rules(known=False)
+            if hpa is None
+            else Rules(maximum=hpa.maximum, up=hpa.up, down=hpa.down, known=False)
+        )
+    misfits = dict.fromkeys(str(each.code) for each in findings if each.code in _OTHER_ARITHMETIC)
     return Rules(
         minimum=scaled.minimum,
         maximum=scaled.maximum if hpa is None else hpa.maximum,
@@ -57,6 +81,8 @@ def rules_of(scaled: ScaledObject | None, hpa: Hpa | None) -> Rules:
         up=scaled.up if hpa is None else hpa.up,
         down=scaled.down if hpa is None else hpa.down,
         pause=scaled.pause,
+        unforecast="scalingModifiers.formula" if scaled.formula else "",
+        hpa_unforecast=", ".join(misfits),
     )
 
 
@@ -92,8 +118,15 @@ def at_an_answer(rules: Rules, value: float, *, active: bool, replicas: int | No
     if rules.pause.stopped:
         yield "KEDA: nothing, it is paused"
         return
+    if rules.unforecast:
+        yield f"KEDA: not forecast: {rules.unforecast}"
+        yield f"HPA:  not forecast: {rules.unforecast}"
+        return
     yield f"KEDA: {_keda(rules, active=active or rules.pause.forced, replicas=replicas)}"
-    yield f"HPA:  {_hpa(rules, value, replicas)}"
+    if rules.hpa_unforecast:
+        yield f"HPA:  not forecast: {rules.hpa_unforecast}"
+    else:
+        yield f"HPA:  {_hpa(rules, value, replicas)}"
 
 
 def at_an_error(rules: Rules) -> Iterator[str]:
@@ -103,6 +136,9 @@ def at_an_error(rules: Rules) -> Iterator[str]:
         return
     yield "KEDA: changes nothing between zero and one, and asks again at the next poll"
     fallback = rules.fallback
+    if not rules.known:
+        yield "HPA:  holds the replicas as they are, unless the ScaledObject has a fallback: --scaled-object FILE tells"
+        return
     if fallback is None:
         yield "HPA:  holds the replicas as they are; the ScaledObject has no fallback"
         return

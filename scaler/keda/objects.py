@@ -5,12 +5,13 @@ stop KEDA. Defaults are KEDA's and the HPA's own (keda.sh, "ScaledObject specifi
 Autoscaling").
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from scaler.errors import UserError
-from scaler.keda.trigger import BadTrigger, Trigger, read
+from scaler.keda.trigger import BadTrigger, Trigger, read, shown
 from scaler.policy.quantity import quantity
 
 Json = Mapping[str, Any]
@@ -41,6 +42,7 @@ class Pause:
         scale_in: nothing is scaled down.
         scale_out: nothing is scaled up, activation by a push included.
         forced: the workload counts as active, whatever its triggers say.
+        unreadable: `paused-replicas`, where it is no number; empty otherwise.
     """
 
     stopped: bool = False
@@ -48,13 +50,21 @@ class Pause:
     scale_in: bool = False
     scale_out: bool = False
     forced: bool = False
+    unreadable: str = ""
 
-    def sentences(self) -> Iterator[str]:
-        """Say what it means."""
+    def sentences(self, hpa: str = "") -> Iterator[str]:
+        """Say what it means.
+
+        Args:
+            hpa: the name of an HPA that is there all the same; empty: none is known.
+        """
+        still = f"HorizontalPodAutoscaler {hpa} is there all the same, and scales"
         if self.replicas is not None:
-            yield f"paused at {self.replicas} replicas: KEDA doesn't ask, and there is no HPA"
+            yield f"paused at {self.replicas} replicas: KEDA doesn't ask, and {still if hpa else 'deletes its HPA'}"
+        elif self.stopped and hpa:
+            yield f"paused: KEDA doesn't ask, and {still}"
         elif self.stopped:
-            yield "paused: KEDA doesn't ask, there is no HPA, and the replicas stay as they are"
+            yield "paused: KEDA doesn't ask and deletes its HPA, and the replicas stay as they are"
         if self.scale_in:
             yield "paused-scale-in: nothing is scaled down"
         if self.scale_out:
@@ -229,17 +239,22 @@ def read_pause(annotations: Mapping[str, Any]) -> Pause:
         written = annotations.get(PREFIX + key)
         return written is not None and str(written) not in _FALSE
 
-    try:
-        replicas = int(str(annotations.get(f"{PREFIX}paused-replicas", "")))
-    except ValueError:
-        replicas = None
+    written = annotations.get(f"{PREFIX}paused-replicas")
+    replicas = _replicas(written)
     return Pause(
         stopped=replicas is not None or on("paused"),
         replicas=replicas,
         scale_in=on("paused-scale-in"),
         scale_out=on("paused-scale-out"),
         forced=on("force-activation"),
+        unreadable="" if written is None or replicas is not None else shown(str(written)),
     )
+
+
+def _replicas(written: object) -> int | None:
+    """Return a number as Go reads one; None where it is none."""
+    text = str(written)
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else None
 
 
 def read_hpa(data: object) -> Hpa:

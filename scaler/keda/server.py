@@ -8,8 +8,8 @@ whose request doesn't come is ended.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import grpc
@@ -21,14 +21,14 @@ from scaler.errors import ScalerError, UserError
 from scaler.keda import health
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.answers import TARGET, Answer, Code, Refused, answer, check_known, check_metric
-from scaler.keda.book import Asker, Book, Entry, Refusal
+from scaler.keda.book import Asker, Book, Entry
 from scaler.keda.counting import CANCELLED, OK, UNKNOWN, Counting, Uncounted
 from scaler.keda.health import Health
 from scaler.keda.published import Board
 from scaler.keda.pushes import Pushes, TooManyStreams
 from scaler.keda.settings import KedaSettings
 from scaler.keda.tls import Certificates
-from scaler.keda.trigger import BadTrigger, Trigger, read
+from scaler.keda.trigger import BadTrigger, Trigger, printable, read
 
 SERVICE: Final = "externalscaler.ExternalScaler"
 _REQUEST_SECONDS: Final = 2.0
@@ -39,6 +39,8 @@ _END_SECONDS: Final = 2.0
 """What calls in hand get when the server ends."""
 _MOST_CALLS: Final = 16_384
 """Calls and streams in hand at once; what is beyond is refused."""
+_PEER_CHARACTERS: Final = 253
+"""What is kept of who asks, by address and certificate."""
 _REQUEST_BYTES: Final = 64 * 1024
 """The longest request: a trigger's metadata, with what variables of a container may hold."""
 OPTIONS: Final = (
@@ -155,21 +157,22 @@ class KedaServer:
 
     async def _is_active(self, context: Any) -> bytes:  # noqa: ANN401 - grpc has no types
         ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry = self._entry(ref, "IsActive", context)
-        return bytes(pb.IsActiveResponse(result=self._answer(entry, "").active).SerializeToString())
+        entry, trigger = self._entry(ref, "IsActive", context)
+        return bytes(pb.IsActiveResponse(result=self._answer(entry, trigger, "").active).SerializeToString())
 
     async def _metric_spec(self, context: Any) -> bytes:  # noqa: ANN401 - as above
         ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry = self._entry(ref, "GetMetricSpec", context)
-        self._check_known(entry)
-        return _spec(entry.trigger)
+        entry, trigger = self._entry(ref, "GetMetricSpec", context)
+        with self._noted(entry):
+            check_known(trigger, self._board.current)
+        return _spec(trigger)
 
     async def _metrics(self, context: Any) -> bytes:  # noqa: ANN401 - as above
         request = await _request(context, pb.GetMetricsRequest.FromString)
-        entry = self._entry(request.scaledObjectRef, "GetMetrics", context)
-        answered = self._answer(entry, request.metricName)
+        entry, trigger = self._entry(request.scaledObjectRef, "GetMetrics", context)
+        answered = self._answer(entry, trigger, request.metricName)
         value = pb.MetricValue(
-            metricName=request.metricName or entry.trigger.metric,
+            metricName=request.metricName or trigger.metric,
             metricValue=answered.rounded_up,
             metricValueFloat=answered.value,
         )
@@ -177,8 +180,9 @@ class KedaServer:
 
     async def _stream_is_active(self, context: Any) -> None:  # noqa: ANN401 - as above
         ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry = self._entry(ref, "StreamIsActive", context)
-        with self._pushes.opened(Asker(ref.namespace, ref.name), entry.trigger) as push:
+        entry, trigger = self._entry(ref, "StreamIsActive", context)
+        asker = Asker.of(ref.namespace, ref.name)
+        with self._noted(entry), self._pushes.opened(asker, trigger) as push:
             entry.streams += 1
             try:
                 async for active in push.states():
@@ -190,37 +194,50 @@ class KedaServer:
     async def _stream_metric_spec(self, context: Any) -> None:  # noqa: ANN401 - as above
         """Send the specs once: they never change."""
         ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry = self._entry(ref, "StreamMetricSpec", context)
-        self._check_known(entry)
-        with self._pushes.counted(Asker(ref.namespace, ref.name)):
-            await _write(context, _spec(entry.trigger))
+        entry, trigger = self._entry(ref, "StreamMetricSpec", context)
+        with self._noted(entry), self._pushes.counted(Asker.of(ref.namespace, ref.name)):
+            check_known(trigger, self._board.current)
+            await _write(context, _spec(trigger))
             await self._pushes.ended.wait()
 
     # ------------------------------------------------------------------ what they share
 
-    def _entry(self, ref: pb.ScaledObjectRef, call: str, context: Any) -> Entry:  # noqa: ANN401 - as above
-        entry = self.book.entry(Asker(ref.namespace, ref.name), read(ref.scalerMetadata))
+    def _entry(self, ref: pb.ScaledObjectRef, call: str, context: Any) -> tuple[Entry, Trigger]:  # noqa: ANN401
+        """Enter a call into the book, whether or not its metadata asks for anything.
+
+        Raises:
+            BadTrigger: it doesn't.
+        """
+        asker = Asker.of(ref.namespace, ref.name)
+        try:
+            trigger = read(ref.scalerMetadata)
+        except BadTrigger:
+            with self._noted(self._called(asker, None, call, context)):
+                raise
+        return self._called(asker, trigger, call, context), trigger
+
+    def _called(self, asker: Asker, trigger: Trigger | None, call: str, context: Any) -> Entry:  # noqa: ANN401
+        entry = self.book.entry(asker, trigger)
         if not entry.calls[call] or call.startswith("Stream"):
             entry.peer = _peer(context)
         entry.calls[call] += 1
         return entry
 
-    def _check_known(self, entry: Entry) -> None:
-        try:
-            check_known(entry.trigger, self._board.current)
-        except Refused as error:
-            entry.at, entry.last = self._wall(), Refusal.of(error)
-            raise
-
-    def _answer(self, entry: Entry, metric: str) -> Answer:
-        entry.at = self._wall()
-        try:
-            check_metric(entry.trigger, metric)
-            entry.last = answered = answer(entry.trigger, self._board.current, self._monotonic())
-        except Refused as error:
-            entry.last = Refusal.of(error)
-            raise
+    def _answer(self, entry: Entry, trigger: Trigger, metric: str) -> Answer:
+        with self._noted(entry):
+            check_metric(trigger, metric)
+            answered = answer(trigger, self._board.current, self._monotonic())
+        entry.at, entry.last = self._wall(), answered
         return answered
+
+    @contextmanager
+    def _noted(self, entry: Entry) -> Iterator[None]:
+        """Note in an entry why what happens inside is refused."""
+        try:
+            yield
+        except _REFUSALS as error:
+            entry.refused(self._wall(), _status(error).name, str(error))
+            raise
 
 
 _Handler = Callable[[Any], Awaitable[bytes | None]]
@@ -237,14 +254,8 @@ def _answering(handler: _Handler) -> Callable[[object, Any], Awaitable[tuple[byt
     async def handle(_: object, context: Any) -> tuple[bytes | None, str]:  # noqa: ANN401 - grpc has no types
         try:
             return await handler(context), OK
-        except Refused as error:
-            status, message = _STATUSES[error.code], str(error)
-        except BadTrigger as error:
-            status, message = grpc.StatusCode.INVALID_ARGUMENT, str(error)
-        except TooManyStreams as error:
-            status, message = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
-        except _BadCall as error:
-            status, message = error.status, str(error)
+        except _REFUSALS as error:
+            status, message = _status(error), str(error)
         context.set_code(status)
         context.set_details(message)
         return b"", str(status.name)
@@ -304,11 +315,26 @@ async def _write(context: Any, message: bytes) -> None:  # noqa: ANN401 - grpc h
 
 
 _STATUSES: Final = {code: grpc.StatusCode[code.name] for code in Code}
+_REFUSALS: Final = (Refused, BadTrigger, TooManyStreams, _BadCall)
+
+
+def _status(error: ScalerError) -> grpc.StatusCode:
+    """Return by which status a call ends that is refused for this."""
+    match error:
+        case Refused(code=code):
+            return _STATUSES[code]
+        case _BadCall(status=status):
+            return status
+        case TooManyStreams():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+        case _:
+            return grpc.StatusCode.INVALID_ARGUMENT
 
 
 def _peer(context: Any) -> str:  # noqa: ANN401 - grpc has no types
     names = [name.decode("utf-8", "replace") for name in context.peer_identities() or ()]
-    return f"{context.peer()} ({', '.join(names)})" if names else str(context.peer())
+    text = f"{context.peer()} ({', '.join(names)})" if names else str(context.peer())
+    return printable(text, _PEER_CHARACTERS)
 
 
 def _bind(server: Any, settings: KedaSettings, certificates: Certificates | None) -> int:  # noqa: ANN401

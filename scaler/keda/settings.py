@@ -16,11 +16,14 @@ class TlsFiles:
         certificate: the server's, with what stands between it and its root.
         key: its private key.
         client_ca: roots of clients' certificates; None: clients need none.
+        late_client_ca: where such roots would be, if there were any when the server starts. That they have come is warned of:
+            what clients must show is settled with the port.
     """
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
+    late_client_ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +41,10 @@ class KedaSettings:
     port: int = DEFAULT_PORT
     tls: TlsFiles | None = None
     streams_specs: bool = False
+
+    @property
+    def security(self) -> str:
+        """What protects the port, in a word: plaintext, TLS or mTLS."""
+        if self.tls is None:
+            return "plaintext"
+        return "TLS" if self.tls.client_ca is None else "mTLS"

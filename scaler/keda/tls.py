@@ -5,6 +5,8 @@ belong to its key, as in the middle of a replacement, is looked at again, and th
 run in threads of grpc's own: no call waits for a file.
 """
 
+import math
+import os
 import ssl
 import threading
 from collections.abc import Callable
@@ -22,6 +24,8 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the files, however many handshakes there are. A kubelet takes up to a minute and more to bring a changed
 Secret to its files."""
+WARN_SECONDS: Final = 60.0
+"""Between two warnings of roots that don't count, for as long as clients come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Certificates:
                 hint="PEM files are wanted, and the key must be the certificate's own",
             ) from error
         self._looked_at = now()
+        self._warned_at = -math.inf
         self._lock = threading.Lock()
 
     def credentials(self) -> Any:  # noqa: ANN401 - grpc has no types
@@ -70,6 +75,7 @@ class Certificates:
             if self._now() < self._looked_at + LOOK_SECONDS:
                 return None
             self._looked_at = self._now()
+            self._warn_of_late_roots()
             try:
                 pem = _load(self._files)
             except (OSError, ssl.SSLError, ValueError) as error:
@@ -80,6 +86,18 @@ class Certificates:
             self._pem = pem
         log.info("KEDA's certificates were replaced", certificate=str(self._files.certificate))
         return _configuration(pem)
+
+    def _warn_of_late_roots(self) -> None:
+        """Say that roots of clients have come after the start: grpc can't ask on a running port for what it hasn't asked for."""
+        late = self._files.late_client_ca
+        if late is None or self._now() < self._warned_at + WARN_SECONDS or not os.path.lexists(late):
+            return
+        self._warned_at = self._now()
+        log.error(
+            "clients of KEDA's port are NOT asked for certificates, for the roots came after the start",
+            roots=str(late),
+            hint="restart the process",
+        )
 
 
 def _configuration(pem: _Pem) -> Any:  # noqa: ANN401 - grpc has no types
@@ -93,7 +111,7 @@ def _load(files: TlsFiles) -> _Pem:
         files.certificate, files.key, password=""
     )  # an encrypted key must not ask a terminal
     if before.client_ca is not None:
-        context.load_verify_locations(cadata=before.client_ca.decode("ascii"))
+        context.load_verify_locations(cafile=files.client_ca)  # a bundle's comments may be in any language
     if _read(files) != before:
         raise ValueError("they are being replaced")
     return before
@@ -110,4 +128,6 @@ def _read(files: TlsFiles) -> _Pem:
 def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or str(error)
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     return getattr(error, "strerror", None) or str(error)

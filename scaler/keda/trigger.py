@@ -7,7 +7,7 @@ no such variable. So `fleetFromEnv` is read as `fleet`, and keys that mean nothi
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -17,6 +17,12 @@ _LONGEST: Final = 253
 """Characters that names of objects in Kubernetes have at most."""
 _SHOWN: Final = 60
 """Characters of something strange that a message repeats, and names that it lists."""
+MOST_KEYS: Final = 64
+"""Keys of one trigger's metadata. KEDA and Emberpool know a dozen together; with thousands each call would hold up all others."""
+MOST_IGNORED: Final = 32
+"""Keys that mean nothing here of which the names are kept."""
+_IGNORED_CHARACTERS: Final = 63
+"""Characters that are kept of such a name."""
 _METRIC: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 """What the metrics API takes as one part of its path; KEDA passes names on as they are."""
 _PREFIX: Final = re.compile(r"s\d{1,4}-")
@@ -79,7 +85,8 @@ class Trigger:
         value: which number of it.
         metric: the metric's name, without what KEDA puts in front.
         used: keys of the metadata that were read.
-        ignored: keys that mean nothing here.
+        ignored: the first keys, by name, that mean nothing here, as printable ASCII. What is asked for is the same without them.
+        ignored_more: how many more of those there are.
     """
 
     subject: Subject
@@ -88,7 +95,8 @@ class Trigger:
     value: Value
     metric: str
     used: tuple[str, ...]
-    ignored: tuple[str, ...]
+    ignored: tuple[str, ...] = field(default=(), compare=False)
+    ignored_more: int = field(default=0, compare=False)
 
     def names(self, metric: str) -> bool:
         """Whether a metric's name is this trigger's: as it is, with what the HPA sees in front, or none at all."""
@@ -102,8 +110,12 @@ def read(metadata: Mapping[str, str]) -> Trigger:
     """Read a trigger's metadata.
 
     Raises:
-        BadTrigger: it names nothing, or more than one thing, or a value that there isn't.
+        BadTrigger: it names nothing, or more than one thing, or a value that there isn't, or has too many keys.
     """
+    if len(metadata) > MOST_KEYS:
+        raise BadTrigger(
+            f"the trigger's metadata has {len(metadata)} keys, and {MOST_KEYS} are read at most; `fleet: NAME` alone is enough"
+        )
     found = {key: metadata[used] for key in _OURS if (used := _key(metadata, key)) is not None}
     subjects = [subject for subject in Subject if subject in found]
     if len(subjects) != 1:
@@ -111,6 +123,7 @@ def read(metadata: Mapping[str, str]) -> Trigger:
     subject = subjects[0]
     namespace, name = _split(subject, found[subject])
     value = _value(subject, found.get("value"))
+    ignored = sorted(key for key in metadata if key not in _KEDAS and not _is_ours(key))
     return Trigger(
         subject=subject,
         name=name,
@@ -118,7 +131,8 @@ def read(metadata: Mapping[str, str]) -> Trigger:
         value=value,
         metric=_metric(found.get("metricName")) or default_metric(subject, name, value),
         used=tuple(used for key in _OURS if (used := _key(metadata, key)) is not None),
-        ignored=tuple(sorted(key for key in metadata if key not in _KEDAS and not _is_ours(key))),
+        ignored=tuple(printable(key, _IGNORED_CHARACTERS) for key in ignored[:MOST_IGNORED]),
+        ignored_more=max(0, len(ignored) - MOST_IGNORED),
     )
 
 
@@ -129,8 +143,13 @@ def default_metric(subject: Subject, name: str, value: Value) -> str:
 
 
 def shown(text: str) -> str:
-    """Write something strange so that it fits into a message."""
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    """Write something strange so that it fits into a message: as ASCII on one line, and cut."""
+    return ascii(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+def printable(text: str, most: int) -> str:
+    """Return the beginning of somebody's text as printable ASCII, what isn't that as an escape."""
+    return ascii(text[:most])[1:-1][:most]
 
 
 def _key(metadata: Mapping[str, str], key: str) -> str | None:

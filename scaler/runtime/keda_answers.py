@@ -4,7 +4,7 @@ A tick puts up the islands that it looked at, after its actions have begun. That
 an answer never waits for a tick and never shows half of one.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -129,7 +129,9 @@ class KedaAnswers:
         clock = self._clock
         self._server = KedaServer(self.board, clock.monotonic, clock.wall, self._settings, self._metrics)
         async with self._server.serve() as port:
-            log.info("KEDA is answered", host=self._settings.host, port=port)
+            log.info(
+                "KEDA is answered", host=self._settings.host, port=port, security=self._settings.security
+            )
             yield port
 
     def _open_streams(self) -> int:
@@ -138,11 +140,11 @@ class KedaAnswers:
     def _last_calls(self) -> Iterable[tuple[str, float]]:
         return () if self._server is None else self._server.book.last_calls()
 
-    async def _asked(self, _: web.Request) -> web.Response:
-        items = [] if self._server is None else self._server.book.as_json()
-        streams = self._open_streams()
+    async def _asked(self, request: web.Request) -> web.Response:
+        of = request.query.get("scaledObject", "")
         served = self._server is not None
-        return web.json_response({"served": served, "openStreams": streams, "items": items})
+        page = self._server.book.as_json(of) if served else {"items": [], "leftOut": 0}
+        return web.json_response({"served": served, "openStreams": self._open_streams(), **page})
 
 
 def _fallbacks(tick: Tick, fleet: FleetSpec) -> int:
@@ -169,16 +171,25 @@ def _may_cost(tick: Tick, fleet: FleetSpec) -> bool:
 
 def _policy(tick: Tick, policy: PolicySpec, now: float) -> PolicyFigures:
     load = tick.snapshot.loads[policy.name]
+    decided = tick.decision.policies[policy.name]
     supplies = [tick.snapshot.fleets[share.fleet].supply.get(policy.name) for share in policy.fleets]
     return PolicyFigures(
         at=now,
-        serving=sum(tick.decision.policies[policy.name].serving.values()),
+        serving=_served(decided.serving, decided.wanted),
         promoting=sum(supply.promoting for supply in supplies if supply is not None),
         queued=_fresh(load.queued),
         oldest_wait=_fresh(load.oldest_wait),
         fallback=policy.fallback,
         fallback_serving=policy.fallback_serving,
     )
+
+
+def _served(given: Mapping[FleetName, int], wanted: Mapping[FleetName, int]) -> int:
+    """Return the residents that serve or shall, whether or not seats exist for them, as a fleet's own `serving` counts them.
+
+    Before the first seat comes that is what is wanted, the floor at least: 0 would have a companion deleted at each cold start.
+    """
+    return sum(max(given.get(fleet, 0), wanted.get(fleet, 0)) for fleet in given.keys() | wanted.keys())
 
 
 def _fresh(reading: Reading) -> float | None:

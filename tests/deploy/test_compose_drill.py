@@ -194,6 +194,7 @@ async def shell(line: str, environment: Mapping[str, str], at_once: asyncio.Sema
 
 
 @pytest.mark.drill
+@pytest.mark.long
 async def test_the_command_of_the_drill_service_is_understood(tmp_path: Path) -> None:
     async with Processes(tmp_path) as processes:
         here = Here.of(tmp_path, processes)

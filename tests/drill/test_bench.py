@@ -14,7 +14,7 @@ from tests.drill.leftovers import left_over, marked
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.drill, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def bench(module: str, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

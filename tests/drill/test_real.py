@@ -138,6 +138,7 @@ def test_a_truncated_shard(checkpoint: Path, tmp_path: Path) -> None:
     assert_refused(local("--checkpoint", f"chat={broken}"), shard.name)
 
 
+@pytest.mark.long
 def test_a_missing_shard(checkpoint: Path, tmp_path: Path) -> None:
     broken = shutil.copytree(checkpoint, tmp_path / "broken")
     shard = min(broken.glob("*.safetensors"))
@@ -145,6 +146,7 @@ def test_a_missing_shard(checkpoint: Path, tmp_path: Path) -> None:
     assert_refused(local("--checkpoint", f"chat={broken}"), shard.name)
 
 
+@pytest.mark.long
 def test_an_unknown_architecture(checkpoint: Path, tmp_path: Path) -> None:
     broken = shutil.copytree(checkpoint, tmp_path / "broken")
     config = json.loads((broken / "config.json").read_text())
@@ -162,6 +164,7 @@ def test_a_port_in_use(checkpoint: Path, flag: str) -> None:
         assert_refused(local("--checkpoint", f"chat={checkpoint}", flag, port), port, flag)
 
 
+@pytest.mark.long
 def test_too_little_memory_for_the_seats(checkpoint: Path) -> None:
     assert_refused(local("--checkpoint", f"chat={checkpoint}", "--seats", "900"), "GiB")
 
@@ -176,7 +179,7 @@ def test_a_wrong_scenario(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ ends
 
 
-@pytest.mark.parametrize("after", ["starting", "serving"])
+@pytest.mark.parametrize("after", [pytest.param("starting", marks=pytest.mark.long), "serving"])
 def test_ctrl_c_ends_everything(checkpoint: Path, tmp_path: Path, after: str) -> None:
     state, temporary = tmp_path / "state", tmp_path / "tmp"
     temporary.mkdir()
@@ -199,6 +202,7 @@ def test_ctrl_c_ends_everything(checkpoint: Path, tmp_path: Path, after: str) ->
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.long
 def test_what_a_killed_one_left_goes_with_the_next_start(checkpoint: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()

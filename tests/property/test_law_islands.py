@@ -91,7 +91,7 @@ def snapshots(draw: st.DrawFn, policies: Sequence[PolicySpec]) -> Snapshot:
     return Snapshot(loads=loads, fleets=fleets)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_deciding_island_by_island_is_deciding_at_once(data: st.DataObject) -> None:
     policies, fleets = data.draw(estates())
@@ -110,7 +110,7 @@ def test_deciding_island_by_island_is_deciding_at_once(data: st.DataObject) -> N
         assert parts == whole
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data())
 def test_what_is_left_out_of_a_look_keeps_its_past_and_its_seats(data: st.DataObject) -> None:
     """The others may be looked at as often as they like: one island's answers are the same."""
@@ -130,7 +130,7 @@ def test_what_is_left_out_of_a_look_keeps_its_past_and_its_seats(data: st.DataOb
         assert again == decision
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.data(), st.integers(0, 12))
 def test_under_a_budget_no_total_rises_while_others_are_left_out(data: st.DataObject, budget: int) -> None:
     policies, fleets = data.draw(estates())

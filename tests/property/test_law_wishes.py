@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -154,6 +155,7 @@ def hpas(draw: st.DrawFn) -> Hpa:
 
 @settings(max_examples=12, deadline=None)
 @given(hpas(), st.integers(1, 25), st.integers(0, 120), st.integers(0, 120))
+@pytest.mark.long
 def test_an_hpa_of_any_rule_and_minimum_neither_runs_away_nor_keeps_us_up(
     rule: Hpa, found: int, before: int, after: int
 ) -> None:

@@ -16,7 +16,7 @@ SPECS = policies(st.integers(0, 12), st.floats(0.5, 20))
 SHAPES = fleets(st.integers(0, 12), st.floats(0.5, 20))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SPECS, SHAPES, snapshots(sane, seats))
 def test_nobody_goes_below_a_floor_for_what_is_kept(
     specs: list[PolicySpec], shapes: list[FleetSpec], snapshot: Snapshot
@@ -32,7 +32,7 @@ def test_nobody_goes_below_a_floor_for_what_is_kept(
         assert has >= min(floor, had)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SPECS, SHAPES, snapshots(sane, seats), st.sampled_from(NAMES), st.sampled_from(FLEETS))
 def test_one_alone_keeps_what_was_ordered_of_what_it_has(
     specs: list[PolicySpec],

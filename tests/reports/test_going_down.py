@@ -62,6 +62,7 @@ def test_what_a_burst_brought_serves_for_a_whole_window() -> None:
 
 @pytest.mark.parametrize("said_by", ["in_flight", "engines"])
 @pytest.mark.parametrize("demand", [1, 7, 8, 8.1, 9, 15.9, 16, 16.1, 23.5])
+@pytest.mark.long
 def test_constant_load_moves_nothing(demand: float, said_by: str) -> None:
     """With two engines each looked half idle, with one it looked full: 2, 1, 2, 1 under a load that never changed."""
     site = Site(policies=[policy(burst=USUAL)], fleets=[fleet(max_seats=5, spare_target=2)], up={"spares": 3})

@@ -57,6 +57,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+@pytest.mark.long
 async def test_two_real_engines_share_a_seat(tmp_path: Path, checkpoint: Path) -> None:
     proof = await record(tmp_path, checkpoint)
     residents = [

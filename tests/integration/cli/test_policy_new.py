@@ -97,6 +97,7 @@ def test_yes_asks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["NAME", "shared-fleet"])
+@pytest.mark.long
 def test_who_hangs_up_leaves_nothing_behind(tmp_path: Path, asked: str) -> None:
     person = Person(tmp_path, *(["chat"] if asked == "shared-fleet" else []))
     person.read_to(f"{asked}: ")
@@ -107,6 +108,7 @@ def test_who_hangs_up_leaves_nothing_behind(tmp_path: Path, asked: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_answers_that_contradict_those_before_are_asked_for_again(tmp_path: Path) -> None:
     person = Person(tmp_path, "chat")
     person.answer("shared-fleet", "")
@@ -127,6 +129,7 @@ def test_answers_that_contradict_those_before_are_asked_for_again(tmp_path: Path
     assert load_policies([tmp_path / "chat.yaml"]).fleets["chat"].spec.max_seats == 5
 
 
+@pytest.mark.long
 def test_a_name_that_is_taken_is_asked_for_again(tmp_path: Path) -> None:
     first = Person(tmp_path, "chat", "--max-seats", "5", "--target-in-flight", "16", "--yes")
     assert first.leave()[0] == 0
@@ -139,6 +142,7 @@ def test_a_name_that_is_taken_is_asked_for_again(tmp_path: Path) -> None:
     assert "chat is taken by a policy that there is already" in person.seen
 
 
+@pytest.mark.long
 def test_answers_that_cannot_be_used_together_are_kept(tmp_path: Path) -> None:
     first = Person(tmp_path, "chat", "--max-seats", "2", "--target-in-flight", "16", "--yes")
     assert first.leave()[0] == 0

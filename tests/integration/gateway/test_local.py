@@ -20,6 +20,7 @@ BODY = json.dumps({"model": "chat", "prompt": "Once", "max_tokens": 2})
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl isn't here")
+@pytest.mark.long
 async def test_clients_of_one_machine_show_a_key_over_tls_and_keys_are_read_again(tmp_path: Path) -> None:
     """It takes what a whole machine takes to start, imports included."""
     checkpoint = make_checkpoint(tmp_path / "tiny", "tiny", seed=1)

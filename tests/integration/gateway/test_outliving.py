@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.contract.kube_rig import NAMESPACE_NAME
 from tests.fakes.kube_api import User, kubeconfig
@@ -44,6 +45,7 @@ async def _seats(session: aiohttp.ClientSession, operators: str) -> set[str]:
     return {each["seat"] for each in found["endpoints"] if each["inRotation"]} if found is not None else set()
 
 
+@pytest.mark.long
 async def test_routing_follows_labels_when_both_controllers_have_been_killed(tmp_path: Path) -> None:
     """It takes what three processes take to begin."""
     async with AsyncExitStack() as stack:

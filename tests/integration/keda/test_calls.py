@@ -1,4 +1,6 @@
 import asyncio
+import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import grpc.aio
@@ -8,7 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from scaler.errors import UserError
 from scaler.keda._pb import externalscaler_pb2 as pb
-from scaler.keda.client import CallFailed
+from scaler.keda.client import CallFailed, ScaledObject
 from scaler.keda.server import SERVICE
 from scaler.keda.settings import KedaSettings
 from tests.integration.keda.conftest import Desk, asker, board, serving
@@ -178,12 +180,64 @@ async def test_a_port_that_is_taken_is_said(desk: Desk) -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("metadata", "code", "message"),
+    [
+        ({"pool": "x"}, "INVALID_ARGUMENT", "needs `fleet: NAME`"),
+        ({"fleet": "gone"}, "NOT_FOUND", "no policy file has a fleet named 'gone'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "call", ["GetMetricSpec", "GetMetrics", "IsActive", "StreamIsActive", "StreamMetricSpec"]
+)
+async def test_every_refusal_is_kept_with_its_time(
+    call: str, metadata: dict[str, str], code: str, message: str
+) -> None:
+    async with serving(KedaSettings(port=0, streams_specs=True)) as desk:
+        began = time.time()
+        with pytest.raises(CallFailed):
+            await asked(desk, call, asker(**metadata))
+        (entry,) = desk.server.book.as_json()["items"]
+        assert entry["refused"]["code"] == code
+        assert message in entry["refused"]["message"]
+        assert entry["answeredAt"] >= began
+        assert entry["calls"] == {call: 1}
+        assert list(desk.server.book.last_calls()) == [("serving/spares", entry["answeredAt"])]
+
+
+async def asked(desk: Desk, call: str, of: ScaledObject) -> None:
+    """Make one call, and take the first message of it."""
+    match call:
+        case "GetMetricSpec":
+            await desk.client.metric_spec(of)
+        case "GetMetrics":
+            await desk.client.metrics(of, "")
+        case "IsActive":
+            await desk.client.is_active(of)
+        case "StreamIsActive":
+            async with desk.client.pushed(of) as pushed:
+                await anext(pushed)
+        case _:
+            async with desk.client.pushed_specs(of) as specs:
+                await anext(specs)
+
+
+async def test_one_stream_too_many_is_kept_as_refused(desk: Desk) -> None:
+    async with AsyncExitStack() as streams:
+        for _ in range(8):
+            await anext(await streams.enter_async_context(desk.client.pushed(asker())))
+        with pytest.raises(CallFailed, match="has 8 streams open already"):
+            await asked(desk, "StreamIsActive", asker())
+        (entry,) = desk.server.book.as_json()["items"]
+    assert entry["refused"]["code"] == "RESOURCE_EXHAUSTED"
+
+
 async def test_who_asked_for_what_is_kept_with_the_keys_that_meant_nothing(desk: Desk) -> None:
     with_team = asker(fleet="spares", team="x", secretFromEnv="y")
     await desk.client.is_active(with_team)
     with pytest.raises(CallFailed):
         await desk.client.metrics(asker(fleet="gone"), "")
-    gone, known = desk.server.book.as_json()
+    gone, known = desk.server.book.as_json()["items"]
     assert gone["refused"]["code"] == "NOT_FOUND"
     assert (known["scaledObject"], known["fleet"], known["value"]) == ("serving/spares", "spares", "Total")
     assert known["ignoredKeys"] == ["secretFromEnv", "team"]

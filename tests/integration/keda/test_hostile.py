@@ -5,6 +5,7 @@ is for `python -m scaler.keda.bench --hostile` to measure.
 """
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +18,7 @@ from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.bench.http2 import HEADERS, SETTINGS, Connection, Stream, connect, frame
 from scaler.keda.client import CallFailed, connected
 from scaler.keda.server import SERVICE
+from scaler.keda.trigger import MOST_KEYS
 from tests.integration.keda.conftest import Desk, asker
 
 PATH = f"/{SERVICE}/GetMetrics"
@@ -93,10 +95,24 @@ async def test_huge_metadata_gets_a_status(desk: Desk) -> None:
         assert await status(desk.port, request(fleet="spares"), ("x", "y" * 100_000)) == "RESOURCE_EXHAUSTED"
 
 
-async def test_a_thousand_keys_are_an_ordinary_call(desk: Desk) -> None:
-    keys = {f"key-{number}": "x" for number in range(1000)}
+@pytest.mark.parametrize(
+    ("keys", "expected"), [(MOST_KEYS, "OK"), (MOST_KEYS + 1, "INVALID_ARGUMENT"), (5000, "INVALID_ARGUMENT")]
+)
+async def test_a_trigger_has_so_many_keys_and_no_more(desk: Desk, keys: int, expected: str) -> None:
+    others = {f"k{number:04x}": "" for number in range(keys - 1)}
     async with bystander(desk):
-        assert await status(desk.port, request(fleet="spares", **keys)) == "OK"
+        assert await status(desk.port, request(fleet="spares", **others)) == expected
+
+
+async def test_names_and_keys_of_any_length_leave_a_page_of_some_kilobytes(desk: Desk) -> None:
+    for number in range(8):
+        long = {f"\x00{number}-{key}" + "\U0001f525" * 100: "x" for key in range(60)}
+        assert (
+            await status(desk.port, request(fleet="spares", name=f"{number}" + "\x00" * 4000, **long)) == "OK"
+        )
+    page = desk.server.book.as_json()
+    assert len(page["items"]) == 8
+    assert len(json.dumps(page)) < 8 * 8_000
 
 
 async def test_calls_and_services_that_there_arent_are_unimplemented(desk: Desk) -> None:

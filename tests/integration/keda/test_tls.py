@@ -1,13 +1,20 @@
+import asyncio
+import os
 import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from scaler.cli.keda_options import KedaFlags
 from scaler.errors import UserError
 from scaler.keda.client import KedaClient, NotReached, Tls, connected
 from scaler.keda.settings import KedaSettings, TlsFiles
-from scaler.keda.tls import LOOK_SECONDS, Certificates
+from scaler.keda.tls import LOOK_SECONDS, WARN_SECONDS, Certificates
+from scaler.keda.unreached import why
 from tests.integration.keda.conftest import asker, serving
 
 
@@ -100,7 +107,7 @@ async def test_with_client_roots_only_certificates_of_theirs_get_in_and_are_name
     async with serving(settings, tls=folder.client(folder.first, shows=True)) as desk:
         desk.publish(3)
         assert await desk.client.is_active(asker())
-        (entry,) = desk.server.book.as_json()
+        (entry,) = desk.server.book.as_json()["items"]
         assert entry["peer"].endswith("(127.0.0.1)")
         assert not await is_reached(desk.port, folder.client(folder.first, shows=False))
 
@@ -137,6 +144,128 @@ def test_a_certificate_without_its_key_is_refused_at_the_start_and_later_the_one
     assert certificates.newer() is not None
     now += 2 * LOOK_SECONDS
     assert certificates.newer() is None, "nothing has changed since"
+
+
+def test_roots_may_have_comments_in_any_language_and_a_file_that_is_gone_is_named(folder: Folder) -> None:
+    roots = folder.certificate.parent / "ca.crt"
+    roots.write_bytes("# Wurzel für Köln\n".encode() + folder.first.root.read_bytes())
+    files = replace(folder.files(mutual=True), client_ca=roots)
+    now = 0.0
+    certificates = Certificates(files, lambda: now)
+    roots.unlink()
+    now += 2 * LOOK_SECONDS
+    with capture_logs() as logs:
+        assert certificates.newer() is None
+    assert str(roots) in logs[0]["reason"]
+
+
+def test_a_folder_with_or_without_roots_is_mtls_or_tls_from_the_start(tmp_path: Path) -> None:
+    flags = KedaFlags(port=6000, host="127.0.0.1", tls=tmp_path, streams_specs=False)
+
+    def security(of: KedaFlags) -> str:
+        settings = of.settings()
+        assert settings is not None
+        return settings.security
+
+    assert security(replace(flags, tls=None)) == "plaintext"
+    assert security(flags) == "TLS"
+    (tmp_path / "ca.crt").symlink_to("nowhere")
+    assert security(flags) == "mTLS", "who put a link there meant something by it"
+
+
+def test_roots_that_come_after_the_start_are_warned_of_for_as_long_as_they_dont_count(folder: Folder) -> None:
+    late, now = folder.certificate.parent / "ca.crt", 0.0
+    certificates = Certificates(replace(folder.files(mutual=False), late_client_ca=late), lambda: now)
+    said = []
+    for step in ("none yet", "they come", "a moment later", "a minute later"):
+        if step == "they come":
+            late.write_bytes(folder.first.root.read_bytes())
+        now += WARN_SECONDS + LOOK_SECONDS if step == "a minute later" else 2 * LOOK_SECONDS
+        with capture_logs() as logs:
+            certificates.newer()
+        said.append([(each["log_level"], each["roots"]) for each in logs])
+    assert said == [[], [("error", str(late))], [], [("error", str(late))]]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "ERROR"), ("info", "info")])
+def test_grpc_writes_no_lines_of_its_own_about_handshakes_unless_somebody_wants_them(
+    given: str | None, expected: str
+) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "GRPC_VERBOSITY"}
+    if given is not None:
+        environment["GRPC_VERBOSITY"] = given
+    program = "import scaler.keda.settings, os; print(os.environ['GRPC_VERBOSITY'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.stdout.strip() == expected
+
+
+NONE, FOREIGN = "none", "of another authority"
+
+
+@pytest.mark.parametrize(
+    ("server", "believes", "shows", "reason", "hint"),
+    [
+        ("plaintext", "first", NONE, "speaks no TLS", "leave --tls"),
+        ("TLS", None, NONE, "speaks TLS, and plaintext was tried", "--ca-cert FILE, or --tls"),
+        ("TLS", "second", NONE, "certificate isn't believed", "--ca-cert FILE with the roots"),
+        ("TLS", "client.key", NONE, "holds no certificate", "--ca-cert FILE"),
+        (
+            "mTLS",
+            None,
+            NONE,
+            "speaks TLS with certificates of clients",
+            "--client-cert FILE and --client-key",
+        ),
+        ("mTLS", "first", NONE, "wants a client's certificate", "--client-cert FILE and --client-key"),
+        ("mTLS", "first", FOREIGN, "refuses the certificate that is shown", "ca.crt"),
+    ],
+)
+async def test_why_there_is_no_connection_is_told_apart(
+    folder: Folder, server: str, believes: str | None, shows: str, reason: str, hint: str
+) -> None:
+    files = None if server == "plaintext" else folder.files(mutual=server == "mTLS")
+    tls = None
+    if believes is not None:
+        tls = Tls(root=(folder.path / (believes if "." in believes else f"{believes}.crt")).read_bytes())
+    if tls is not None and shows == FOREIGN:
+        folder.second.issue(folder.path / "foreign.crt", folder.path / "foreign.key", "foreign")
+        certificate, key = ((folder.path / f"foreign.{kind}").read_bytes() for kind in ("crt", "key"))
+        tls = replace(tls, certificate=certificate, key=key)
+    async with serving(KedaSettings(port=0, tls=files)) as desk:
+        found = await why(f"127.0.0.1:{desk.port}", tls)
+    assert reason in found.reason
+    assert hint in found.hint
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1:1", "the connection is refused, for nobody listens there"),
+        ("[::1]:1", "no"),
+        ("127.0.0.1", "'127.0.0.1' is not HOST:PORT"),
+        ("127.0.0.1:99999", "is not HOST:PORT"),
+        ("nowhere.invalid:6000", "the name nowhere.invalid leads nowhere"),
+    ],
+)
+async def test_where_nobody_listens_that_is_said(address: str, reason: str) -> None:
+    assert reason in (await why(address, None)).reason
+
+
+async def test_who_speaks_something_else_is_told_from_who_doesnt_listen() -> None:
+    async def other(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(other, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert (await why(f"127.0.0.1:{port}", None)).reason == "somebody listens, and speaks no gRPC"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no PEM at all", b"\xff\x00"])

@@ -143,7 +143,7 @@ async def test_a_pause_pins_the_fleet_until_it_ends(tmp_path: Path) -> None:
         on.patch(SCALED, "spares", {"metadata": {"annotations": {PAUSED: "5"}}})
         await on.until(lambda: on.watch.paused == {FleetName("spares"): None})
         (item,) = (await on.shown())["items"]
-        assert item["paused"] == ["paused at 5 replicas: KEDA doesn't ask, and there is no HPA"]
+        assert item["paused"] == ["paused at 5 replicas: KEDA doesn't ask, and deletes its HPA"]
         on.patch(SCALED, "spares", {"metadata": {"annotations": {PAUSED: None}}})
         await on.until(lambda: not on.watch.paused)
 

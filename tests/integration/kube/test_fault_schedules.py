@@ -386,6 +386,7 @@ async def _schedules(directory: Path, seeds: range) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 async def test_some_schedules_over_real_sockets(tmp_path: Path) -> None:
     await _schedules(tmp_path, range(SOME))
 

@@ -166,6 +166,7 @@ async def _broken(agent: Coroutine[Any, Any, None]) -> None:
         await agent
 
 
+@pytest.mark.long
 async def test_a_resident_that_was_being_worked_on_is_proven_again_and_not_restarted(seat: Seat) -> None:
     async with seat.agent([resident("a")]) as (first, api):
         before = await seat.all_paused("a")
@@ -209,6 +210,7 @@ async def test_a_resident_that_was_draining_still_is_and_its_requests_end_well(s
             assert (await stream)[1].count("token_ids") == 3000
 
 
+@pytest.mark.long
 async def test_an_engine_that_was_loading_goes_on_loading(seat: Seat) -> None:
     loading = [resident("a", script={"loadSeconds": 2.0})]
     async with seat.agent(loading) as (first, _api):
@@ -236,6 +238,7 @@ async def test_an_engine_that_ended_meanwhile_is_started_again(seat: Seat) -> No
         assert pids(told) != pids(before)
 
 
+@pytest.mark.long
 async def test_an_engine_that_is_configured_otherwise_now_is_replaced_and_one_of_nobody_ended(
     seat: Seat,
 ) -> None:
@@ -266,6 +269,7 @@ async def test_a_second_agent_takes_over_and_the_first_ends_without_a_trace(seat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.long
 async def test_a_launcher_that_is_told_to_end_has_the_seat_drained_first(
     seat: Seat, number: signal.Signals
 ) -> None:

@@ -129,6 +129,7 @@ def _children(launcher: Launcher) -> list[int]:
     return [int(pid) for pid in children.split()]
 
 
+@pytest.mark.long
 async def test_an_agent_that_comes_back_takes_up_engines_of_all_launchers_and_all_end_in_order(
     pod: Pod,
 ) -> None:
@@ -156,6 +157,7 @@ async def test_an_agent_that_comes_back_takes_up_engines_of_all_launchers_and_al
                 assert {each["state"] for each in pod.hears.told[-1]["residents"]} == {"Terminating"}
 
 
+@pytest.mark.long
 async def test_a_launcher_that_alone_is_told_to_end_has_its_own_resident_drained_and_the_agent_goes_on(
     pod: Pod,
 ) -> None:
@@ -178,6 +180,7 @@ async def test_a_launcher_that_alone_is_told_to_end_has_its_own_resident_drained
             assert agent.returncode is None
 
 
+@pytest.mark.long
 async def test_each_launcher_is_asked_for_its_own_residents_and_may_come_and_go(
     launchers: Launchers,
 ) -> None:

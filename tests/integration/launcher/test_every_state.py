@@ -228,6 +228,7 @@ async def test_an_agent_that_is_killed_in_any_state_of_a_start_is_followed_by_on
         ("Draining", ["resume"], "drain", "Draining"),
     ],
 )
+@pytest.mark.long
 async def test_an_agent_that_is_killed_in_any_other_state_breaks_nothing(
     calm: Seat, state: str, before: list[str], begun: str, afterwards: str
 ) -> None:
@@ -271,6 +272,7 @@ async def test_an_agent_that_is_killed_in_any_other_state_breaks_nothing(
         ("Parking", [], "park"),
     ],
 )
+@pytest.mark.long
 async def test_an_engine_that_is_killed_in_any_state_is_told_at_once_and_replaced(
     calm: Seat, state: str, before: list[str], begun: str
 ) -> None:

@@ -74,6 +74,7 @@ sys.stdin.read()
 
 
 @pytest.mark.wall_clock
+@pytest.mark.long
 def test_a_daemon_and_its_clients(
     start: Callable[[], subprocess.Popen[str]], model: Path, tmp_path: Path
 ) -> None:

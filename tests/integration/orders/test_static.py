@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.processes.rig import TOKEN, Rig, running
 
 
@@ -58,6 +60,7 @@ async def test_what_is_no_order_of_ours_is_refused_and_changes_nothing(tmp_path:
         await rig.serving(1)
 
 
+@pytest.mark.long
 async def test_a_promotion_and_a_drain_are_carried_out_by_the_agents_and_stand_in_the_ledger(
     tmp_path: Path,
 ) -> None:
@@ -84,6 +87,7 @@ async def test_a_promotion_and_a_drain_are_carried_out_by_the_agents_and_stand_i
         assert "row 3 loses power" in out
 
 
+@pytest.mark.long
 async def test_a_freeze_and_a_drain_outlive_the_controller_until_people_end_them(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         seats = await rig.serving(1)

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.integration.processes.rig import POLICIES, TOKEN, Rig, running
 
 WITHOUT_CHAT = "---\n".join(document for document in POLICIES.split("---\n") if "name: chat" not in document)
@@ -23,6 +25,7 @@ async def models(rig: Rig, *names: str) -> None:
     )
 
 
+@pytest.mark.long
 async def test_a_deleted_policy_ends_in_order_and_comes_back(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         before, engines = await rig.serving(1), await rig.pids()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.processes.rig import running
 
 
@@ -29,6 +31,7 @@ async def test_requests_go_on_without_a_controller_and_the_next_one_recovers_rot
         assert promoted["rotation"] < token["first"]
 
 
+@pytest.mark.long
 async def test_no_end_of_a_gateway_or_of_the_controller_touches_a_seat(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         before, engines = await rig.serving(1), await rig.pids()

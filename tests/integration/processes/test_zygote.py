@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from scaler.cluster.local.zygote import zygote
 from warmpool.reference.checkpoints import make_checkpoint
@@ -27,6 +28,7 @@ def started(socket: Path, besides: int) -> list[psutil.Process]:
     return [child for child in children if child.pid != besides and str(socket) in child.cmdline()]
 
 
+@pytest.mark.long
 async def test_a_zygote_that_is_killed_is_started_again_and_ends_with_the_machine(tmp_path: Path) -> None:
     socket, output = tmp_path / "socket", tmp_path / "log"
     async with zygote(socket, output):
@@ -38,6 +40,7 @@ async def test_a_zygote_that_is_killed_is_started_again_and_ends_with_the_machin
     assert [json.loads(line)["zygote"] for line in output.read_text().splitlines()] in ([], ["ready"])
 
 
+@pytest.mark.long
 def test_engines_of_one_machine_are_forks_and_all_of_it_ends(tmp_path: Path) -> None:
     """It takes what a whole machine takes to start, imports included."""
     checkpoint = make_checkpoint(tmp_path / "tiny", "tiny", seed=1)

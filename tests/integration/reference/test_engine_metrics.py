@@ -95,6 +95,7 @@ async def test_the_share_of_late_first_tokens_is_that_of_the_requests_since_the_
         await told.until(lambda: told.parts.get(Part.LATE_SHARE) == (late_now - late) / 5)
 
 
+@pytest.mark.long
 async def test_a_killed_engine_is_silent_and_its_successor_is_read(checkpoint: Path, tools: Any) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

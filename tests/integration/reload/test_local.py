@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.integration.processes.rig import Processes, free_ports
 
@@ -95,6 +96,7 @@ async def local(directory: Path) -> AsyncIterator[Local]:
         yield Local(policies, controller, gateway, processes, session)
 
 
+@pytest.mark.long
 async def test_a_running_local_follows_its_files_as_far_as_its_engines_can(tmp_path: Path) -> None:
     async with local(tmp_path) as rig:
         await rig.models("chat", "code")

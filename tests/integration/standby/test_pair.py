@@ -82,6 +82,7 @@ async def told(rig: Rig, clients: Sequence[KedaClient], value: float) -> None:
     await rig.until(f"both replicas to say {value:g}", same)
 
 
+@pytest.mark.long
 async def test_one_leads_and_the_other_answers_as_it_does(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         assert [await rig.leads(each) for each in rig.replicas] == [True, False]
@@ -120,6 +121,7 @@ async def _wrote(rig: Rig) -> bool:
     return any(call.resource == "leases" for call in rig.b.writes())
 
 
+@pytest.mark.long
 async def test_a_leader_that_was_stopped_past_its_lease_does_nothing_any_more(tmp_path: Path) -> None:
     async with running(tmp_path) as rig, keda(rig.b) as (client, _):
         await told(rig, [client], 2.0)

@@ -97,6 +97,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 def test_wherever_the_leader_is_killed_in_a_promotion_the_other_goes_on() -> None:
     for step in _steps(CASES["a promotion"], EACH):
         _check(_killed(CASES["a promotion"], step))

@@ -75,10 +75,15 @@ def test_what_was_just_written_is_in_the_page_cache(weights: Path, kind: str) ->
 def test_what_was_dropped_from_the_cache_comes_from_behind_it(weights: Path, kind: str, tier: Tier) -> None:
     if file_system(read_mount_table(), str(weights.resolve())) not in {"ext4", "xfs", "btrfs"}:
         pytest.skip("this file system may keep pages that it is told to drop")
-    with weights.open("rb") as file:
-        os.fsync(file)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    found = probe_file(weights, mounted_as(kind))
-    assert found.tier is tier
+    found = None
+    for _ in range(20):  # the kernel is only asked to drop them, and keeps those that are on their way to the disk
+        with weights.open("rb") as file:
+            os.fsync(file)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        found = probe_file(weights, mounted_as(kind))
+        if found.cached_share is not None and found.cached_share < 0.5:
+            break
+    assert found is not None
     assert found.cached_share is not None
     assert found.cached_share < 0.5
+    assert found.tier is tier

@@ -1,10 +1,13 @@
 """Which rights are asked about, and how."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from scaler.doctor.picture import Right
-from scaler.doctor.rights import NEEDED, attributes, needed
+from scaler.doctor.findings import Severity
+from scaler.doctor.picture import Right, Rights
+from scaler.doctor.rights import NEEDED, attributes, check, needed
+from tests.unit.scaler.doctor.cluster import picture
 
 PAGE = Path(__file__).parents[4] / "docs" / "kubernetes.md"
 
@@ -43,3 +46,11 @@ def test_a_right_as_a_review_has_it() -> None:
         "group": "coordination.k8s.io",
         "namespace": "ops",
     }
+
+
+def test_what_only_device_taints_need_is_a_note() -> None:
+    right = Right(resource="devicetaintrules.resource.k8s.io", verb="create", namespace="")
+    refused = Rights(account="emberpool/controller", refused=(right,))
+    (finding,) = check(replace(picture(), rights=(refused,)))
+    assert finding.severity is Severity.NOTE
+    assert finding.message.endswith("fleets with gpuHealth.scope: Gpu need it")

@@ -40,6 +40,10 @@ WHOLE: Mapping[str, Any] = {
         ],
     },
 }
+CPU: Mapping[str, Any] = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
 INTENT = Intent(
     fleet="spares",
     namespace="serving",

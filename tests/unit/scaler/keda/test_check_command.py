@@ -41,8 +41,10 @@ def run(
     return code, capsys.readouterr().out
 
 
-def test_a_right_object_is_said_nothing_about(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(capsys, tmp_path, {}) == (0, "")
+def test_of_a_right_object_is_said_that_nothing_was_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(capsys, tmp_path, {}) == (0, "nothing found\n")
 
 
 def test_a_fault_is_told_with_its_place_and_mend(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -90,6 +92,8 @@ def test_the_recorded_objects_are_no_scaled_object_of_ours(capsys: pytest.Captur
         (["--scaled-object", str(RECORDED / "hpa-created-by-keda.json")], "this is no ScaledObject"),
         (["--address", "127.0.0.1:1", "--fleet", "a", "--metadata", "x"], "--metadata 'x' is not KEY=VALUE"),
         (["--scaled-object", "/nowhere.json"], "/nowhere.json"),
+        (["--address", "127.0.0.1:1", "--fleet", "a", "--listen", "0.5"], "nobody answers at 127.0.0.1:1"),
+        (["--address", "127.0.0.1:1", "--fleet", "a", "--listen", "nan"], "--listen"),
         (
             ["--address", "127.0.0.1:1", "--fleet", "a"],
             "nobody answers at 127.0.0.1:1: the connection is refused",

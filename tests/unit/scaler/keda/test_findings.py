@@ -1,12 +1,14 @@
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaler.keda.findings import Code, Finding, Severity, check
 from scaler.keda.objects import read_hpa, read_scaled_object
-from tests.unit.scaler.keda.kubernetes import INTENT, hpa, scaled_object
+from tests.unit.scaler.keda.kubernetes import CPU, INTENT, hpa, scaled_object
 
 
 def found(
@@ -82,7 +84,13 @@ ANNOTATIONS = "metadata.annotations"
             {f"{ANNOTATIONS}.autoscaling~keda~sh/paused": "true"},
             Code.PAUSED,
             Severity.NOTE,
-            "there is no HPA",
+            "deletes its HPA",
+        ),
+        (
+            {f"{ANNOTATIONS}.autoscaling~keda~sh/paused-replicas": "abc"},
+            Code.BAD_ANNOTATION,
+            Severity.ERROR,
+            "unreadable value 'abc'",
         ),
         (
             {"status": {"conditions": [{"type": "Fallback", "status": "True"}]}},
@@ -108,10 +116,6 @@ def test_each_fault_of_a_scaled_object_is_found(
 
 
 METRIC = "spec.metrics.0.external"
-CPU = {
-    "type": "Resource",
-    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
-}
 
 
 @pytest.mark.parametrize(
@@ -175,8 +179,22 @@ def test_other_triggers_beside_ours_can_blank_it() -> None:
     assert "beside prometheus" in found({"spec.triggers": triggers})[Code.OTHER_TRIGGERS].message
 
 
+@pytest.mark.parametrize("annotation", ["paused", "paused-replicas"])
+def test_while_paused_an_hpa_that_is_there_is_named_and_not_said_to_be_gone(annotation: str) -> None:
+    each = found({f"{ANNOTATIONS}.autoscaling~keda~sh/{annotation}": "1"}, {})[Code.PAUSED]
+    assert "HorizontalPodAutoscaler keda-hpa-spares is there all the same" in each.message
+    assert "deletes" not in each.message
+
+
 def test_errors_come_first() -> None:
     scaled = read_scaled_object(
         scaled_object({"spec.triggers.0.type": "external", "spec.minReplicaCount": 0})
     )
     assert [each.severity for each in check(scaled, None, INTENT)] == [Severity.ERROR, Severity.NOTE]
+
+
+def test_the_page_of_documentation_lists_every_code() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "keda.md").read_text("utf-8")
+    section = page.partition("### What is found")[2].partition("\n## ")[0]
+    first = " ".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    assert sorted(re.findall(r"`(\w+)`", first)) == sorted(Code)

@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
+from scaler.keda.findings import check
 from scaler.keda.forecast import Rules, at_an_answer, at_an_error, proposed, rules_of
 from scaler.keda.objects import Behavior, Fallback, Pause, read_hpa, read_scaled_object
 from scaler.runtime.bench.law import hpa as kubernetes
-from tests.unit.scaler.keda.kubernetes import RECORDED, hpa, scaled_object
+from tests.unit.scaler.keda.kubernetes import CPU, RECORDED, hpa, scaled_object
 
 LARGE = {"minimum": 0, "maximum": 100}
 
@@ -65,6 +66,46 @@ def test_an_answer_has_its_consequences(
 )
 def test_an_error_has_its_consequences(fallback: Fallback | None, expected: str) -> None:
     assert expected in " ".join(at_an_error(Rules(fallback=fallback)))
+
+
+def test_without_a_scaled_object_nobody_knows_whether_it_has_a_fallback() -> None:
+    text = " ".join(at_an_error(rules_of(None, None)))
+    assert "has no fallback" not in text
+    assert "unless the ScaledObject has a fallback: --scaled-object FILE tells" in text
+
+
+@pytest.mark.parametrize(
+    ("scaled", "made", "keda", "hpa_says"),
+    [
+        (
+            {"spec.advanced.scalingModifiers": {"formula": "serving / 10"}},
+            {},
+            "KEDA: not forecast: scalingModifiers.formula",
+            "HPA:  not forecast: scalingModifiers.formula",
+        ),
+        (
+            {"spec.triggers.0.metricType": "Value"},
+            None,
+            "leaves the replicas",
+            "not forecast: NotAverageValue",
+        ),
+        ({}, {"spec.metrics": [CPU]}, "leaves the replicas", "not forecast: ResourceMetric, MetricMissing"),
+        (
+            {},
+            {"spec.metrics.0.external.target.averageValue": "2"},
+            "leaves the replicas",
+            "HPA:  not forecast: TargetNotOne",
+        ),
+    ],
+)
+def test_what_is_computed_in_another_way_is_not_forecast(
+    scaled: dict[str, Any], made: dict[str, Any] | None, keda: str, hpa_says: str
+) -> None:
+    objects = read_scaled_object(scaled_object(scaled)), None if made is None else read_hpa(hpa(made))
+    rules = rules_of(*objects, check(*objects))
+    first, second = at_an_answer(rules, 30.0, active=True, replicas=3)
+    assert keda in first
+    assert hpa_says in second
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.05, 0.1])

@@ -1,6 +1,6 @@
 import pytest
 
-from scaler.keda.trigger import BadTrigger, Subject, Value, read
+from scaler.keda.trigger import MOST_IGNORED, MOST_KEYS, BadTrigger, Subject, Value, read
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,7 @@ def test_metadata_says_whose_number_is_asked_for(metadata: dict[str, str], expec
             {"pool": "x", "scalerAddress": "a:1"},
             "needs `fleet: NAME` or `policy: NAME`, and has 'pool', 'scalerAddress'",
         ),
+        ({"fleet": "a", **{f"k{n}": "" for n in range(64)}}, "has 65 keys, and 64 are read at most"),
         ({"fleet": "a", "policy": "b"}, "names a fleet and a policy"),
         ({"fleet": "a", "policyFromEnv": "b"}, "names a fleet and a policy"),
         ({"fleet": ""}, "fleet: '' is neither a name nor namespace/name"),
@@ -72,6 +73,22 @@ def test_keys_that_mean_nothing_are_tolerated_and_named() -> None:
     found = read({"fleet": "a", "scalerAddress": "b:1", "enableTLS": "true", "team": "x", "fleets": "y"})
     assert found.used == ("fleet",)
     assert found.ignored == ("fleets", "team")
+
+
+def test_of_keys_that_mean_nothing_a_few_short_names_are_kept_and_the_others_counted() -> None:
+    keys = {f"k{number:02}" + "x" * 500: "" for number in range(MOST_KEYS - 1)}
+    found = read({"fleet": "a", **keys})
+    assert len(found.ignored) == MOST_IGNORED
+    assert found.ignored[0] == "k00" + "x" * 60
+    assert found.ignored_more == MOST_KEYS - 1 - MOST_IGNORED
+    (strange,) = read({"fleet": "a", "a\n\x00" + "\xe9" * 63: ""}).ignored
+    assert strange.isascii()
+    assert strange.isprintable()
+    assert len(strange) == 63
+
+
+def test_what_is_asked_for_is_the_same_whatever_keys_mean_nothing() -> None:
+    assert {read({"fleet": "a", "team": "x"}), read({"fleet": "a", "x": "team"})} == {read({"fleet": "a"})}
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_the_rule_settles_where_the_loop_is_as_busy_as_it_may_be(
     assert stretch == pytest.approx(min(LONGEST_STRETCH, max(1.0, wanted)), rel=0.02)
 
 
+@pytest.mark.long
 def test_a_loop_that_computes_all_the_time_is_seen_and_stretches() -> None:
     pace, until = ScrapePace(), time.monotonic() + 20
     begun, ran = time.monotonic(), time.thread_time()

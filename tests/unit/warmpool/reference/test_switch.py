@@ -42,6 +42,7 @@ def test_the_steps_add_up_to_the_whole(outcome: Outcome) -> None:
         assert 0 < entry.first < entry.total <= entry.whole
 
 
+@pytest.mark.long
 def test_a_ready_engine_does_not_look_through_its_start_for_garbage(outcome: Outcome, logs: Path) -> None:
     # Doing so stopped an engine for a tenth of a second, once in a while and in the middle of a promotion.
     del outcome
