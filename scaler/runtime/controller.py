@@ -587,7 +587,12 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
     warm: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     starting: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     for policy in decision.policies.values():
-        told = (policy.serving, serving), (policy.wanted, needed), (policy.warm, warm), (policy.starting, starting)
+        told = (
+            (policy.serving, serving),
+            (policy.wanted, needed),
+            (policy.warm, warm),
+            (policy.starting, starting),
+        )
         for counts, into in told:
             for fleet, count in counts.items():
                 if fleet in enforced:

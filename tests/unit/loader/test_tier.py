@@ -76,7 +76,9 @@ def test_what_was_dropped_from_the_cache_comes_from_behind_it(weights: Path, kin
     if file_system(read_mount_table(), str(weights.resolve())) not in {"ext4", "xfs", "btrfs"}:
         pytest.skip("this file system may keep pages that it is told to drop")
     found = None
-    for _ in range(20):  # the kernel is only asked to drop them, and keeps those that are on their way to the disk
+    for _ in range(
+        20
+    ):  # the kernel is only asked to drop them, and keeps those that are on their way to the disk
         with weights.open("rb") as file:
             os.fsync(file)
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
