@@ -9,8 +9,8 @@ import aiohttp
 
 from scaler.gateway.messages import RequestRefused
 from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome
-from scaler.gateway.queue import Lease, Refusal
-from scaler.gateway.routes import RouteTable
+from scaler.gateway.queue import Lease, Refusal, Ticket
+from scaler.gateway.routes import Failure, RouteTable
 from scaler.gateway.settings import GatewaySettings
 from scaler.gateway.slots import Place, Slots
 from scaler.gateway.upstream import Answer, AttemptFailed, Held, Outgoing, attempt
@@ -27,22 +27,46 @@ class Call:
         policy: whose endpoints it wants.
         request: what goes to the engine; None once nobody will send it again.
         place: its place in the queue.
+        identity: its id.
+        stream: the client asked for a stream.
         received_at: monotonic seconds at which it had been received whole.
         once: it is not repeated once an engine may have worked on it.
         lease: its slot; None before the first.
         held: the answer that brought its first content.
+        heard: the head of an answer of the present attempt is here.
         failed_attempts: how often engines may have worked on it and failed it.
     """
 
-    def __init__(self, policy: PolicyName, request: Outgoing, place: Place, *, once: bool) -> None:
+    def __init__(
+        self,
+        policy: PolicyName,
+        request: Outgoing,
+        place: Place,
+        *,
+        identity: str,
+        stream: bool,
+        once: bool,
+    ) -> None:
         self.policy = policy
+        self.identity = identity
+        self.stream = stream
         self.request: Outgoing | None = request
         self.place = place
         self.received_at = place.ticket.arrived_at
         self.once = once
         self.lease: Lease | None = None
         self.held: Held | None = None
+        self.heard = False
         self.failed_attempts = 0
+
+    @property
+    def ticket(self) -> Ticket:
+        """What the dispatcher knows of it."""
+        return self.place.ticket
+
+    def hear(self) -> None:
+        """Note that the engine has begun to answer."""
+        self.heard = True
 
 
 class Attempts:
@@ -85,10 +109,7 @@ class Attempts:
                 while (held := await self._attempt(session, call)) is None:
                     pass
         except TimeoutError:
-            message = f"No engine answered within {seconds:g} s; try again."
-            late = RequestRefused(503, message, code="DeadlineExceeded", outcome=Outcome.DEADLINE_EXCEEDED)
-            late.wait_seconds = self._slots.expected_wait(call.policy)
-            raise late from None
+            raise self._late(call, seconds) from None
         if isinstance(held, Held) and held.response.status < 400:  # noqa: PLR2004 - HTTP
             self._observe_first(call)
         return held
@@ -99,13 +120,30 @@ class Attempts:
         given = await self._slots.lease(call.place)
         if isinstance(given, Refusal):
             raise self._refused(call, given)
-        call.lease = given
+        call.lease, call.heard = given, False
         try:
-            call.held = await attempt(session, call.request, given.endpoint)
+            call.held = await attempt(session, call.request, given.endpoint, heard=call.hear)
         except AttemptFailed as failed:
             return self._failed(call, given, failed)
-        self._routes.succeeded(given.endpoint, dispatched_at=given.granted_at)
+        self._slots.succeed(given)
         return call.held
+
+    def _late(self, call: Call, seconds: float) -> RequestRefused:
+        """Return what the client gets at the deadline; an endpoint that was asked and sent nothing is left alone."""
+        lease = call.lease
+        asked = lease is not None and not lease.released
+        if asked and not call.heard:
+            assert lease is not None
+            self._slots.fail(lease, Failure.SILENT)
+        message = f"No engine answered within {seconds:g} s; try again."
+        if asked and not call.stream:
+            message = (
+                f"The answer took longer than the deadline of {seconds:g} s, by which one that is no stream must be whole; "
+                "ask for a stream, or have the gateway's --deadline-seconds raised."
+            )
+        late = RequestRefused(503, message, code="DeadlineExceeded", outcome=Outcome.DEADLINE_EXCEEDED)
+        late.wait_seconds = self._slots.expected_wait(call.policy)
+        return late
 
     def _refused(self, call: Call, refusal: Refusal) -> RequestRefused:
         message, outcome = _REFUSALS[refusal]

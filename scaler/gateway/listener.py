@@ -36,9 +36,13 @@ _TOO_SLOW: Final = _refusal(
 
 
 class _Connection(web.RequestHandler):
-    """One client's connection, which must send a whole head in time once it has begun one, and a first one in any case."""
+    """One client's connection, which must send a whole head in time once it has begun one, and a first one in any case.
 
-    __slots__ = ("_head_by", "_heads", "_listener", "_refused")
+    One that never sent a byte is closed without a word: an answer that nobody asked for could be taken for that to the
+    request that is just on its way.
+    """
+
+    __slots__ = ("_head_by", "_heads", "_listener", "_refused", "_spoke")
 
     def __init__(self, listener: "Listener", **given: Any) -> None:  # noqa: ANN401 - aiohttp's own
         super().__init__(listener.server, loop=asyncio.get_running_loop(), **given)
@@ -46,6 +50,7 @@ class _Connection(web.RequestHandler):
         self._head_by: asyncio.TimerHandle | None = None
         self._heads = -1
         self._refused = False
+        self._spoke = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._listener.enter():
@@ -67,6 +72,7 @@ class _Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        self._spoke = True
         super().data_received(data)
         if self._head_by is None and self._heads != self._request_count and self._waits():
             self._expect_head()
@@ -108,7 +114,8 @@ class _Connection(web.RequestHandler):
         self._head_by = None
         late, self._heads = self._heads == self._request_count, -1
         if late and self.transport is not None:
-            self.transport.write(_TOO_SLOW)
+            if self._spoke:
+                self.transport.write(_TOO_SLOW)
             self.force_close()
 
 
@@ -123,11 +130,13 @@ class Listener:
     Attributes:
         server: aiohttp's part of it.
         connections: how many there are.
+        refused: how many were refused, being too many.
     """
 
     def __init__(self, handle: Handler, settings: GatewaySettings, unsound: Callable[[], None]) -> None:
         self.server = web.Server(handle, handler_cancellation=True)
         self.connections = 0
+        self.refused = 0
         self.unsound = unsound
         self._settings = settings
         self._accepting: asyncio.Server | None = None
@@ -140,6 +149,7 @@ class Listener:
     def enter(self) -> bool:
         """Count one more connection, if there may be one."""
         if self.connections >= self._settings.max_connections:
+            self.refused += 1
             return False
         self.connections += 1
         return True

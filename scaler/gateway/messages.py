@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from multidict import CIMultiDict
@@ -97,6 +97,26 @@ class RequestRefused(ScalerError):
     def body(self) -> bytes:
         """Return the answer's body."""
         return json.dumps({"error": self.error()}).encode()
+
+
+def check_framing(version: tuple[int, int], encodings: Collection[str]) -> None:
+    """Let a request in whose body has an end that everybody on its way sees at the same place (RFC 9112, section 6.1).
+
+    Args:
+        version: HTTP's, as the request says it.
+        encodings: its Transfer-Encoding headers.
+
+    Raises:
+        RequestRefused: it has another transfer coding than `chunked`, one over HTTP/1.0, or an older version.
+    """
+    if version < (1, 0):
+        raise RequestRefused(505, "This gateway speaks HTTP/1.1.", code="http_version", close=True)
+    if encodings and version < (1, 1):
+        message = "HTTP/1.0 has no Transfer-Encoding; send Content-Length."
+        raise RequestRefused(400, message, code="bad_request", close=True)
+    if encodings and ",".join(encodings).strip().lower() != "chunked":
+        message = "The only Transfer-Encoding of a request that is taken is `chunked`."
+        raise RequestRefused(501, message, code="unknown_transfer_encoding", close=True)
 
 
 def routable(path: str) -> bool:

@@ -6,6 +6,7 @@ Times in hooks are Unix times. Hooks are called in the request's path, so they m
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -114,6 +115,9 @@ class SilentObserver:
 
 # ------------------------------------------------------------------ the catalogue
 
+RETRIED = tuple(failure for failure in Failure if failure is not Failure.SILENT)
+"""After which failures another attempt may follow; silence lasts until the request's deadline, so nothing follows it."""
+
 _POLICY = Label("policy", "the policies that the gateway routes")
 _OUTCOME_SOURCE = "how a request may end"
 _LATENCY_BUCKETS = (
@@ -163,6 +167,19 @@ _MAX_HELD = _gauge(
     "Bytes of bodies that the gateway may hold at once; a request that exceeds them ends as Overloaded.",
     "bytes",
 )
+_ENDPOINTS = _gauge(
+    "endpoints",
+    "Residents in rotation, by whether they get requests or are left alone for a while after a failure.",
+    "endpoints",
+    _POLICY,
+    listed("state", ("Open", "LeftAlone"), "whether they get requests"),
+)
+_CONNECTIONS = _gauge("connections", "Clients' connections that are open.", "connections")
+_REFUSED_CONNECTIONS = _counter(
+    "refused_connections",
+    "Connections that were refused because there were as many as may be.",
+    "connections",
+)
 _ARRIVED = _counter(
     "arrived_requests",
     "Requests that came for the policy, refused ones included; those that wait or are in flight haven't ended yet.",
@@ -181,7 +198,7 @@ _RETRIES = _counter(
     "Attempts that failed before any content and were followed by another.",
     "attempts",
     _POLICY,
-    listed("failure", Failure, "how an attempt may fail"),
+    listed("failure", RETRIED, "how an attempt may fail"),
 )
 _TTFT = _latency(
     "time_to_first_token",
@@ -200,6 +217,7 @@ _SAMPLES = _counter(
 
 FAMILIES: tuple[Family, ...] = (
     *(_QUEUED, _QUEUED_BYTES, _QUEUE_AGE, _IN_FLIGHT, _HELD, _MAX_HELD),
+    *(_ENDPOINTS, _CONNECTIONS, _REFUSED_CONNECTIONS),
     *(_ARRIVED, _REQUESTS, _RETRIES, _TTFT, _WAITS, _ITL, _SAMPLES),
 )
 """Everything that a gateway exposes."""
@@ -260,6 +278,21 @@ class Holding(Protocol):
         """Size of all bodies that may be held at once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What the gateway has on both of its sides at one moment.
+
+    Attributes:
+        endpoints: for each policy how many endpoints in rotation get requests, and how many are left alone.
+        connections: clients' connections that are open.
+        refused: connections that were refused since it began.
+    """
+
+    endpoints: Mapping[PolicyName, tuple[int, int]]
+    connections: int
+    refused: int
+
+
 class GatewayMetrics(Collector):
     """The gateway's metrics, as one collector on one registry.
 
@@ -272,11 +305,13 @@ class GatewayMetrics(Collector):
         registry: CollectorRegistry,
         read: Callable[[], Mapping[PolicyName, PolicyStats]],
         holding: Holding,
+        sides: Callable[[], Sides],
     ) -> None:
-        """Register all metrics; `read` gives every policy's numbers at a scrape, and `holding` what is held."""
+        """Register all metrics; at a scrape `read` gives every policy's numbers, `holding` what is held, `sides` the rest."""
         self._registry = registry
         self._read = read
         self._holding = holding
+        self._sides = sides
         self._requests = counter(_REQUESTS, None)
         self._retries = counter(_RETRIES, None)
         self._ttft = _Times(_TTFT)
@@ -335,9 +370,19 @@ class GatewayMetrics(Collector):
         yield RowMetric(_ARRIVED, [((name,), each.totals.arrived) for name, each in stats.items()])
         yield RowMetric(_HELD, [((), self._holding.held_bytes)])
         yield RowMetric(_MAX_HELD, [((), self._holding.max_held_bytes)])
+        yield from self._on_both_sides()
         yield from (each.metric() for each in (self._ttft, self._waits, self._itl))
         for each in (self._requests, self._retries, self._samples):
             yield from each.collect()
+
+    def _on_both_sides(self) -> Iterator[Metric]:
+        sides = self._sides()
+        endpoints = []
+        for name, (opened, alone) in sides.endpoints.items():
+            endpoints += [((name, "Open"), opened), ((name, "LeftAlone"), alone)]
+        yield RowMetric(_ENDPOINTS, endpoints)
+        yield RowMetric(_CONNECTIONS, [((), sides.connections)])
+        yield RowMetric(_REFUSED_CONNECTIONS, [((), sides.refused)])
 
     def _begin(self, policies: AbstractSet[PolicyName]) -> None:
         """Make the series of policies that have none yet."""
@@ -346,7 +391,7 @@ class GatewayMetrics(Collector):
                 self._requests.labels(policy, outcome.value)
             if policy == _NOWHERE:
                 continue
-            for failure in Failure:
+            for failure in RETRIED:
                 self._retries.labels(policy, failure.value)
             for measured in (self._ttft, self._waits, self._itl):
                 measured.begin(policy)
@@ -356,7 +401,7 @@ class GatewayMetrics(Collector):
         for policy in policies:
             for outcome in Outcome:
                 self._requests.remove(policy, outcome.value)
-            for failure in Failure:
+            for failure in RETRIED:
                 self._retries.remove(policy, failure.value)
             for measured in (self._ttft, self._waits, self._itl):
                 measured.end(policy)

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from scaler.gateway.attempts import Attempts, Call
 from scaler.gateway.early import Early
+from scaler.gateway.failure_log import LOGGED, FailureLog
 from scaler.gateway.intake import Body, Intake
 from scaler.gateway.keys import Keys
 from scaler.gateway.listener import Listener
@@ -28,13 +29,14 @@ from scaler.gateway.messages import (
     RETRY_HEADER,
     RequestRefused,
     answer_headers,
+    check_framing,
     priority,
     request_headers,
     request_id,
     routable,
     unknown_model,
 )
-from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome
+from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome, Sides
 from scaler.gateway.queue import PolicyStats
 from scaler.gateway.relay import NEVER_BLOCKS, abort, relay
 from scaler.gateway.routes import RouteTable
@@ -66,9 +68,10 @@ class Gateway:
         self.keys: Keys | None = None
         self._settings = settings
         self._observer = observer
-        self._slots = Slots(self.routes, self._note)
+        self._failures = FailureLog()
+        self._slots = Slots(self.routes, self._note, self._failures)
         self._intake = Intake(settings)
-        self._metrics = GatewayMetrics(registry, self._slots.all_stats, self._intake)
+        self._metrics = GatewayMetrics(registry, self._slots.all_stats, self._intake, self._sides)
         self._pusher = SamplePusher(settings, self._slots.dispatcher, self._metrics)
         self._attempts = Attempts(settings, self.routes, self._slots, self._metrics, observer)
         self._session: aiohttp.ClientSession | None = None
@@ -199,6 +202,14 @@ class Gateway:
             "policies": policies,
         }
 
+    def _sides(self) -> Sides:
+        listener = self._listener
+        return Sides(
+            endpoints=self.routes.standing(time.monotonic()),
+            connections=listener.connections if listener is not None else 0,
+            refused=listener.refused if listener is not None else 0,
+        )
+
     def _note(self, policy: PolicyName) -> None:
         self._pusher.note(policy, *self._slots.dispatcher.demand(policy))
 
@@ -212,6 +223,7 @@ class Gateway:
         self._idle.clear()
         identity = request_id(request.headers)
         try:
+            check_framing(request.version, request.headers.getall("Transfer-Encoding", ()))
             response = await self._route(request, identity)
         except RequestRefused as refused:
             if refused.outcome not in _COUNTED:  # it never got as far as a policy
@@ -333,7 +345,8 @@ class Gateway:
             headers=request_headers(headers, identity, stream=body.stream),
             body=tuple(body.parts),
         )
-        return Call(policy, outgoing, place, once=headers.get(RETRY_HEADER, "").lower() == "never")
+        once = headers.get(RETRY_HEADER, "").lower() == "never"
+        return Call(policy, outgoing, place, identity=identity, stream=body.stream, once=once)
 
     def _policy(self, body: Body) -> PolicyName:
         default = PolicyName(self._settings.default_policy)
@@ -447,6 +460,8 @@ class Gateway:
         field = _COUNTED[outcome]
         setattr(counts, field, getattr(counts, field) + 1)
         self._release(call)
+        if outcome in LOGGED:
+            self._failures.request(call, outcome)
         self._metrics.finished(call.policy, outcome)
         self._observer.finished(
             call.policy,

@@ -498,7 +498,7 @@ class Dispatcher:
         endpoint = self._routes.pick(ticket.policy, now, avoid=ticket.avoid)
         if endpoint is None:
             return None
-        self._routes.take(endpoint)
+        self._routes.take(endpoint, now)
         lane.in_flight += 1
         ticket.attempts += 1
         return Lease(endpoint=endpoint, granted_at=now, waited_seconds=max(0.0, now - ticket.waiting_since))

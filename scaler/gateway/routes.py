@@ -140,11 +140,13 @@ class Failure(StrEnum):
     """The connection broke after the request had been sent."""
     ENGINE_ERROR = "EngineError"
     """The engine answered 5xx."""
+    SILENT = "Silent"
+    """Not one byte came by the request's deadline, and no content for anybody meanwhile."""
 
     @property
     def reached_engine(self) -> bool:
         """Whether the engine may have worked on the request."""
-        return self in {Failure.CUT, Failure.ENGINE_ERROR}
+        return self in {Failure.CUT, Failure.ENGINE_ERROR, Failure.SILENT}
 
 
 @dataclass(slots=True)
@@ -159,6 +161,8 @@ class _Load:
     struck_at: float = 0.0
     strikes: int = 0
     errors: int = 0
+    answered_at: float = 0.0
+    silent: bool = False
 
     def open_to(self, now: float) -> bool:
         return self.closed_until <= now and self.in_flight < self.endpoint.slots
@@ -225,6 +229,15 @@ class RouteTable:
             }
             for load in self._loads.get(policy, {}).values()
         ]
+
+    def standing(self, now: float) -> Mapping[PolicyName, tuple[int, int]]:
+        """Return for each policy how many endpoints in rotation may get requests, and how many are left alone."""
+        found = {}
+        for policy in self._policies:
+            listed = [load for load in self._loads.get(policy, {}).values() if load.listed]
+            alone = sum(load.closed_until > now for load in listed)
+            found[policy] = (len(listed) - alone, alone)
+        return found
 
     # -------------------------------------------------------------- changes of rotation
 
@@ -298,9 +311,11 @@ class RouteTable:
                 best = load
         return best.endpoint if best is not None else None
 
-    def take(self, endpoint: Endpoint) -> None:
-        """Count one more request on `endpoint`."""
+    def take(self, endpoint: Endpoint, now: float) -> None:
+        """Count one more request on `endpoint`; where it was silent, the request is a trial, and the next one comes later."""
         load = self._loads[endpoint.policy][endpoint.key]
+        if load.silent:
+            load.closed_until = now + LONGEST_PENALTY_SECONDS
         self._taken += 1
         load.last_taken = self._taken
         load.in_flight += 1
@@ -317,30 +332,58 @@ class RouteTable:
 
     # -------------------------------------------------------------- trust
 
-    def succeeded(self, endpoint: Endpoint, *, dispatched_at: float) -> None:
-        """Note that the endpoint brought content: failures before the request was sent are forgiven."""
-        load = self._loads.get(endpoint.policy, {}).get(endpoint.key)
-        if load is not None and dispatched_at >= load.struck_at:
-            load.strikes = load.errors = 0
-            load.closed_until = 0.0
+    def succeeded(self, endpoint: Endpoint, *, dispatched_at: float, now: float) -> bool:
+        """Note that the endpoint brought content: failures before the request was sent are forgiven, and silence in any case.
 
-    def failed(self, endpoint: Endpoint, failure: Failure, *, dispatched_at: float, now: float) -> None:
+        Returns:
+            Whether it was left alone as silent, and takes requests again.
+        """
+        load = self._loads.get(endpoint.policy, {}).get(endpoint.key)
+        if load is None:
+            return False
+        load.answered_at = now
+        if not load.silent and dispatched_at < load.struck_at:
+            return False
+        heard_again, load.silent = load.silent, False
+        load.strikes = load.errors = 0
+        load.closed_until = 0.0
+        return heard_again
+
+    def failed(self, endpoint: Endpoint, failure: Failure, *, dispatched_at: float, now: float) -> float:
         """Note a failed attempt, and leave the endpoint alone for a while.
 
         Without that, an endpoint that fails at once holds least and would draw every request to it. Attempts that
         began before the last strike count as the same failure.
+
+        A silent one costs each request its whole deadline. So while another endpoint is open it gets single trials, each the
+        longest penalty after the one before, until it brings content; the last one that is open is treated as after any
+        other failure. Who brought anybody content since the request was sent isn't silent: that answer only takes long.
+
+        Returns:
+            For how many seconds it is left alone; 0 when the failure changes nothing.
         """
-        load = self._loads.get(endpoint.policy, {}).get(endpoint.key)
+        loads = self._loads.get(endpoint.policy, {})
+        load = loads.get(endpoint.key)
         if load is None or dispatched_at < load.struck_at:
-            return
+            return 0.0
         if failure is Failure.ENGINE_ERROR:
             load.errors += 1
             if load.errors < ERRORS_BEFORE_PENALTY:
-                return
-        penalty = min(LONGEST_PENALTY_SECONDS, FIRST_PENALTY_SECONDS * 2 ** min(load.strikes, 16))
+                return 0.0
+        penalty: float = min(LONGEST_PENALTY_SECONDS, FIRST_PENALTY_SECONDS * 2 ** min(load.strikes, 16))
+        if failure is Failure.SILENT:
+            if load.answered_at > dispatched_at:
+                return 0.0
+            load.silent = any(
+                other.listed and not other.silent and other.closed_until <= now
+                for other in loads.values()
+                if other is not load
+            )
+            penalty = LONGEST_PENALTY_SECONDS if load.silent else penalty
         load.strikes += 1
         load.struck_at = now
         load.closed_until = now + penalty
+        return penalty
 
     def next_opening(self, policy: PolicyName, now: float) -> float | None:
         """Return when the next endpoint that is left alone may be tried again, or None."""

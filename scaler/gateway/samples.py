@@ -37,6 +37,11 @@ LONGEST_PAUSE_SECONDS = 1.0
 MATERIAL_SHARE = 0.1
 """A change of demand by this share of the last sample's (by one request at least) is material."""
 
+_UNAUTHORIZED = (
+    "status 401: it wants another token; set EMBERPOOL_SIGNAL_TOKEN here to the controller's EMBERPOOL_SIGNAL_TOKEN, or to "
+    "its EMBERPOOL_AGENT_TOKEN"
+)
+"""What is wrong where a controller doesn't take the gateway's token."""
 _LONGEST_REASON = 300
 
 log = structlog.get_logger(__name__)
@@ -315,6 +320,8 @@ class SamplePusher:
                 timeout=aiohttp.ClientTimeout(total=PUSH_SECONDS),
             ) as response:
                 body = await response.read()
+                if response.status == 401:  # noqa: PLR2004 - HTTP
+                    return _UNAUTHORIZED
                 return None if response.ok else f"status {response.status}: {_said_why(body)}"
         except (aiohttp.ClientError, OSError) as error:
             return str(error) or type(error).__name__

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from scaler.gateway.failure_log import FailureLog
 from scaler.gateway.queue import Dispatcher, Lease, PolicyStats, Refusal, Ticket
 from scaler.gateway.routes import Failure, RouteTable
 from warmpool.seats import PolicyName
@@ -59,9 +60,13 @@ class Slots:
     Args:
         routes: the table, which learns which endpoints fail; what waits goes to endpoints that are new at once.
         changed: told of each change of a policy's numbers.
+        failures: says which endpoints are left alone.
     """
 
-    def __init__(self, routes: RouteTable, changed: Callable[[PolicyName], None]) -> None:
+    def __init__(
+        self, routes: RouteTable, changed: Callable[[PolicyName], None], failures: FailureLog
+    ) -> None:
+        self._log = failures
         self.dispatcher = Dispatcher(routes, changed=changed)
         self._routes = routes
         self._timer: asyncio.TimerHandle | None = None
@@ -96,10 +101,18 @@ class Slots:
         """Give a slot back, once however often it is called."""
         self.dispatcher.release(lease, time.monotonic())
 
+    def succeed(self, lease: Lease) -> None:
+        """Have the table learn that an attempt brought content; what waits may go to an endpoint that is heard again."""
+        now, endpoint = time.monotonic(), lease.endpoint
+        if self._routes.succeeded(endpoint, dispatched_at=lease.granted_at, now=now):
+            self._advance((endpoint.policy,))
+
     def fail(self, lease: Lease, failure: Failure) -> None:
         """Give back the slot of an attempt that failed, and have the table learn of it first."""
-        now = time.monotonic()
-        self._routes.failed(lease.endpoint, failure, dispatched_at=lease.granted_at, now=now)
+        now, endpoint = time.monotonic(), lease.endpoint
+        seconds = self._routes.failed(endpoint, failure, dispatched_at=lease.granted_at, now=now)
+        if seconds:
+            self._log.left_alone(endpoint, failure, seconds)
         self.dispatcher.release(lease, now)
         self._arm()
 

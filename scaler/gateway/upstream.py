@@ -3,7 +3,7 @@
 What fails before that raises `AttemptFailed`, and the request can be tried elsewhere.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,8 +116,16 @@ def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
     )
 
 
-async def attempt(session: aiohttp.ClientSession, request: Outgoing, endpoint: Endpoint) -> Held:
+async def attempt(
+    session: aiohttp.ClientSession, request: Outgoing, endpoint: Endpoint, *, heard: Callable[[], None]
+) -> Held:
     """Send a request and wait for its first content. The caller sets the deadline.
+
+    Args:
+        session: through which endpoints are reached.
+        request: what is sent.
+        endpoint: where to.
+        heard: called when the head of an answer is here.
 
     Raises:
         AttemptFailed: there was none.
@@ -129,6 +137,7 @@ async def attempt(session: aiohttp.ClientSession, request: Outgoing, endpoint: E
         raise AttemptFailed(Failure.NOT_CONNECTED, str(error)) from error
     except BROKEN as error:
         raise AttemptFailed(Failure.CUT, str(error) or type(error).__name__) from error
+    heard()
     try:
         return await _hold(response)
     except BROKEN as error:

@@ -109,13 +109,30 @@ async def test_a_body_that_names_no_model_of_ours_gets_4xx(body: bytes, content_
         assert (await r.ask())[0] == 200
 
 
-async def test_a_head_that_comes_too_slowly_is_408() -> None:
+@pytest.mark.parametrize(
+    ("version", "coding", "status"), [(b"1.1", b"gzip, chunked", 501), (b"1.0", b"chunked", 400)]
+)
+async def test_a_transfer_coding_that_others_may_read_differently_is_refused(
+    version: bytes, coding: bytes, status: int
+) -> None:
+    async with rig() as r, connected(r.url) as client:
+        engine, url = await r.engine()
+        r.route(url)
+        head = b"POST /v1/completions HTTP/%s\r\nHost: a\r\nTransfer-Encoding: %s\r\n\r\n" % (version, coding)
+        client.send(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY))
+        answer = await client.rest()
+        assert answer.split(b" ", 2)[1] == b"%d" % status
+        assert answer.count(b"\nX-Request-Id: ") == 1
+        assert engine.seen == []
+
+
+async def test_a_head_that_comes_too_slowly_is_408_and_one_that_never_begins_ends_silently() -> None:
     async with rig(GatewaySettings(header_seconds=0.1)) as r:
         async with connected(r.url) as idle, connected(r.url) as half:
             half.send(b"POST /v1/x HTTP/1.1\r\nHos")
             assert await half.status() == 408
             assert b"Connection: close" in await half.rest()
-            assert await idle.status() == 408
+            assert await idle.rest() == b""
         await until(lambda: r.gateway.state()["connections"] == 0)
 
 

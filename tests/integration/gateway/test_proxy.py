@@ -13,6 +13,7 @@ from typing import cast
 import aiohttp
 import pytest
 from prometheus_client import generate_latest
+from structlog.testing import capture_logs
 from yarl import URL
 
 from scaler.gateway.observe import Outcome
@@ -370,6 +371,36 @@ async def test_an_engine_that_says_nothing_costs_503_at_the_deadline_and_its_slo
         assert error["code"] == "DeadlineExceeded"
         assert r.gateway.stats(CHAT).in_flight == 0
         await engine.until(lambda engine: engine.disconnected == 1)
+
+
+async def test_a_silent_engine_gets_no_second_request_while_another_one_answers() -> None:
+    async with rig(GatewaySettings(deadline_seconds=0.5)) as r:
+        silent, silent_url = await r.engine(Script(behaviour=Behaviour.HANG))
+        _, good_url = await r.engine()
+        r.route(silent_url, good_url)
+        with capture_logs() as logs:
+            statuses = [
+                (await r.ask({"stream": False}, headers={"X-Request-Id": "x-1"}))[0] for _ in range(5)
+            ]
+        assert statuses == [503, 200, 200, 200, 200]
+        assert len(silent.seen) == 1
+        endpoints = r.gateway.routes.state(CHAT, time.monotonic())
+        assert cast("float", endpoints[0]["leftAloneSeconds"]) > 0
+        told = [(each["event"], each["url"], each.get("request"), each.get("outcome")) for each in logs]
+        assert told == [
+            ("a resident is left alone", silent_url, None, None),
+            ("a request failed", silent_url, "x-1", "DeadlineExceeded"),
+        ]
+
+
+async def test_who_asked_for_no_stream_is_told_that_the_answer_took_too_long() -> None:
+    async with rig(GatewaySettings(deadline_seconds=0.2)) as r:
+        _, url = await r.engine(Script(behaviour=Behaviour.HANG))
+        r.route(url)
+        _, text = await r.ask({"stream": False})
+        message = json.loads(text)["error"]["message"]
+        assert "took longer than the deadline of 0.2 s" in message
+        assert "--deadline-seconds" in message
 
 
 async def test_the_slots_of_an_endpoint_are_never_exceeded_and_no_request_is_lost() -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from scaler.gateway.routes import PolicyLimits
 from scaler.gateway.settings import GatewaySettings
@@ -185,3 +186,14 @@ async def test_what_the_gateway_turns_away_for_lack_of_room_reaches_the_controll
         assert 0.0 < refused.value <= 3.0
         engine.gate.set()
         assert [status for status, _ in await asyncio.gather(*asks)] == [200, 200]
+
+
+async def test_a_controller_that_wants_another_token_is_told_of_with_the_gateways_own_variable_first() -> (
+    None
+):
+    desk = Desk(status=401)
+    with capture_logs() as logs:
+        async with rig_with(desk) as r:
+            r.route()
+            await until(lambda: bool(logs))
+    assert "set EMBERPOOL_SIGNAL_TOKEN here" in logs[0]["problem"]

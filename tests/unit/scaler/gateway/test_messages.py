@@ -6,6 +6,7 @@ from multidict import CIMultiDict
 from scaler.gateway.messages import (
     RequestRefused,
     answer_headers,
+    check_framing,
     guard_refusal,
     priority,
     request_headers,
@@ -33,6 +34,34 @@ def test_plain_paths_below_v1_are_passed(path: str) -> None:
 )
 def test_paths_that_might_lead_elsewhere_are_not(path: str) -> None:
     assert not routable(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "encodings"),
+    [((1, 1), ()), ((1, 0), ()), ((1, 1), ("chunked",)), ((1, 1), (" Chunked",))],
+)
+def test_a_request_without_coding_or_in_chunks_is_taken(
+    version: tuple[int, int], encodings: tuple[str, ...]
+) -> None:
+    check_framing(version, encodings)
+
+
+@pytest.mark.parametrize(
+    ("version", "encodings", "status"),
+    [
+        ((1, 1), ("gzip, chunked",), 501),
+        ((1, 1), ("gzip", "chunked"), 501),
+        ((1, 1), ("chunked, chunked",), 501),
+        ((1, 0), ("chunked",), 400),
+        ((0, 9), (), 505),
+    ],
+)
+def test_another_framing_is_refused_and_ends_its_connection(
+    version: tuple[int, int], encodings: tuple[str, ...], status: int
+) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        check_framing(version, encodings)
+    assert (refused.value.status, refused.value.close) == (status, True)
 
 
 def test_an_unknown_model_names_the_valid_ones_in_openai_style() -> None:

@@ -302,7 +302,8 @@ def test_penalties_double_and_end_with_a_success() -> None:
         hall.now = at
         hall.dispatcher.advance(hall.now)
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-    hall.table.succeeded(client.leases[-1].endpoint, dispatched_at=client.leases[-1].granted_at)
+    lease = client.leases[-1]
+    hall.table.succeeded(lease.endpoint, dispatched_at=lease.granted_at, now=hall.now)
     hall.fail(client, Failure.NOT_CONNECTED)
     assert hall.dispatcher.next_event(hall.now) == pytest.approx(hall.now + 0.1)
 
@@ -742,3 +743,58 @@ TestLaw = Law.TestCase
 TestLawOfTenants = LawOfTenants.TestCase
 TestLawOfTenants.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestLaw.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+class Silence:
+    """Two endpoints, of which "a" took a request and says nothing until its deadline."""
+
+    def __init__(self, *endpoints: Endpoint) -> None:
+        self.hall = Hall(*endpoints)
+        self.client = self.hall.enter()
+        assert self.client.at == "a"
+
+    def ends(self, at: float) -> None:
+        """Reach the deadline of the request that waits on "a"."""
+        self.hall.now = at
+        lease = self.client.leases[-1]
+        self.hall.table.failed(lease.endpoint, Failure.SILENT, dispatched_at=lease.granted_at, now=at)
+        self.hall.leave(self.client)
+
+    def sent(self, at: float, count: int = 1) -> list[str | None]:
+        """Return where requests go that come and end one after another."""
+        self.hall.now = at
+        places = []
+        for _ in range(count):
+            client = self.hall.enter()
+            places.append(client.at)
+            if client.at == "a":
+                self.client = client
+            else:
+                self.hall.leave(client)
+        return places
+
+
+def test_a_silent_endpoint_gets_one_trial_in_a_while_until_it_brings_content() -> None:
+    silence = Silence(endpoint("a", 4), endpoint("b", 4))
+    silence.ends(12.0)
+    assert silence.hall.table.standing(12.1) == {CHAT: (1, 1)}
+    assert silence.sent(16.9, 3) == ["b"] * 3
+    assert silence.sent(17.1) == ["a"]
+    assert [silence.hall.enter().at for _ in range(3)] == ["b"] * 3
+    trial = silence.client.leases[-1]
+    assert silence.hall.table.succeeded(trial.endpoint, dispatched_at=trial.granted_at, now=17.2)
+    assert [silence.hall.enter().at for _ in range(2)] == ["a"] * 2
+
+
+def test_the_last_endpoint_is_not_left_alone_for_long_though_it_is_silent() -> None:
+    silence = Silence(endpoint("a", 4))
+    silence.ends(12.0)
+    assert silence.sent(12.2, 2) == ["a", "a"]
+
+
+def test_who_answers_others_meanwhile_is_not_silent() -> None:
+    silence = Silence(endpoint("a", 4), endpoint("b", 4))
+    lease = silence.client.leases[-1]
+    silence.hall.table.succeeded(lease.endpoint, dispatched_at=5.0, now=11.0)
+    silence.ends(12.0)
+    assert "a" in silence.sent(12.0, 2)

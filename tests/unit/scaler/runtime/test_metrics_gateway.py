@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from scaler.gateway.intake import Intake
-from scaler.gateway.observe import FAMILIES, GatewayMetrics, Outcome
+from scaler.gateway.observe import FAMILIES, GatewayMetrics, Outcome, Sides
 from scaler.gateway.queue import Counts, PolicyStats
 from scaler.gateway.routes import Failure
 from scaler.gateway.settings import GatewaySettings
@@ -21,7 +21,8 @@ class Stand:
         self.stats = {CHAT: PolicyStats(queued=2, queued_bytes=70, in_flight=3, oldest_wait_seconds=1.5)}
         self.registry = CollectorRegistry()
         self.intake = Intake(GatewaySettings(max_held_bytes=1000))
-        self.metrics = GatewayMetrics(self.registry, lambda: self.stats, self.intake)
+        self.sides = Sides(endpoints={}, connections=0, refused=0)
+        self.metrics = GatewayMetrics(self.registry, lambda: self.stats, self.intake, lambda: self.sides)
 
     def read(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"emberpool_gateway_{name}", labels)
@@ -66,6 +67,13 @@ def test_what_is_held_of_how_much_is_read_at_the_scrape(stand: Stand) -> None:
     assert stand.read("held_bytes") == 700.0
 
 
+def test_endpoints_and_connections_are_read_at_the_scrape(stand: Stand) -> None:
+    stand.sides = Sides(endpoints={CHAT: (3, 1)}, connections=7, refused=2)
+    states = [stand.read("endpoints", policy="chat", state=state) for state in ("Open", "LeftAlone")]
+    assert states == [3.0, 1.0]
+    assert (stand.read("connections"), stand.read("refused_connections_total")) == (7.0, 2.0)
+
+
 def test_series_go_with_their_policy_even_when_a_request_ends_later(stand: Stand) -> None:
     stand.stats[CODE] = PolicyStats()
     stand.metrics.finished(CODE, Outcome.COMPLETED)
@@ -89,5 +97,5 @@ def test_all_declared_families_are_exposed_as_declared(stand: Stand) -> None:
 
 def test_after_closing_another_gateway_may_use_the_registry(stand: Stand) -> None:
     stand.metrics.close()
-    GatewayMetrics(stand.registry, dict, stand.intake)
+    GatewayMetrics(stand.registry, dict, stand.intake, lambda: stand.sides)
     assert stand.policies() == set()
