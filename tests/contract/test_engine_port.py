@@ -330,6 +330,7 @@ async def test_a_parked_engine_computes_the_same_once_it_is_back(parking: Subjec
         assert await engine.complete(PROMPT, tokens=4, deadline=soon()) == before
 
 
+@pytest.mark.long
 async def test_an_unparked_engine_takes_its_kv_memory_whatever_its_seat_does_with_it(
     parking: Subject,
 ) -> None:

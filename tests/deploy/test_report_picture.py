@@ -376,6 +376,7 @@ def broken_page(page: Path, folder: Path, mutate: Callable[[str], str]) -> Path:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.long
 async def test_a_broken_page_is_noticed(devtools: str, page: Path, tmp_path: Path, name: str) -> None:
     scheme, mutate, expected = MUTANTS[name]
     broken = broken_page(page, tmp_path, mutate)

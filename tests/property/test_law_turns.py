@@ -1,5 +1,6 @@
 """Equals that take turns on too few seats: nobody starves, and hardly any time is lost in changing hands."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_a_turn_lasts_a_stable_window_at_least_and_is_never_endless(
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 2), st.integers(0, 3), st.integers(2, 4), st.integers(9, 400))
+@pytest.mark.long
 def test_nobody_starves_where_few_seats_have_their_residents_up(
     few: int, more: int, rivals: int, queue: int
 ) -> None:

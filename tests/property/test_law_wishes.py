@@ -170,6 +170,7 @@ def test_an_hpa_of_any_rule_and_minimum_neither_runs_away_nor_keeps_us_up(
 
 @settings(max_examples=12, deadline=None)
 @given(hpas(), st.integers(0, 60), st.integers(1, 40), st.floats(0.0, 15.0))
+@pytest.mark.long
 def test_a_persons_wish_holds_for_the_window_and_lapses_under_an_hpa_of_any_rule(
     rule: Hpa, demand: int, wish: int, when: float
 ) -> None:

@@ -100,6 +100,7 @@ ONE = policy(CHAT, serving_min=1, ttft_objective=OBJECTIVE)
 WIDE = fleet(max_seats=9, spare_target=1)
 
 
+@pytest.mark.long
 async def test_replaced_and_replenished_seats_with_warm_up_requests_in_their_histograms_move_nothing() -> (
     None
 ):

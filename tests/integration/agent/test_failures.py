@@ -150,6 +150,7 @@ async def test_a_serving_engine_that_dies_during_a_drain_ends_the_order(single: 
         pytest.param({"kvBytes": 2**30}, "1024 MiB of KV memory were released", id="releases nothing"),
     ],
 )
+@pytest.mark.long
 async def test_an_engine_that_fails_its_start_is_never_paused(
     tmp_path: Path, script: dict[str, object], words: str
 ) -> None:

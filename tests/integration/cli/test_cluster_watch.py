@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.kube_api.faults import Answer
 from tests.integration.cli.cluster import FakeCluster, cluster, written
 from tests.integration.cli.test_cluster import pod
@@ -66,6 +68,7 @@ def test_what_is_wrong_at_once_ends_it(tmp_path: Path) -> None:
         assert "can't be read" in process.stderr.read()
 
 
+@pytest.mark.long
 def test_an_api_server_that_stops_answering_is_waited_for(tmp_path: Path) -> None:
     with cluster() as there:
         there.create("Pod", pod("spares-0", "Spare"))

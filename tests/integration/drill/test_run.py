@@ -234,6 +234,7 @@ run_drill(DrillOptions(
     ("number", "code"),
     [pytest.param(signal.SIGINT, 130, id="Ctrl-C"), pytest.param(signal.SIGTERM, 143, id="SIGTERM")],
 )
+@pytest.mark.long
 def test_a_signal_ends_everything(
     options: Options, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.contract.kube_rig import NAMESPACE_NAME
 from tests.fakes.kube_api.kinds import NODE, POD
 from tests.fakes.proc_tree import ProcTree
@@ -185,6 +187,7 @@ async def test_a_node_is_excluded_in_mid_burst_and_comes_back(tmp_path: Path) ->
         assert "emberpool_exclusion_breaker_tripped 0.0" in page
 
 
+@pytest.mark.long
 async def test_who_shows_no_token_or_makes_no_sense_is_not_heard(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         await on.until("the node to be told of", lambda: on.healthy(SICK) == "True")

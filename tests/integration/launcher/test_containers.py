@@ -98,6 +98,7 @@ async def until(hears: Controller, policy: str, state: str, *, restarts: int = 0
     )
 
 
+@pytest.mark.long
 async def test_a_launcher_that_is_killed_takes_its_own_resident_and_leaves_the_neighbours_requests(
     pod: Pod,
 ) -> None:

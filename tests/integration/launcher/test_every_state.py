@@ -196,6 +196,7 @@ async def calm(seat: Seat) -> Seat:
     return seat
 
 
+@pytest.mark.long
 async def test_an_agent_that_is_killed_in_any_state_of_a_start_is_followed_by_one_that_goes_on(
     seat: Seat,
 ) -> None:

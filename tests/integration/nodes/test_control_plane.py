@@ -126,6 +126,7 @@ async def watched(world: World) -> AsyncIterator[list[tuple[int, int]]]:
         yield counts
 
 
+@pytest.mark.long
 async def test_a_rollout_stands_still_while_new_pods_are_not_ready(world: World) -> None:
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     before = await deployed(world, "web", 2, strategy=rolling)

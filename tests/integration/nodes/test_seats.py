@@ -54,6 +54,7 @@ async def order(pod: dict[str, Any], kind: str, policy: str, claim: str) -> dict
         return answer
 
 
+@pytest.mark.long
 async def test_a_seat_starts_paused_and_is_ready_once_it_is_admitted(world: World) -> None:
     pod = await paused_seat(world)
     name = pod["metadata"]["name"]

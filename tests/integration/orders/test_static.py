@@ -127,6 +127,7 @@ async def fleets(rig: Rig) -> dict[str, Any]:
     return {each["name"]: each for each in body["items"]}
 
 
+@pytest.mark.long
 async def test_a_freeze_has_an_end_within_a_week_and_an_order_is_carried_out_once(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         late = datetime.fromtimestamp(time.time() + 8 * 86_400, UTC).isoformat()

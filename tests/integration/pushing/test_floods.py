@@ -60,6 +60,7 @@ def frozen_heap() -> Iterator[None]:
 @pytest.mark.wall_clock
 @pytest.mark.usefixtures("frozen_heap")
 @pytest.mark.parametrize("connections", [4, 200])
+@pytest.mark.long
 async def test_a_flood_keeps_nobody_else_out_and_the_loop_from_nothing(
     tmp_path: Path, connections: int
 ) -> None:

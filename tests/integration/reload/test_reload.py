@@ -3,9 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.integration.reload.conftest import FLEET, Reloading, controller, policy
 
 
+@pytest.mark.long
 async def test_a_file_renamed_over_takes_effect_by_itself(reloading: Reloading) -> None:
     before = await reloading.status()
     assert before["lastAttempt"] is None
@@ -49,6 +52,7 @@ async def test_the_swap_of_a_configmap_takes_effect_by_itself(tmp_path: Path) ->
         assert (await rig.status())["files"] == [str(policies / "all.yaml")]
 
 
+@pytest.mark.long
 async def test_a_hang_up_has_the_files_read_at_once(reloading: Reloading) -> None:
     reloading.hang_up()
     found = await reloading.until(lambda status: status["lastAttempt"])
@@ -135,6 +139,7 @@ async def test_without_any_policy_left_the_controller_goes_on(reloading: Reloadi
     assert (code, body["faults"][0]["message"]) == (422, "the directory holds no *.yaml or *.yml file")
 
 
+@pytest.mark.long
 async def test_all_files_rewritten_and_removed_for_a_moment_change_nothing(reloading: Reloading) -> None:
     await reloading.post()
     before = await reloading.status()
@@ -147,6 +152,7 @@ async def test_all_files_rewritten_and_removed_for_a_moment_change_nothing(reloa
     assert found["since"] == before["since"]
 
 
+@pytest.mark.long
 async def test_a_reader_that_is_killed_is_replaced(reloading: Reloading) -> None:
     await reloading.post()
     (reader,) = reloading.processes.children("controller")

@@ -63,6 +63,7 @@ async def test_containers_that_end_well_are_no_failures_however_often_they_do(tm
         assert (rig.told("b")["restarts"], on.starts("b")) == (0, 1)
 
 
+@pytest.mark.long
 async def test_when_the_last_is_told_each_resident_has_its_own_time(tmp_path: Path) -> None:
     on = Machine()
     async with live(config(tmp_path, [resident("a"), resident("b")], exclusive=False), on) as rig:

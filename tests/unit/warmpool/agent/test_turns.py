@@ -46,6 +46,7 @@ def started(on: Machine) -> list[str]:
         pytest.param(("x", "c", "c"), "cab", id="who isn't there, or is named twice"),
     ],
 )
+@pytest.mark.long
 async def test_residents_start_in_the_order_in_which_they_are_needed(
     tmp_path: Path, told: tuple[str, ...], order: str
 ) -> None:
