@@ -106,11 +106,6 @@ class Draft:
         return min(count(self.spec.max_seats), serving + self.held)
 
 
-def seats_of(view: FleetView) -> int:
-    """Return the seats of a view that exist and are here to stay, each part cleaned."""
-    return extent_of(view).seats
-
-
 def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
     """Return what is remembered of a fleet on first sight: that it should have what it has, or was asked to have.
 
@@ -118,8 +113,9 @@ def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
         view: what it is found with.
         rises: what was learned of it before a restart.
     """
-    found = max(seats_of(view), count(view.replicas))
-    return FleetMemory(view=view, total=found, filled=seats_of(view) > 0, totals=Maxima(), rises=rises)
+    seats = extent_of(view).seats
+    found = max(seats, count(view.replicas))
+    return FleetMemory(view=view, total=found, filled=seats > 0, totals=Maxima(), rises=rises)
 
 
 @frozen()
@@ -208,9 +204,11 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
     if follows and ask.seen:
         _told_of_others(result, target, now)
     is_frozen = ask.frozen_until is not None and now < ask.frozen_until
+    told = len(result.reasons)
     if not is_frozen or ask.one_way is not None:
         _change(result, limit, now)
     if ask.frozen_until is not None and is_frozen and not _may(result, ask.one_way):
+        del result.reasons[told:]  # of a change that isn't made
         _freeze(result, ask.frozen_until, now)
     return result
 
@@ -299,7 +297,7 @@ def _scheduled(fleet: Draft, floor: Floor, wanted: int) -> None:
 
 def _freeze(fleet: Draft, until: float, now: float) -> None:
     """Leave the size as the workload has it, whoever set it; when it thaws, it falls no faster than any other."""
-    fleet.total = count(fleet.view.replicas)
+    fleet.total, fleet.going = count(fleet.view.replicas), 0
     fleet.totals = fleet.totals.add(now, max(fleet.total, fleet.target), fleet.spec.scale_down.window)
     fleet.wakeups.append(until)
     fleet.reasons.append(because(ReasonCode.FROZEN, until, total=fleet.total, target=fleet.target))

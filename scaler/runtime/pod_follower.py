@@ -167,8 +167,9 @@ class PodFollower:
         said_at = now - self._pods.age
         if present != self._present:
             more = self._stock.take(present)
-            self._seats.keep(present)
-            self._complain()
+            if not more:
+                self._seats.keep(present)
+                self._complain()
             self._touched |= self._rotation.look(self._stock.fleets, now).keys()
             # what wasn't looked at yet isn't known: the watch counts as no further than the last whole look
             self._watched_at = self._watched_at or said_at if more else said_at

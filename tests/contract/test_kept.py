@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from scaler.store.histories import History
 from scaler.store.standing_orders import Drain, Freeze, OfFleet
 from tests.fakes.kube_api import KubeApi, User, kubeconfig, serving
 from tests.fakes.kube_api.api import Target
-from tests.fakes.kube_api.faults import Answer
+from tests.fakes.kube_api.faults import Answer, Cut
 from tests.fakes.kube_api.kinds import BY_PATH, NAMESPACE
 from tests.integration.kube.conftest import written
 from warmpool.expectations import Answer as Said
@@ -68,6 +68,7 @@ class Rig:
     open: Callable[[Clock], Archive]
     garble: Callable[[], Awaitable[None]]
     break_down: Callable[[], Awaitable[None]]
+    lose_an_answer: Callable[[], None] | None = None
 
 
 @asynccontextmanager
@@ -107,7 +108,10 @@ async def config_maps(directory: Path) -> AsyncIterator[Rig]:
             async def break_down() -> None:
                 api.faults.answer(Answer(status=503), lambda _: True)
 
-            yield Rig(opened, garble, break_down)
+            def lose_an_answer() -> None:
+                api.faults.cut(Cut.AFTER, lambda call: call.verb in {"create", "update"}, 1)
+
+            yield Rig(opened, garble, break_down, lose_an_answer)
 
 
 @pytest.fixture(params=[files, config_maps], ids=["files", "ConfigMaps"])
@@ -231,3 +235,21 @@ async def test_what_another_has_written_since_is_not_overwritten(tmp_path: Path)
         assert (await rig.open(clock).read()).recordings[CHAT] == (recording(7),)
         await mine.read()
         await mine.write(kept(clock))
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["made", "replaced"])
+async def test_a_write_whose_answer_is_lost_is_no_conflict_with_the_next(
+    tmp_path: Path, *, first: bool
+) -> None:
+    async with config_maps(tmp_path) as rig:
+        clock = Clock()
+        archive = rig.open(clock)
+        if not first:
+            await archive.write(kept(clock))
+        assert rig.lose_an_answer is not None
+        rig.lose_an_answer()
+        with suppress(NotKept):  # nobody knows; a replacement that was sent twice is recognised
+            await archive.write(kept(clock))
+        recordings = {CHAT: (recording(7),), CODE: (recording(8),)}
+        await archive.write(replace(kept(clock), recordings=recordings))
+        assert (await rig.open(clock).read()).recordings == recordings

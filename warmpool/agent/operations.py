@@ -241,20 +241,22 @@ class Operations:
         record, phases = work.record, work.phases
         work_until = _for_work(work.deadline)
         self._board.advance(record, _S.PROMOTING)
+        unfit = ""
         try:
             if depth is not None or record.unsure:
                 with phases.step("kv" if record.kv_released else "resume"):
                     await self._changes.resume(record, deadline=work_until)
             with phases.step("canary"):
                 unfit = await self._canary(work, work_until)
-            if unfit:
-                await self._undo_promotion(record, work.deadline, unfit, GpuUnfit)
-            if depth is not None:
-                record.wakes.note(depth, asyncio.get_running_loop().time() - work.arrived)
-            with phases.step("open"):
-                await record.engine.open_guard(deadline=work_until)
+            if not unfit:
+                if depth is not None:
+                    record.wakes.note(depth, asyncio.get_running_loop().time() - work.arrived)
+                with phases.step("open"):
+                    await record.engine.open_guard(deadline=work_until)
         except EngineTimeout as error:
             await self._undo_promotion(record, work.deadline, f"{phases.current}: {error}")
+        if unfit:
+            await self._undo_promotion(record, work.deadline, unfit, GpuUnfit)
         record.proven_at = time.time()
         self._board.advance(record, _S.SERVING)
 

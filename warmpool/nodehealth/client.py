@@ -8,6 +8,7 @@ proven is marked so. A seat that can't be measured is one whose figures are unkn
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -87,6 +88,8 @@ class SeatMemory:
             return None
         if (namespace, pid) in self.by_namespace:
             return self.by_namespace[namespace, pid]
+        if namespace and any(space.startswith("pid:") for space, its in self.by_namespace if its == pid):
+            return 0 if self.complete else None  # that one is a process of another container
         return self.by_process.get(pid, 0 if self.complete else None)
 
 
@@ -422,11 +425,10 @@ def _by_process(by_namespace: Mapping[tuple[str, int], int]) -> tuple[Mapping[in
 
     Equal ids of different PID namespaces are nobody's in particular: two containers of a pod each have a process 1.
     """
-    pids = [pid for _, pid in by_namespace]
-    twice = sorted({pid for pid in pids if pids.count(pid) > 1})
-    clear = MappingProxyType({pid: size for (_, pid), size in by_namespace.items() if pid not in twice})
-    text = ", ".join(map(str, twice))
-    return clear, f"containers of the pod have processes of the same ids on the GPUs: {text}" if twice else ""
+    times = Counter(pid for _, pid in by_namespace)
+    clear = MappingProxyType({pid: size for (_, pid), size in by_namespace.items() if times[pid] == 1})
+    text = ", ".join(str(pid) for pid, count in sorted(times.items()) if count > 1)
+    return clear, f"containers of the pod have processes of the same ids on the GPUs: {text}" if text else ""
 
 
 # ---------------------------------------------------------------------- health

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from scaler.cluster.kube.client import Request
+from scaler.cluster.kube.errors import Forbidden, Rejected, Withheld
 from scaler.cluster.kube.lanes import Lane
 from scaler.cluster.kube.resources import CONFIG_MAP
 from scaler.cluster.kube.views import Config, config_from_json
 from scaler.cluster.kube.writing import MANAGER, Writing
+from scaler.errors import Conflict, NotFound
 
 KEPT_LABEL: Final = "emberpool.dev/kept"
 """On each of them; its value says of which fleet."""
@@ -32,6 +34,7 @@ class KeptConfigMaps:
         self._lane = lane
         self._namespace = namespace
         self._versions: dict[str, str] = {}
+        self._sent: dict[str, Mapping[str, str]] = {}  # by name, what was sent last and not answered
 
     async def read(self) -> Mapping[str, Config]:
         """Return all, by what they are of.
@@ -52,6 +55,7 @@ class KeptConfigMaps:
                 break
             query = {**query, "continue": following}
         self._versions = {config.name: config.version for config in found.values()}
+        self._sent.clear()
         return found
 
     async def write(self, of: str, data: Mapping[str, str]) -> None:
@@ -66,6 +70,8 @@ class KeptConfigMaps:
             ClusterError: it can't be written now.
         """
         name = f"emberpool-kept-{of}"
+        if name in self._sent:
+            await self._is_ours(name)
         version = self._versions.get(name)
         metadata = {
             "name": name,
@@ -86,5 +92,28 @@ class KeptConfigMaps:
             },
             query={"fieldManager": MANAGER},
         )
-        written = await self._writing.send(self._lane, request, seconds=_SECONDS)
+        self._sent[name] = dict(data)
+        try:
+            written = await self._writing.send(self._lane, request, seconds=_SECONDS)
+        except (Withheld, Forbidden, Rejected):
+            del self._sent[name]  # nothing was written
+            raise
+        except Conflict:
+            if not await self._is_ours(name):
+                raise
+            return
+        del self._sent[name]
         self._versions[name] = config_from_json(written).version
+
+    async def _is_ours(self, name: str) -> bool:
+        """Say whether what is there is what was sent and not answered, or answered when it was sent twice; then take its version."""
+        request = Request(path=CONFIG_MAP.path(self._namespace, name))
+        try:
+            there = config_from_json(await self._writing.client.call(request, seconds=_SECONDS))
+        except NotFound:
+            del self._sent[name]
+            self._versions.pop(name, None)
+            return False
+        if ours := there.data == self._sent.pop(name):
+            self._versions[name] = there.version
+        return ours

@@ -6,7 +6,7 @@ changed its version with each step of its growing up, and may be switched off, s
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +15,8 @@ import structlog
 
 from scaler.cluster.kube import events
 from scaler.cluster.kube.client import MERGE, Request
-from scaler.cluster.kube.errors import Rejected, Withheld
-from scaler.cluster.kube.lanes import Lane
+from scaler.cluster.kube.errors import Forbidden, Rejected, Withheld
+from scaler.cluster.kube.lanes import Lane, loop_time
 from scaler.cluster.kube.resources import NODE, Kind
 from scaler.cluster.kube.seats import HOUSEKEEPING_SECONDS
 from scaler.cluster.kube.views import Json
@@ -44,6 +44,8 @@ _VERSIONS: Final = ("v1", "v1beta2", "v1beta1", "v1alpha3")
 _KNOWN_SECONDS: Final = 600.0
 """For how long an answer about versions holds."""
 _LOOK_SECONDS: Final = 5.0
+_COALESCE_SECONDS: Final = 0.5
+"""Between two looks: each reads all rules, and every report of a node asks for one."""
 _NAMES_SECONDS: Final = 60.0
 _PAGE: Final = "500"
 _UUID: Final = "uuid"
@@ -55,13 +57,11 @@ class DeviceTaints:
     Args:
         writing: sends the writes.
         lane: the lane that they take.
-        clock: monotonic seconds.
     """
 
-    def __init__(self, writing: Writing, lane: Lane, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writing: Writing, lane: Lane) -> None:
         self._writing = writing
         self._lane = lane
-        self._clock = clock
         self._kinds: Mapping[str, Kind] = {}
         self._asked_at = float("-inf")
 
@@ -71,9 +71,9 @@ class DeviceTaints:
         Raises:
             ClusterError: the server can't be asked now.
         """
-        if self._clock() - self._asked_at > _KNOWN_SECONDS:
+        if loop_time() - self._asked_at > _KNOWN_SECONDS:
             self._kinds = await self._discovered()
-            self._asked_at = self._clock()
+            self._asked_at = loop_time()
         return self._kinds.keys() == {_RULES, _SLICES}
 
     async def devices(self) -> Mapping[str, Device]:
@@ -279,6 +279,7 @@ class DeviceMarking:
             except ClusterError as error:
                 self._complain(str(error) or type(error).__name__)
             self._post.fence(self.fenced)
+            await asyncio.sleep(_COALESCE_SECONDS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._changed.wait()
@@ -290,11 +291,11 @@ class DeviceMarking:
             ClusterError: something can't be read or written now; the next look tries again.
         """
         post = self._post
-        verdicts = post.reports.verdicts
-        spared = set(post.spared(verdicts.keys()))
         if not await post.taints.there():
             self.plan, self.fenced = None, frozenset()
             return
+        verdicts = post.reports.verdicts
+        spared = set(post.spared(verdicts.keys()))
         marks = await post.taints.ours()
         devices = await self._devices_of(bad_gpus(verdicts, spared))
         gpus = Gpus(verdicts=verdicts, spared=spared, devices=devices, marks=marks)
@@ -305,7 +306,7 @@ class DeviceMarking:
 
     async def _devices_of(self, wanted: Collection[str]) -> Mapping[str, Device]:
         """Return what DRA calls GPUs. All are read where one is missing, and not again and again for one that has no name."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if not self._devices.keys() >= set(wanted) and now - self._devices_at >= _NAMES_SECONDS:
             self._devices, self._devices_at = await self._post.taints.devices(), now
         return self._devices
@@ -313,18 +314,25 @@ class DeviceMarking:
     async def _carry_out(self, plan: DevicePlan, there: Mapping[str, DeviceMark]) -> None:
         taints, fenced = self._post.taints, set(there)
         for mark in plan.unmarks:
-            await taints.remove(mark)
-            fenced.discard(mark.gpu)
-            self._say("Recover", mark)
+            if await self._is_done(taints.remove(mark)):
+                fenced.discard(mark.gpu)
+                self._say("Recover", mark)
         for mark in plan.marks:
-            try:
-                await taints.put(mark, there.get(mark.gpu))
-            except Conflict as error:  # somebody else has an object of this name, and it stays
-                self._complain(str(error))
-                continue
-            fenced.add(mark.gpu)
-            self._say("Exclude", mark)
+            if await self._is_done(taints.put(mark, there.get(mark.gpu))):
+                fenced.add(mark.gpu)
+                self._say("Exclude", mark)
         self.fenced = frozenset(fenced)
+
+    async def _is_done(self, write: Coroutine[Any, Any, None]) -> bool:
+        """Write one mark. One that is refused keeps none of the others; somebody else's object of its name stays."""
+        try:
+            await write
+        except Withheld:
+            raise
+        except (Conflict, Forbidden, Rejected) as error:
+            self._complain(str(error))
+            return False
+        return True
 
     def _say(self, act: str, mark: DeviceMark) -> None:
         why = f"{mark.gpu} ({mark.value})"

@@ -47,6 +47,7 @@ class Rig:
     records: list[Mapping[str, Any]] = field(default_factory=list)
     fences: list[Collection[str]] = field(default_factory=list)
     sequence: int = 0
+    users: dict[str, User] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reports = NodeReports(Clock())
@@ -103,7 +104,7 @@ async def connected(directory: Path, url: str) -> AsyncIterator[KubeClient]:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     api = KubeApi({"admin": User(name="admin")}, Pace(second=0.02, bookmarks=5))
     async with serving(api) as url, connected(tmp_path, url) as client:
-        made = Rig(client)
+        made = Rig(client, users=api.users)
         await made.create(SLICES, gpu_slice())
         yield made
 
@@ -211,3 +212,17 @@ def test_uuids_are_read_from_slices_of_older_versions_too() -> None:
     named = {"gpu.nvidia.com/uuid": {"string": "GPU-A0"}}
     qualified = {**new, "spec": {**new["spec"], "devices": [{"name": "gpu-0", "attributes": named}]}}
     assert devices_in(qualified) == {"GPU-A0": devices_in(new)["GPU-A0"]}
+
+
+async def test_a_mark_that_is_refused_keeps_none_of_the_others(rig: Rig) -> None:
+    rig.now = 0.0
+    await rig.said("GPU-A1")
+    rig.now = 100_000.0
+    await rig.said("GPU-A1", "GPU-A3")
+    assert rig.marking.fenced == {"GPU-A1", "GPU-A3"}
+    rig.users["admin"] = User(
+        name="admin", may=lambda call: (call.verb, call.name) != ("delete", "emberpool-gpu-a1")
+    )
+    await rig.said()
+    assert list(await rig.rules()) == ["emberpool-gpu-a1"]
+    assert rig.marking.fenced == {"GPU-A1"}

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 import zipapp
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -119,7 +120,13 @@ def _looked(limits: Limits, hang_seconds: float) -> Sequence[Finding]:
     told = _read_until(reading, time.monotonic() + hang_seconds)
     with suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
-    if not _gone(child) or told is None:
+    if not _gone(child) and told is not None:
+        return [
+            Finding(
+                Outcome.NO_ANSWER, "", f"the driver has answered and not let go within {_GONE_SECONDS:.0f} s"
+            )
+        ]
+    if told is None:
         return [Finding(Outcome.NO_ANSWER, "", f"the driver has not answered within {hang_seconds:.0f} s")]
     try:
         return [Finding(Outcome(each[0]), each[1], each[2]) for each in json.loads(told)]
@@ -135,6 +142,9 @@ def _look_and_end(limits: Limits, writing: int, parent: int) -> None:
             found = [[each.outcome.value, each.gpu, each.text] for each in _all(limits)]
             with os.fdopen(writing, "w") as told:
                 json.dump(found, told)
+    except BaseException:  # noqa: BLE001 - it ends here whatever comes, and this is the last place that can say why
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(0)  # nothing of the parent's is flushed or closed twice
 

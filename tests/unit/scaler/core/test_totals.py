@@ -304,6 +304,8 @@ def test_a_fleet_that_is_frozen_one_way_goes_the_other_as_if_it_were_not(
         for _ in range(8):
             frozen = {name: {"spares": value} for name, value in inputs.items()}
             run.step({"a": load(waiting)}, {"spares": simple({"a": 1}, spare)}, after=5.0, **frozen)
+            told = codes(run)
+            assert ReasonCode.FROZEN not in told or ReasonCode.SCALE_DOWN_DELAYED not in told
         return run
 
     free, held = after_a_while(), after_a_while(frozen=1e9, one_way=way)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.warmpool.agent.rig import FakeEngine, Machine, config, live, paused, resident
-from warmpool.errors import DeadlineExceeded, GpuUnfit, ProofFailed
+from warmpool.errors import DeadlineExceeded, EngineError, EngineRejected, GpuUnfit, ProofFailed
 from warmpool.nodehealth.client import SeatHealth
 from warmpool.seats import GpuWord, Verdict
 
@@ -54,6 +54,27 @@ async def test_a_gpu_that_falls_ill_in_the_promotion_is_given_up_before_anybody_
             await rig.order("resume", "a")
         assert (rig.told("a")["state"], engine.paused, engine.is_open) == ("Paused", True, False)
         assert machine.starts("a") == 1
+
+
+async def test_a_promotion_onto_a_gpu_that_fell_ill_is_undone_once_and_says_if_that_fails(
+    tmp_path: Path,
+) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")]), machine) as rig, asyncio.TaskGroup() as tasks:
+        await rig.until(**paused("a"))
+        engine = machine.engine("a")
+        engine.takes["resume"] = 1.0
+        engine.fails["pause"] = EngineRejected("it will not")
+        before = engine.calls.count("pause")
+
+        async def fall_ill() -> None:
+            await asyncio.sleep(0.5)
+            machine.gpu_health = SeatHealth(Verdict.BAD, known=True, reason=WORD)
+
+        tasks.create_task(fall_ill())
+        with pytest.raises(EngineError, match=f"{WORD}; undoing it failed too: it will not"):
+            await rig.order("resume", "a")
+        assert engine.calls.count("pause") == before + 1
 
 
 async def test_unknown_is_no_reason(tmp_path: Path) -> None:

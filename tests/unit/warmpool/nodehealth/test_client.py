@@ -84,6 +84,12 @@ def test_equal_ids_in_two_containers_are_nobodys_and_the_others_stay_known() -> 
     assert "same ids on the GPUs: 1" in found.reason
 
 
+@pytest.mark.parametrize(("complete", "held"), [(True, 0), (False, None)])
+def test_the_same_id_in_another_container_is_somebody_else(*, complete: bool, held: int | None) -> None:
+    found = seat_memory(answer((process(7, 1, size=5, namespace="pid:[1]"),), complete=complete))
+    assert (found.held_by(1, "pid:[1]"), found.held_by(1, "pid:[2]")) == (5, held)
+
+
 def test_a_total_that_one_gpu_lacks_is_unknown() -> None:
     found = dict(answer((), ()))
     found["gpus"][0]["usedBytes"] = None
