@@ -226,31 +226,25 @@ def _take_alone(applicant: Applicant) -> None:
     """Go through the rounds for a policy that is alone: without their asks, which halves what that costs most policies."""
     idles = _idles(applicant)
     if applicant.holding:
-        _take_seats(applicant, COUNT_MAX, [place.own for place in applicant.places])
+        _take_each(applicant, _missing_seats(applicant, COUNT_MAX, [place.own for place in applicant.places]))
     if applicant.floor > applicant.seats:
-        _take_seats(applicant, applicant.floor, idles)
+        _take_each(applicant, _missing_seats(applicant, applicant.floor, idles))
     if applicant.ordered and any(applicant.ordered):
-        _take_seats(applicant, COUNT_MAX, applicant.ordered)
+        _take_each(applicant, _missing_seats(applicant, COUNT_MAX, applicant.ordered))
     if applicant.owed > applicant.seats:
-        _take_seats(applicant, applicant.owed, idles)
+        _take_each(applicant, _missing_seats(applicant, applicant.owed, idles))
     if applicant.need > applicant.capacity:
-        _take_capacity(applicant, applicant.need, idles)
+        _take_each(applicant, _missing_capacity(applicant, applicant.need, idles))
     if any(map(gt, applicant.keep, applicant.given)):
-        _take_seats(applicant, COUNT_MAX, applicant.keep)
+        _take_each(applicant, _missing_seats(applicant, COUNT_MAX, applicant.keep))
     if applicant.answer > applicant.capacity:
-        _take_capacity(applicant, applicant.answer, idles)
+        _take_each(applicant, _missing_capacity(applicant, applicant.answer, idles))
     if applicant.overflow > applicant.capacity:
-        _take_capacity(applicant, applicant.overflow, idles)
+        _take_each(applicant, _missing_capacity(applicant, applicant.overflow, idles))
 
 
-def _take_seats(applicant: Applicant, seats: int, limits: Sequence[int]) -> None:
-    for index, more in enumerate(_missing_seats(applicant, seats, limits)):
-        if more:
-            applicant.take(index, more)
-
-
-def _take_capacity(applicant: Applicant, capacity: float, limits: Sequence[int]) -> None:
-    for index, more in enumerate(_missing_capacity(applicant, capacity, limits)):
+def _take_each(applicant: Applicant, missing: Sequence[int]) -> None:
+    for index, more in enumerate(missing):
         if more:
             applicant.take(index, more)
 

@@ -9,7 +9,7 @@ import aiohttp
 
 from scaler.gateway.messages import RequestRefused
 from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome
-from scaler.gateway.queue import Lease, Refusal, Ticket
+from scaler.gateway.queue import Lease, Refusal
 from scaler.gateway.routes import Failure, RouteTable
 from scaler.gateway.settings import GatewaySettings
 from scaler.gateway.slots import Place, Slots
@@ -58,11 +58,6 @@ class Call:
         self.held: Held | None = None
         self.heard = False
         self.failed_attempts = 0
-
-    @property
-    def ticket(self) -> Ticket:
-        """What the dispatcher knows of it."""
-        return self.place.ticket
 
     def hear(self) -> None:
         """Note that the engine has begun to answer."""
@@ -130,13 +125,11 @@ class Attempts:
 
     def _late(self, call: Call, seconds: float) -> RequestRefused:
         """Return what the client gets at the deadline; an endpoint that was asked and sent nothing is left alone."""
-        lease = call.lease
-        asked = lease is not None and not lease.released
-        if asked and not call.heard:
-            assert lease is not None
+        lease = call.lease if call.lease is not None and not call.lease.released else None
+        if lease is not None and not call.heard:
             self._slots.fail(lease, Failure.SILENT)
         message = f"No engine answered within {seconds:g} s; try again."
-        if asked and not call.stream:
+        if lease is not None and not call.stream:
             message = (
                 f"The answer took longer than the deadline of {seconds:g} s, by which one that is no stream must be whole; "
                 "ask for a stream, or have the gateway's --deadline-seconds raised."

@@ -1,15 +1,15 @@
 """What the log says of requests and endpoints that fail: seldom enough to be read in a storm, and nothing of what goes well."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from scaler.gateway.observe import Outcome
 from scaler.gateway.queue import Lease, Ticket
 from scaler.gateway.routes import Endpoint, Failure
-from warmpool.seats import PolicyName
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ class Seldom:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._passed: dict[Hashable, float] = {}
+        self._passed: OrderedDict[Hashable, float] = OrderedDict()  # the oldest first
         self._kept_back: dict[Hashable, int] = {}
 
     def passes(self, kind: Hashable, now: float) -> bool:
@@ -38,36 +38,16 @@ class Seldom:
         if now - self._passed.get(kind, -self._seconds) < self._seconds:
             self._kept_back[kind] = self._kept_back.get(kind, 0) + 1
             return False
-        for other, at in list(self._passed.items()):
-            if now - at >= 2 * self._seconds and other != kind:
-                del self._passed[other]
-                self._kept_back.pop(other, None)
         self._passed[kind] = now
+        self._passed.move_to_end(kind)
+        while now - self._passed[oldest := next(iter(self._passed))] >= 2 * self._seconds:
+            del self._passed[oldest]
+            self._kept_back.pop(oldest, None)
         return True
 
     def kept_back(self, kind: Hashable) -> int:
         """Return how many were kept back since one last passed, and begin anew."""
         return self._kept_back.pop(kind, 0)
-
-
-class Asked(Protocol):
-    """What is told of a request."""
-
-    @property
-    def policy(self) -> PolicyName:
-        """Whose endpoints it wanted."""
-
-    @property
-    def identity(self) -> str:
-        """Its id."""
-
-    @property
-    def ticket(self) -> Ticket:
-        """Its place in the queue, which knows its attempts."""
-
-    @property
-    def lease(self) -> Lease | None:
-        """Its last slot."""
 
 
 class FailureLog:
@@ -91,17 +71,17 @@ class FailureLog:
             not_logged=self._endpoints.kept_back(endpoint.key),
         )
 
-    def request(self, call: Asked, outcome: Outcome) -> None:
-        """Say how a request ended, and which endpoint had it last."""
-        if not self._requests.passes(outcome, time.monotonic()):
+    def request(self, identity: str, ticket: Ticket, lease: Lease | None, outcome: Outcome) -> None:
+        """Say how a request ended that engines failed, and which endpoint had it last."""
+        if outcome not in LOGGED or not self._requests.passes(outcome, time.monotonic()):
             return
-        last = call.lease.endpoint if call.lease is not None else None
+        last = lease.endpoint if lease is not None else None
         log.warning(
             "a request failed",
             outcome=outcome.value,
-            request=call.identity,
-            policy=call.policy,
-            attempts=call.ticket.attempts,
+            request=identity,
+            policy=ticket.policy,
+            attempts=ticket.attempts,
             seat=last.seat if last is not None else None,
             url=last.url if last is not None else None,
             not_logged=self._requests.kept_back(outcome),

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from scaler.gateway.attempts import Attempts, Call
 from scaler.gateway.early import Early
-from scaler.gateway.failure_log import LOGGED, FailureLog
+from scaler.gateway.failure_log import FailureLog
 from scaler.gateway.intake import Body, Intake
 from scaler.gateway.keys import Keys
 from scaler.gateway.listener import Listener
@@ -460,8 +460,7 @@ class Gateway:
         field = _COUNTED[outcome]
         setattr(counts, field, getattr(counts, field) + 1)
         self._release(call)
-        if outcome in LOGGED:
-            self._failures.request(call, outcome)
+        self._failures.request(call.identity, call.place.ticket, call.lease, outcome)
         self._metrics.finished(call.policy, outcome)
         self._observer.finished(
             call.policy,

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import FileMark, MarkedYAMLError
 from ruamel.yaml.events import (
     AliasEvent,
     DocumentStartEvent,
@@ -181,23 +181,9 @@ class _Scanner(Scanner):
 class _Reader(Reader):
     """The library's reader, likewise: five places are noted for each value, and each is asked for its number alone."""
 
-    def get_mark(self) -> "_Mark":
+    def get_mark(self) -> FileMark:
         """Return the place that reading has come to."""
-        return _Mark(self.index, self.line, self.column)
-
-
-@dataclass(slots=True)
-class _Mark:
-    """A place in a text.
-
-    Attributes:
-        index: which character.
-        line, column: where that is, from 0.
-    """
-
-    index: int
-    line: int
-    column: int
+        return FileMark(self.name, self.index, self.line, self.column)
 
 
 class _Parser(Parser):

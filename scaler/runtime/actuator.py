@@ -182,9 +182,13 @@ class Actuator:
 
     def candidates_of(self, stock: Stock) -> Stock:
         """Return the same fleet by fleet: the stock itself while nothing rests, which nearly always nothing does."""
-        if not self._rests:
+        now = self._ports.clock.wall()
+        if all(rest.until <= now for rest in self._rests.values()):
             return stock
-        return {fleet: self.candidates(seats) for fleet, seats in stock.items()}
+        return {
+            fleet: self.candidates(seats) if any(seat.name in self._rests for seat in seats) else seats
+            for fleet, seats in stock.items()
+        }
 
     def works_on(self, seat: SeatName) -> bool:
         """Whether an action is under way on a seat."""

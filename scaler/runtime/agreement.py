@@ -9,13 +9,14 @@ for a second that sides with it, and after a while it is told what was kept, fai
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
 from scaler.cluster.agents import Witnesses
 from scaler.cluster.port import Cluster
+from scaler.runtime.side_by_side import side_by_side
 from scaler.store.recordings import MOST, Recordings, added
 from warmpool.claim import Term
 from warmpool.errors import WarmpoolError
@@ -115,11 +116,11 @@ class Agreement:
         self._forget_gone(waiting)
         if not waiting:
             return False
-        await self._together(self._ask(each) for each in waiting if each.life not in self._heard)
+        await side_by_side((self._ask(each) for each in waiting if each.life not in self._heard), _AT_ONCE)
         for policy in sorted({each.policy for each in waiting}):
             lives = {each.life for each in waiting if each.policy == policy}
             self._agree(policy, [statement for life, statement in self._heard.items() if life in lives])
-        await self._together(self._tell(each, term) for each in waiting)
+        await side_by_side((self._tell(each, term) for each in waiting), _AT_ONCE)
         return True
 
     def _waiting(self) -> Sequence[_Waiting]:
@@ -140,18 +141,6 @@ class Agreement:
         self._doubted = {life: since for life, since in self._doubted.items() if life in self._heard}
         places = {(each.seat.uid, each.policy) for each in waiting}
         self.doubts = {place: why for place, why in self.doubts.items() if place in places}
-
-    @staticmethod
-    async def _together(work: Iterable[Coroutine[None, None, None]]) -> None:
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(part: Coroutine[None, None, None]) -> None:
-            async with limit:
-                await part
-
-        async with asyncio.TaskGroup() as tasks:
-            for part in work:
-                tasks.create_task(one(part))
 
     async def _ask(self, waiting: _Waiting) -> None:
         try:

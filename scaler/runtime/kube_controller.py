@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -257,7 +258,7 @@ class Replica:
             limits=lambda: self.parts.controller.coming.breaker,
             observed=self._nodes_observed,
             spared=self._nodes_spared,
-            writes=lambda: any(not fleet.observe for fleet in cluster.fleets.values()),
+            writes=self._writes,
             tell=self._tell,
             record=self.parts.ports.events.record,
             wall=self._begin.clock.wall,
@@ -268,9 +269,9 @@ class Replica:
         return DevicePost(
             taints=DeviceTaints(Writing(place.client), place.through.housekeeping),
             reports=self._reports,
-            spared=lambda names: set(self._nodes_spared(names)) - set(self._nodes_observed(names)),
+            spared=lambda names: self._nodes_spared(names) - self._nodes_observed(names),
             limits=lambda: self.parts.controller.coming.breaker,
-            writes=lambda: any(not fleet.observe for fleet in cluster.fleets.values()),
+            writes=self._writes,
             tell=self._tell,
             record=self.parts.ports.events.record,
             fence=cluster.fence,
@@ -297,25 +298,31 @@ class Replica:
             await asyncio.sleep(_AGE_SECONDS)
             self._heed_nodes()
 
-    def _nodes_observed(self, names: Collection[str]) -> Collection[str]:
+    def _writes(self) -> bool:
+        """Whether anything may be written: some fleet isn't only observed."""
+        return any(not fleet.observe for fleet in self._cluster.fleets.values())
+
+    def _nodes_observed(self, names: Collection[str]) -> set[str]:
         """Return the nodes that are only told of: all fleets observe that have seats there, or all fleets where none has."""
         fleets, observed = self._cluster.fleets, self.parts.controller.coming.health_observed
         return self._nodes_of(
             names, {name for name, fleet in fleets.items() if name in observed or fleet.observe}
         )
 
-    def _nodes_spared(self, names: Collection[str]) -> Collection[str]:
+    def _nodes_spared(self, names: Collection[str]) -> set[str]:
         """Return the nodes that keep their other GPUs: all fleets want it so that have seats there, or all where none has."""
         return self._nodes_of(names, self.parts.controller.coming.gpus_apart)
 
-    def _nodes_of(self, names: Collection[str], only: Collection[FleetName]) -> Collection[str]:
+    def _nodes_of(self, names: Collection[str], only: AbstractSet[FleetName]) -> set[str]:
         """Return the nodes on which only some fleets have seats; those where none has any, if there are no other fleets."""
         fleets = self._cluster.fleets
+        if fleets and not only:
+            return set()
         here: dict[str, set[FleetName]] = {}
         for seat in self._cluster.seats():
             if seat.fleet in fleets:
                 here.setdefault(seat.node, set()).add(seat.fleet)
-        return {name for name in names if here.get(name, fleets.keys()) <= set(only)}
+        return {name for name in names if here.get(name, fleets.keys()) <= only}
 
     # ------------------------------------------------------------ what others ask of it
 

@@ -44,6 +44,7 @@ class KubePolicies:
         for name, fleet in reading.set.fleets.items():
             try:
                 (found[name],) = await find_fleets(self._client, self._namespace, [fleet], followed)
+                followed.add(found[name].target.kind)
             except UserError as error:
                 faults.append(reading.fault("Fleet", name, str(error), error.hint))
             except ClusterError as error:

@@ -14,6 +14,7 @@ import structlog
 from scaler.cluster.agents import Starters
 from scaler.core.model import PolicyDecision, PolicySpec
 from scaler.runtime.controller import Tick
+from scaler.runtime.side_by_side import side_by_side
 from warmpool.claim import Term
 from warmpool.errors import WarmpoolError
 from warmpool.seats import TO_COME_UP, FleetName, PolicyName, Seat
@@ -116,19 +117,8 @@ class StartOrders:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self._tell_all(term)
+            await side_by_side((self._tell(seat, order, term) for seat, order in self._due()), _AT_ONCE)
             await asyncio.sleep(_PAUSE_SECONDS)
-
-    async def _tell_all(self, term: Term) -> None:
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(seat: Seat, order: StartOrder) -> None:
-            async with limit:
-                await self._tell(seat, order, term)
-
-        async with asyncio.TaskGroup() as tasks:
-            for seat, order in self._due():
-                tasks.create_task(one(seat, order))
 
     def _due(self) -> Iterator[tuple[Seat, StartOrder]]:
         """Yield the seats whose agents are to be told, with the order."""

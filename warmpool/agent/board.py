@@ -213,12 +213,12 @@ class Board:
     @property
     def by_need(self) -> Sequence[Record]:
         """All residents, in the order in which they start: those first of which it was told, then the others."""
-        told = [self._records[policy] for policy in self._need if policy in self._records]
-        return [*told, *(each for each in self.records if each not in told)]
+        order = dict.fromkeys((*self._need, *self._records))
+        return [self._records[policy] for policy in order if policy in self._records]
 
     def need(self, policies: Sequence[str], wanted: Collection[str]) -> None:
         """Take note in which order residents are needed, and of which policies more is wanted now than can be had."""
-        self._need, self.wanted = tuple(dict.fromkeys(policies)), frozenset(wanted)
+        self._need, self.wanted = tuple(policies), frozenset(wanted)
         self.touch()
 
     def record(self, policy: str) -> Record:

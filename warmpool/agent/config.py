@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -31,6 +32,12 @@ _Prompt = Annotated[str, StringConstraints(min_length=1)]
 _TokenId = Annotated[int, Field(ge=0)]
 _URL = TypeAdapter(HttpUrl)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+
+def untold(placeholders: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the first placeholder that neither an argument nor a variable contains; empty if none is missing."""
+    given = (*command, *environment.values())
+    return next((each for each in placeholders if not any(each in text for text in given)), "")
 
 
 class _Strict(BaseModel):
@@ -177,13 +184,11 @@ class ResidentConfig(_Strict):
 
     @model_validator(mode="after")
     def _is_told_its_ports(self) -> Self:
-        given = (*self.command, *self.environment.values())
-        for placeholder in self.placeholders if self.command else ():
-            if not any(placeholder in text for text in given):
-                raise ValueError(
-                    f"command: neither an argument nor a variable contains {placeholder}: the agent chooses the port and has "
-                    "to tell the engine"
-                )
+        if self.command and (placeholder := untold(self.placeholders, self.command, self.environment)):
+            raise ValueError(
+                f"command: neither an argument nor a variable contains {placeholder}: the agent chooses the port and has "
+                "to tell the engine"
+            )
         return self
 
     @property

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from warmpool.agent.config import untold
 from warmpool.agent.processes import Ports, Start, address_in_use, telling
 from warmpool.errors import StartFailed, WarmpoolError
 from warmpool.launcher import PROTOCOL, Spec
@@ -299,13 +300,11 @@ class Launcher:
                 f"{start.name}: neither the config nor the launcher at {self._path} says how it is started; "
                 "give a command in one, or to the other after --"
             )
-        given = (*self._command, *start.environment.values())
-        for placeholder in start.placeholders:
-            if not any(placeholder in text for text in given):
-                raise StartFailed(
-                    f"{start.name}: the command of the launcher at {self._path} lacks {placeholder}: the agent chooses the "
-                    "port and has to tell the engine"
-                )
+        if placeholder := untold(start.placeholders, self._command, start.environment):
+            raise StartFailed(
+                f"{start.name}: the command of the launcher at {self._path} lacks {placeholder}: the agent chooses the "
+                "port and has to tell the engine"
+            )
         return replace(start, command=self._command)
 
     async def _start(self, request: Message) -> Message:

@@ -183,7 +183,7 @@ def _question(request: web.Request, parameters: frozenset[str]) -> Question:
 
 def _text(request: web.Request, name: str, most: int) -> str:
     text = request.query.get(name, "")
-    if len(text) > most or not (text.isprintable() or not text):
+    if len(text) > most or not text.isprintable():
         raise AskError(f"{name}: takes a line of at most {most} characters")
     return text
 

@@ -6,6 +6,7 @@ import ctypes
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Final
 
 from loader.cuda.library import CallFailed, DeviceContext, FunctionMissing, call, open_library
@@ -102,7 +103,7 @@ class CudaGpu:
         self._result = ctypes.c_ulonglong()
         self._kernel = ctypes.c_void_p()
 
-    @property
+    @cached_property
     def uuid(self) -> str:
         """See `Gpu.uuid`."""
         device = ctypes.c_int()
