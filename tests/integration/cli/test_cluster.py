@@ -332,7 +332,9 @@ def test_a_refused_order_on_a_node_says_why(ask: Ask, there: FakeCluster) -> Non
 
 def test_a_name_goes_as_one_step_of_a_path(ask: Ask, there: FakeCluster) -> None:
     controller = with_controller(there)
-    assert ask("node", "exclude", "gpu?x=1", "--reason", "row 3")[0] == 1
+    code, _, err = ask("node", "exclude", "gpu?x=1", "--reason", "row 3")
+    assert code == 1
+    assert controller.asked, err
     assert controller.asked[-1] == "/v1/nodes/gpu%3Fx%3D1/exclude"
 
 
