@@ -1,10 +1,17 @@
-"""Checkpoints that several tests on a device compute with: each is made once, for the larger ones take long."""
+"""Checkpoints that several tests on a device compute with, each made once, for the larger ones take long; and who comes first."""
 
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+_COUNTS_PROCESSES = "test_node_memory.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who else holds memory is looked at first: later this process itself does, since others compute in it."""
+    items.sort(key=lambda item: item.path.name != _COUNTS_PROCESSES)
 
 
 @pytest.fixture(scope="session")

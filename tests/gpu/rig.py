@@ -2,8 +2,12 @@
 
 import queue
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from warmpool.reference.engine import Engine
 from warmpool.reference.opening import open_model
@@ -21,6 +25,21 @@ def build_runner(directory: Path, **settings: Any) -> TorchRunner:
     told: dict[str, Any] = {"device": "cuda", "max_num_seqs": 8, "max_model_len": 2048} | settings
     options = ModelOptions(checkpoint=directory, **told)
     return build(open_model(options), options, Startup())
+
+
+@contextmanager
+def filled(left_bytes: int) -> Iterator[None]:
+    """Leave only so much free on the device, what torch keeps for itself counted as free; all of it is back afterwards, come what may.
+
+    A test that fails keeps its frames, and with them its tensors: the storage itself is given up.
+    """
+    torch.cuda.empty_cache()
+    ballast = torch.empty(torch.cuda.mem_get_info()[0] - left_bytes, dtype=torch.uint8, device="cuda")
+    try:
+        yield
+    finally:
+        ballast.untyped_storage().resize_(0)
+        torch.cuda.empty_cache()
 
 
 class Batch:

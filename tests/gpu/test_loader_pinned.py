@@ -16,6 +16,7 @@ from loader.proof import digest_source, verify_resident
 from loader.sources.files import ShardReader
 from loader.sources.port import Nearness, Tier
 from loader.torch import load_file
+from tests.gpu.rig import filled
 
 pytestmark = [
     pytest.mark.gpu,
@@ -179,13 +180,9 @@ def test_tensor_by_tensor_while_the_stream_is_busy(weights: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_read(weights: Path) -> None:
-    free = torch.cuda.mem_get_info()[0]
-    ballast = torch.empty(free - 2**25, dtype=torch.uint8, device="cuda")
-    with pytest.raises(loader.LoadRefused) as caught:
+    with filled(2**25), pytest.raises(loader.LoadRefused) as caught:
         loader.load(loader.open_checkpoint(weights), device="cuda")
     assert caught.value.reasons == (loader.Reason.DEVICE_MEMORY,)
-    del ballast
-    torch.cuda.empty_cache()
     assert len(load_file(weights, device="cuda")) == 704
 
 

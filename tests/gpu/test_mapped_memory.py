@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.gpu.rig import filled
 from warmpool.reference.arena import MappedArena
 from warmpool.reference.bench.device import used_bytes
 from warmpool.reference.driver import CudaDriver, OutOfDeviceMemory
@@ -84,15 +85,12 @@ def test_a_tensor_over_it_holds_what_is_written_and_lives_on_through_giving_back
 
 
 def test_more_than_is_free_is_refused_and_takes_nothing() -> None:
-    free = torch.cuda.mem_get_info()[0]
-    ballast = torch.empty(free - 2 * GIBIBYTE, dtype=torch.uint8, device="cuda")
     arena = MappedArena(4 * GIBIBYTE, torch.device("cuda", 0))
-    left = torch.cuda.mem_get_info()[0]
-    with pytest.raises(NotEnoughMemory, match="MiB"):
-        arena.take(lambda: None)
-    assert (arena.taken_bytes, torch.cuda.mem_get_info()[0]) == (0, left)
-    del ballast
-    torch.cuda.empty_cache()
+    with filled(2 * GIBIBYTE):
+        left = torch.cuda.mem_get_info()[0]
+        with pytest.raises(NotEnoughMemory, match="MiB"):
+            arena.take(lambda: None)
+        assert (arena.taken_bytes, torch.cuda.mem_get_info()[0]) == (0, left)
     arena.take(lambda: None)
     assert arena.wait_taken(WAIT_SECONDS)
     arena.give_back()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.rig import WAIT_SECONDS, Batch, build_runner, some_prompts
+from tests.gpu.rig import WAIT_SECONDS, Batch, build_runner, filled, some_prompts
 from warmpool.reference.bench.device import used_bytes
 from warmpool.reference.errors import NotEnoughMemory, WeightsDamaged, WrongEngineState
 from warmpool.reference.expect import answers
@@ -148,14 +148,19 @@ def test_a_flipped_bit_in_the_host_copy_is_seen_and_the_memory_given_back(
     assert batch.tokens(prompts, counts) == before
 
 
+@torch.inference_mode()
+def swap_first_blocks(runner: TorchRunner) -> None:
+    """Have two blocks of its copy in host memory change places; again, and they are back."""
+    blocks = copy_of(runner).view(-1, BLOCK_BYTES)
+    blocks[:2] = blocks[:2].flip(0)
+
+
 def test_blocks_of_the_host_copy_that_have_changed_places_are_seen(batch: Batch, runner: TorchRunner) -> None:
     park(batch)
-    blocks = copy_of(runner).view(-1, BLOCK_BYTES)
-    kept = blocks[:2].clone()
-    blocks[0], blocks[1] = kept[1], kept[0]
+    swap_first_blocks(runner)
     with pytest.raises(WeightsDamaged):
         batch.engine.unpark().result(WAIT_SECONDS)
-    blocks[:2] = kept
+    swap_first_blocks(runner)
     wake(batch)
 
 
@@ -165,12 +170,10 @@ def test_a_device_without_room_leaves_it_parked(batch: Batch, runner: TorchRunne
     prompts, counts = some_prompts(4)
     before = batch.tokens(prompts, counts)
     park(batch)
-    ballast = torch.empty(torch.cuda.mem_get_info()[0] - GIB, dtype=torch.uint8, device="cuda")
-    with pytest.raises(NotEnoughMemory, match="MiB"):
-        batch.engine.unpark().result(WAIT_SECONDS)
-    assert runner.weights_place is Place.PARKED
-    del ballast
-    torch.cuda.empty_cache()
+    with filled(GIB):
+        with pytest.raises(NotEnoughMemory, match="MiB"):
+            batch.engine.unpark().result(WAIT_SECONDS)
+        assert runner.weights_place is Place.PARKED
     wake(batch)
     assert batch.tokens(prompts, counts) == before
 

@@ -193,9 +193,12 @@ class Nvml(Protocol):
         """Wait for an event that is watched for; nothing if none came in time."""
 
 
+_UNINITIALIZED = 1
+"""`NVML_ERROR_UNINITIALIZED` of nvml.h."""
+
 _BY_CODE: Mapping[int, type[NvmlError]] = MappingProxyType(
     {
-        1: NvmlClosed,  # uninitialised
+        _UNINITIALIZED: NvmlClosed,
         2: DeviceGone,  # invalid argument: all that we pass is handles
         3: NvmlUnsupported,
         4: NvmlUnsupported,  # no permission
@@ -243,15 +246,24 @@ class DriverNvml:
         self._gpus: Mapping[str, str] = {}
         self._health = HealthReader(library, self._call, NvmlError, NvmlUnsupported)
         self._events: Any = None
+        self._started = False
 
     def start(self) -> None:
         """See `Nvml.start`."""
-        self._call(self._library.nvmlInit)
+        self._started = True
+        try:
+            self._call(self._library.nvmlInit)
+        except NvmlError:
+            self._started = False
+            raise
 
     def stop(self) -> None:
         """See `Nvml.stop`."""
         self._handles, self._gpus, self._events = {}, {}, None
-        self._call(self._library.nvmlShutdown)
+        try:
+            self._call(self._library.nvmlShutdown)
+        finally:
+            self._started = False
 
     def devices(self) -> Listing:
         """See `Nvml.devices`."""
@@ -435,6 +447,8 @@ class DriverNvml:
     # ------------------------------------------------------------------ calls
 
     def _call(self, function: Callable[..., _Result], *arguments: object, **named: object) -> _Result:
+        if not self._started:  # the library counts who uses it: others of this process may hold it open
+            raise NvmlClosed("the library isn't open", _UNINITIALIZED)
         try:
             return function(*arguments, **named)
         except self._library.NVMLError as error:

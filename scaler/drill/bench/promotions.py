@@ -74,6 +74,8 @@ _USUAL: Mapping[Depth, tuple[int, int, float]] = {
     Depth.PARKED: (2, 2, 30.0),
 }
 """Per depth: seats, residents of each, KV memory of the one that serves, in 10^9 bytes: what an 8B shape and 141 GB leave room for."""
+_COPY_SPARE_BYTES = 64 << 20
+"""A copy in host memory is as large as the weights, each tensor aligned and the whole in huge pages: a little more than the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ def _layout(
     seats, residents, gigabytes = sizes
     least = -(-2 * (prompt_tokens + TOKENS) // BLOCK) * BLOCK
     length = max(least, length_in(gigabytes, _SEQUENCES, checkpoint, device))
-    weights = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
+    weights = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors")) + _COPY_SPARE_BYTES
     return Layout(
         depth=depth,
         seats=seats,
