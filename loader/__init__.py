@@ -55,6 +55,7 @@ from loader.manifest import MANIFEST_FILE, Manifest
 from loader.slicing import Part, rank_part, take_parts
 from loader.sources.files import open_checkpoint, read_manifest
 from loader.sources.port import Fallback, Tier
+from loader.sources.sibling import Resident, SiblingSource
 
 if TYPE_CHECKING:
     from loader.proof import Proof, digest_source, verify_resident
@@ -94,11 +95,13 @@ __all__ = [
     "Proof",
     "ReadFailed",
     "Reason",
+    "Resident",
     "Run",
     "ShardMissing",
     "ShardOutside",
     "ShardTruncated",
     "ShortRead",
+    "SiblingSource",
     "SliceInvalid",
     "Step",
     "TensorDuplicated",

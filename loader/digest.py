@@ -11,13 +11,14 @@ thousandth of the tensor's size. They find faults, and are no defence against so
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
 from loader.checkpoint import Checkpoint
-from loader.copiers.destinations import memory_of
+from loader.copiers.destinations import bytes_of, memory_of
 from loader.manifest import Manifest, compare, provable
 
 BLOCK_BYTES = 8192
@@ -28,28 +29,58 @@ _HOST_PIECE_BYTES = 2**20
 _DEVICE_PIECE_BYTES = 2**31
 _COPIED_PIECE_BYTES = 16 * 2**20
 """Memory for tensors that don't begin on a word, which are summed through a copy."""
-_BATCH_WORDS = 4 * 2**20
-"""Sums are taken from the device 32 MiB at a time."""
+_BATCH_WORDS = 2**18
+"""Sums are taken from the device 2 MiB at a time."""
 _HASH_THREADS = 8
+_PENDING_BATCHES = 2 * _HASH_THREADS
+"""Batches that wait or are hashed while the device goes on."""
 
 
 def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """The digest of every tensor, in hexadecimal.
 
-    Takes a thousandth of the tensors' size on their device, at most 48 MiB.
+    Takes a thousandth of the tensors' size on their device and as much of page-locked memory, each at most 48 MiB.
 
     Args:
         tensors: contiguous, all on one device; work queued on the current stream is waited for.
     """
     digests: dict[str, str] = {}
     with ThreadPoolExecutor(_HASH_THREADS, thread_name_prefix="loader-digest") as pool:
+        pending = deque[tuple[list[str], Future[list[str]]]]()
         for batch in _batches(tensors):
             lengths = [tensor.nbytes for _, tensor in batch]
-            sums = torch.cat([_sums(bytes_of(tensor)) for _, tensor in batch]).cpu()
-            counts = [_COLUMNS + _rows(nbytes) for nbytes in lengths]
-            hashed = pool.map(_hash, lengths, torch.split(sums, counts))
-            digests.update(zip((name for name, _ in batch), hashed, strict=True))
+            sums = torch.cat([part for _, tensor in batch for part in _sums_in_parts(bytes_of(tensor))])
+            # While these are hashed the device computes the next ones.
+            hashing = pool.submit(_hash_all, lengths, *_to_host(sums))
+            pending.append(([name for name, _ in batch], hashing))
+            if len(pending) > _PENDING_BATCHES:
+                _take_in(digests, pending.popleft())
+        while pending:
+            _take_in(digests, pending.popleft())
     return digests
+
+
+def _take_in(digests: dict[str, str], done: tuple[list[str], Future[list[str]]]) -> None:
+    names, hashing = done
+    digests.update(zip(names, hashing.result(), strict=True))
+
+
+def _to_host(sums: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+    """Where sums are on the host, and what tells that they have come; None where they are there already."""
+    if not sums.is_cuda:
+        return sums.cpu(), None
+    host = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
+    host.copy_(sums, non_blocking=True)
+    come = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    come.record(torch.cuda.current_stream(sums.device))
+    return host, come
+
+
+def _hash_all(lengths: list[int], sums: torch.Tensor, come: torch.cuda.Event | None) -> list[str]:
+    if come is not None:
+        come.synchronize()
+    counts = [_COLUMNS + _rows(nbytes) for nbytes in lengths]
+    return [_hash(nbytes, part) for nbytes, part in zip(lengths, torch.split(sums, counts), strict=True)]
 
 
 def prove(
@@ -98,11 +129,6 @@ class Running:
         return _hash(self._nbytes, torch.cat([self._columns, *self._rows]))
 
 
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory as bytes."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
-
-
 def _batches(tensors: Mapping[str, torch.Tensor]) -> Iterator[list[tuple[str, torch.Tensor]]]:
     batch: list[tuple[str, torch.Tensor]] = []
     words = 0
@@ -120,18 +146,17 @@ def _rows(nbytes: int) -> int:
     return -(-nbytes // BLOCK_BYTES)
 
 
-def _sums(data: torch.Tensor) -> torch.Tensor:
-    """Sums of the columns, then of the rows."""
-    return torch.cat(_sums_in_parts(data))
-
-
 def _sums_in_parts(data: torch.Tensor) -> list[torch.Tensor]:
+    """Sums of the columns, then of the rows."""
     whole = data.numel() // BLOCK_BYTES * BLOCK_BYTES
-    columns = torch.zeros(_COLUMNS, dtype=torch.int64, device=data.device)
+    columns: torch.Tensor | None = None
     rows = []
     for words in _words(data[:whole]):
-        columns += words.sum(dim=0)
+        sums = words.sum(dim=0)
+        columns = sums if columns is None else columns.add_(sums)
         rows.append(words.sum(dim=1))
+    if columns is None:
+        columns = torch.zeros(_COLUMNS, dtype=torch.int64, device=data.device)
     if whole < data.numel():
         filled = torch.zeros(BLOCK_BYTES, dtype=torch.uint8, device=data.device)
         filled[: data.numel() - whole] = data[whole:]

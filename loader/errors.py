@@ -241,6 +241,14 @@ class StageFull(LoadError):
     """The stage daemon's budget has no room for a checkpoint: it is too large, or the rest is in use."""
 
 
+class NotHeld(LoadError):
+    """The stage daemon holds no copy of this checkpoint in the device's memory."""
+
+
+class HeldInUse(LoadError):
+    """A copy in device memory can't be given up, or made anew, while engines are attached to it."""
+
+
 class StageUnreachable(LoadError):
     """There is no stage daemon at the socket, it refuses this user, or the connection broke."""
 

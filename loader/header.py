@@ -231,8 +231,10 @@ def _decode(raw: bytes, file: str) -> dict[str, object]:
             offset=PREFIX_BYTES + error.start,
             hint=_DAMAGED,
         ) from None
+    # Python takes -0 for 0. Looking for it in each number takes as long as parsing does, so only where it may be.
+    parse_int = _integer if "-0" in text else None
     try:
-        table = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+        table = json.loads(text, object_pairs_hook=_unique, parse_int=parse_int)
     except json.JSONDecodeError as error:
         offset = PREFIX_BYTES + len(text[: error.pos].encode())
         raise HeaderInvalid(
@@ -275,6 +277,8 @@ def _is_text(value: object) -> bool:
     """Whether this is a string that UTF-8 can carry: JSON escapes can spell surrogates, which it can't."""
     if type(value) is not str:
         return False
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -334,8 +338,9 @@ def _natural_numbers(value: object) -> tuple[int, ...] | None:
     """The list as a tuple, or None where it is anything but a list of sizes. A bool is no number here."""
     if type(value) is not list:
         return None
-    if any(type(item) is not int or not 0 <= item <= MAX_INTEGER for item in value):
-        return None
+    for item in value:  # no any(): a generator for each of a million lists takes as long as all the rest
+        if type(item) is not int or not 0 <= item <= MAX_INTEGER:
+            return None
     return tuple(value)
 
 

@@ -3,16 +3,17 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from loader.admission import Needs, admit
+from loader.admission import Needs, admit, shortages
 from loader.checkpoint import Checkpoint
 from loader.control import Control
+from loader.depth import Depth
 from loader.manifest import Manifest, check_headers
-from loader.plan import Chunk, plan_reads
+from loader.plan import PAGE_BYTES, Chunk, plan_reads
 from loader.sources.files import FILES
 from loader.sources.limits import read_limits
 from loader.sources.port import Fallback, Nearness, Reader, Source, Tier
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
     from loader.copiers.choice import Copier
     from loader.copiers.destinations import Destination
+    from loader.copiers.job import Readers
+
+
+_FAR = frozenset({Tier.DISK, Tier.NETWORK, Tier.FILE})
+"""Where reads wait more than they compute, so that more of them at once may bring more."""
+_DEEPEST = 4
+"""Times the threads that suit near bytes."""
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class Step(StrEnum):
@@ -59,20 +68,27 @@ class Run:
     """How a load is carried out.
 
     Attributes:
-        threads: how many read at once; by default what suits the device.
+        threads: how many read at once; by default what suits the device, and more where the store brings more for it.
         progress: called on the loading thread after every chunk; an exception it raises ends the load.
         control: to pause, slow or call off the load meanwhile.
         source: where the bytes come from.
+        read_bytes: the most that each reads at once, a multiple of 4096; by default what suits device and source.
+        gds: whether to read into CUDA memory with GPUDirect Storage where that works. What doesn't is read as without, and the
+            result's fallbacks tell.
     """
 
     threads: int | None = None
     progress: Callable[[Progress], None] | None = None
     control: Control = field(default_factory=Control)
     source: Source = FILES
+    read_bytes: int | None = None
+    gds: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1, not {self.threads}")
+        if self.read_bytes is not None and (self.read_bytes % PAGE_BYTES or self.read_bytes < 2 * PAGE_BYTES):
+            raise ValueError(f"read_bytes must be a multiple of 4096 from 8192 up, not {self.read_bytes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +190,18 @@ def footprint(
         from loader.copiers import destinations  # noqa: PLC0415 - the rest of the package works without torch
 
         converted = destinations.converted(destinations.match(checkpoint, into, convert=True))
-    return wanted.needs(wanted.chunks(), converted)
+    readers = wanted.readers()
+    return wanted.needs(wanted.chunks(readers, converted), converted, readers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a load copies, and how."""
+
+    chunks: tuple[Chunk, ...]
+    filled: "Mapping[str, Destination]"
+    readers: "Readers"
+    past_cache: bool
 
 
 class _Load:
@@ -192,8 +219,7 @@ class _Load:
         self._checkpoint = checkpoint
         self._run = run
         self._into = into
-        self._copier: Copier = choice.choose(destinations.target_device(device, into))
-        self._threads = run.threads or self._copier.threads
+        self._copier: Copier = choice.choose(destinations.target_device(device, into), use_gds=run.gds)
 
     def carry_out(self, *, convert: bool, manifest: Manifest | None) -> LoadResult:
         from loader.copiers import destinations  # noqa: PLC0415 - the rest works without torch
@@ -211,14 +237,18 @@ class _Load:
                 converted = destinations.converted(filled)
                 # The tensors first: a plan for what can't fit would be long.
                 admit(self.needs((), frozenset()), limits, file=checkpoint.root)
-                chunks = self.chunks()
-                admit(self.needs(chunks, converted), limits, file=checkpoint.root)
+                readers = self.readers(nearness)
+                chunks = self.chunks(readers, converted, reader.resident)
+                if shortages(self.needs(chunks, converted, readers), limits):
+                    readers = replace(readers, depth=None)
+                admit(self.needs(chunks, converted, readers), limits, file=checkpoint.root)
             with watch.step(Step.ALLOCATE):
                 tensors = into if into is not None else destinations.allocate(checkpoint, self._copier.device)
                 if into is None:
                     filled = destinations.match(checkpoint, tensors, convert=False)
             with watch.step(Step.COPY), destinations.memory_errors(checkpoint.root):
-                staging_bytes, fallbacks = self._copy(reader, nearness, chunks, filled)
+                work = _Work(chunks, filled, readers, past_cache=nearness.tier is Tier.DISK)
+                staging_bytes, fallbacks = self._copy(reader, work)
             with watch.step(Step.FINISH):
                 reader.verify()
         with watch.step(Step.PROVE):
@@ -239,31 +269,52 @@ class _Load:
             seconds_by_step=MappingProxyType(watch.seconds),
         )
 
-    def chunks(self) -> tuple[Chunk, ...]:
-        return plan_reads(self._checkpoint.tensors.values(), chunk_bytes=self._copier.chunk_bytes)
+    def chunks(
+        self, readers: "Readers", converted: frozenset[str], resident: Mapping[str, object] = _NOTHING
+    ) -> tuple[Chunk, ...]:
+        """What a thread takes at once: as much as it reads at once, where it must see all of it to make something of it."""
+        entries = [entry for name, entry in self._checkpoint.tensors.items() if name not in resident]
+        whole = bool(converted) or any(entry.runs for entry in entries)
+        most = readers.read_bytes if whole else max(readers.read_bytes, self._copier.chunk_bytes)
+        return plan_reads(entries, chunk_bytes=most)
 
-    def needs(self, chunks: tuple[Chunk, ...], converted: frozenset[str]) -> Needs:
+    def needs(
+        self, chunks: tuple[Chunk, ...], converted: frozenset[str], readers: "Readers | None" = None
+    ) -> Needs:
         tensors = self._checkpoint.total_bytes if self._into is None else 0
-        return self._copier.needs(chunks, converted, self._threads, tensors)
+        return self._copier.needs(chunks, converted, readers or self.readers(), tensors)
 
-    def _copy(
-        self,
-        reader: Reader,
-        nearness: Nearness,
-        chunks: tuple[Chunk, ...],
-        filled: "Mapping[str, Destination]",
-    ) -> tuple[int, frozenset[Fallback]]:
-        from loader.copiers.job import Job  # noqa: PLC0415 - the rest works without torch
+    def readers(self, nearness: Nearness | None = None) -> "Readers":
+        """How many threads read, and how much at once; where the bytes are far, and nobody has said, as that wants."""
+        from loader.copiers.job import Readers  # noqa: PLC0415 - the rest works without torch
+
+        far = nearness is not None and nearness.tier in _FAR
+        copier, run = self._copier, self._run
+        threads = run.threads or copier.threads
+        deepens = far and run.threads is None
+        return Readers(
+            threads=threads,
+            read_bytes=run.read_bytes or (copier.chunk_bytes if far else copier.near_bytes),
+            depth=Depth(first=threads, most=_DEEPEST * threads) if deepens else None,
+        )
+
+    def _copy(self, reader: Reader, work: "_Work") -> tuple[int, frozenset[Fallback]]:
+        from loader.copiers import resident  # noqa: PLC0415 - the rest works without torch
+        from loader.copiers.job import Job  # noqa: PLC0415 - as above
 
         job = Job(
             reader=reader,
-            chunks=chunks,
-            destinations=filled,
-            threads=self._threads,
+            chunks=work.chunks,
+            destinations=work.filled,
+            readers=work.readers,
             report=reporter(self._run.progress, self._checkpoint.total_bytes),
             control=self._run.control,
-            past_cache=nearness.tier is Tier.DISK,
+            past_cache=work.past_cache,
         )
+        held = cast("Mapping[str, torch.Tensor]", reader.resident)
+        near = [entry for name, entry in self._checkpoint.tensors.items() if name in held]
+        if near:
+            resident.copy(replace(job, chunks=resident.plan(near)), held)
         staging_bytes = self._copier.copy(job)
         return staging_bytes, reader.fallbacks | job.fallbacks
 
@@ -272,8 +323,9 @@ def _payload_ranges(checkpoint: Checkpoint) -> list[tuple[str, int, int]]:
     """Per shard its name and the range of bytes that spans the wanted tensors."""
     ranges: dict[str, tuple[int, int]] = {}
     for entry in checkpoint.tensors.values():
-        begin, end = ranges.get(entry.file, (entry.begin, entry.end))
-        ranges[entry.file] = (min(begin, entry.begin), max(end, entry.end))
+        begin, end = ranges.get(entry.file, (entry.end, entry.begin))
+        if entry.begin < begin or entry.end > end:
+            ranges[entry.file] = (min(begin, entry.begin), max(end, entry.end))
     return [(file, begin, end) for file, (begin, end) in ranges.items()]
 
 

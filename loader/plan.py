@@ -6,8 +6,8 @@ Parts of tensors are runs with gaps between them: short gaps are read and droppe
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from loader.checkpoint import TensorEntry
 
@@ -19,8 +19,7 @@ MAX_GAP_BYTES = 32 * 1024
 anyway."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(NamedTuple):
     """A run of one tensor's bytes inside a chunk.
 
     Attributes:
@@ -36,8 +35,7 @@ class Piece:
     gap: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One contiguous read.
 
     Attributes:
@@ -96,50 +94,35 @@ def plan_reads(entries: Iterable[TensorEntry], *, chunk_bytes: int) -> tuple[Chu
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Bytes of a tensor that lie together in the file."""
-
-    entry: TensorEntry
-    begin: int
-    end: int
-    offset: int
-
-    def cut(self, start: int, limit: int) -> int:
-        """How far a read from start may go: to the end, or to the last whole element before the limit."""
-        if self.end <= limit:
-            return self.end
-        return max(start, limit - (limit - self.begin) % self.entry.dtype.element_bytes)
-
-
-def _runs(entries: Iterable[TensorEntry]) -> Iterator[_Run]:
-    for entry in entries:
-        for begin, end, offset in entry.spans():
-            yield _Run(entry, begin, end, offset)
+def _cut(entry: TensorEntry, begin: int, limit: int) -> int:
+    """How far a read of a run may go that doesn't end before the limit: to the last whole element."""
+    return limit - (limit - begin) % entry.dtype.element_bytes
 
 
 def _chunks(file: str, entries: Iterable[TensorEntry], chunk_bytes: int) -> Iterator[Chunk]:
     begin = limit = position = 0
     pieces: list[Piece] = []
     tensor = ""
-    for run in _runs(entries):
-        start = run.begin
-        while start < run.end:
-            stop = run.cut(start, limit)
-            # A gap is read over inside a tensor only: whoever leaves tensors out reads nothing of them.
-            gap = start - position
-            joins = gap == 0 or (0 < gap <= MAX_GAP_BYTES and tensor == run.entry.name)
-            if not joins or stop <= start or len(pieces) == MAX_PIECES:
-                if pieces:
-                    yield _chunk(file, begin, pieces)
-                pieces = []
-                begin, gap = start, 0
-                limit = (begin + chunk_bytes) // PAGE_BYTES * PAGE_BYTES
-                stop = run.cut(start, limit)
-            tensor = run.entry.name
-            offset = run.offset + start - run.begin
-            pieces.append(Piece(tensor=tensor, offset=offset, nbytes=stop - start, gap=gap))
-            start = position = stop
+    for entry in entries:
+        name = entry.name
+        # Most checkpoints are thousands of whole tensors, so nothing is made for a run but its pieces.
+        for run_begin, run_end, offset in entry.spans():
+            start = run_begin
+            while start < run_end:
+                stop = run_end if run_end <= limit else _cut(entry, run_begin, limit)
+                # A gap is read over inside a tensor only: whoever leaves tensors out reads nothing of them.
+                gap = start - position
+                joins = gap == 0 or (0 < gap <= MAX_GAP_BYTES and tensor == name)
+                if not joins or stop <= start or len(pieces) == MAX_PIECES:
+                    if pieces:
+                        yield _chunk(file, begin, pieces)
+                    pieces = []
+                    begin, gap = start, 0
+                    limit = (begin + chunk_bytes) // PAGE_BYTES * PAGE_BYTES
+                    stop = run_end if run_end <= limit else _cut(entry, run_begin, limit)
+                tensor = name
+                pieces.append(Piece(name, offset + start - run_begin, stop - start, gap))
+                start = position = stop
     if pieces:
         yield _chunk(file, begin, pieces)
 

@@ -10,9 +10,9 @@ import torch
 from loader.checkpoint import Checkpoint, TensorEntry
 from loader.copiers import crew, host
 from loader.copiers.crew import CopyChunk
-from loader.copiers.destinations import memory_of, torch_layout
+from loader.copiers.destinations import holds_bytes_of, memory_of
 from loader.digest import BLOCK_BYTES, Running, digest_tensors
-from loader.errors import DestinationMismatch, DtypeUnsupported, some
+from loader.errors import DestinationMismatch, some
 from loader.loading import Run, reporter
 from loader.manifest import Manifest, check_headers, compare, describe, provable
 from loader.plan import MAX_GAP_BYTES, Chunk, Piece, plan_reads
@@ -62,7 +62,7 @@ def verify_resident(
     """
     begun = time.perf_counter()
     part = checkpoint.only(_known(checkpoint, tensors))
-    comparable = {name for name, entry in part.tensors.items() if _has_bytes_of(tensors[name], entry)}
+    comparable = {name for name, entry in part.tensors.items() if holds_bytes_of(tensors[name], entry)}
     if manifest is not None:
         check_headers(part, manifest)
         comparable &= provable(part)
@@ -156,12 +156,3 @@ def _known(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> list[
                 hint="pass tensors as they were loaded, by their names in the checkpoint",
             )
     return list(tensors)
-
-
-def _has_bytes_of(tensor: torch.Tensor, entry: TensorEntry) -> bool:
-    """Whether a tensor should hold the file's bytes unchanged."""
-    try:
-        dtype, shape = torch_layout(entry)
-    except DtypeUnsupported:
-        return False
-    return tensor.dtype == dtype and tuple(tensor.shape) == shape

@@ -12,6 +12,7 @@ Options, as ``--model-loader-extra-config '{"threads": 8}'``; unknown ones are r
 - ``stage_socket``: load from the stage daemon at this socket; there is no silent way around it when it doesn't answer.
 - ``prove``: false leaves a manifest unread that lies beside the shards.
 - ``follow_links``: true takes links that lead out of the checkpoint's directory.
+- ``gds``: true reads into device memory with GPUDirect Storage where that works.
 """
 
 import logging
@@ -48,6 +49,7 @@ class Options:
     stage_socket: str | None = None
     prove: bool = True
     follow_links: bool = False
+    gds: bool = False
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -57,6 +59,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "stage_socket": (str,),
     "prove": (bool,),
     "follow_links": (bool,),
+    "gds": (bool,),
 }
 
 
@@ -117,7 +120,7 @@ def weights(
             device=device,
             window_bytes=options.window_mib << 20,
             manifest=manifest,
-            run=Run(threads=options.threads, control=control, source=source),
+            run=Run(threads=options.threads, control=control, source=source, gds=options.gds),
         )
 
 
@@ -134,7 +137,17 @@ def _loader_class(base: type[Any]) -> type[Any]:
     def load_weights(self: Any, model: Any, model_config: Any) -> None:  # noqa: ANN401 - as above
         _load_weights(self.load_config, self.options, model, model_config)
 
-    methods = {"__init__": construct, "download_model": download_model, "load_weights": load_weights}
+    def get_external_weight_memory(self: Any, vllm_config: Any) -> int:  # noqa: ANN401 - as above
+        # All weights end in memory that vLLM has allocated itself, so its profiling sees them.
+        del self, vllm_config
+        return 0
+
+    methods = {
+        "__init__": construct,
+        "download_model": download_model,
+        "load_weights": load_weights,
+        "get_external_weight_memory": get_external_weight_memory,
+    }
     about = {"__doc__": "vLLM's model loader for load format emberpool.", "__module__": __name__}
     return type("EmberpoolModelLoader", (base,), methods | about)
 

@@ -5,7 +5,7 @@ import typer
 from loader.bench.command import bench
 from loader.cli.looking import inspect, verify
 from loader.cli.moving import digest, load_command
-from loader.cli.staging import stage, staged
+from loader.cli.staging import stage
 
 app = typer.Typer(
     add_completion=False,
@@ -17,5 +17,4 @@ app.command()(verify)
 app.command()(digest)
 app.command("load")(load_command)
 app.command()(bench)
-app.command()(stage)
-app.command()(staged)
+app.add_typer(stage, name="stage")

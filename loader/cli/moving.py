@@ -57,7 +57,7 @@ def digest(
         typer.echo(f"ok: {counted(len(digests), 'tensor')} in {target}")
 
 
-def load_command(
+def load_command(  # noqa: PLR0913 - one parameter per command-line option
     path: CheckpointPath,
     *,
     device: Annotated[str, typer.Option(help="Where to: cpu, cuda or cuda:N.")] = "cpu",
@@ -66,6 +66,7 @@ def load_command(
         typer.Option(metavar="PATTERN", help="Only tensors with such names, as model.layers.0.*"),
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Bandwidth cap, in GB per second.")] = None,
+    gds: Annotated[bool, typer.Option("--gds", help="Use GPUDirect Storage where it works.")] = False,
     output: OutputOption = Output.TABLE,
     follow_links: FollowLinks = False,
 ) -> None:
@@ -79,7 +80,7 @@ def load_command(
                 wanted,
                 device=device,
                 manifest=read_manifest(checkpoint),
-                run=Run(progress=progress, control=control),
+                run=Run(progress=progress, control=control, gds=gds),
             )
     if output is Output.JSON:
         print_json(_document(result))

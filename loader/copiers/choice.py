@@ -1,18 +1,15 @@
 """Which copier fills which device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from loader.admission import Needs
-from loader.copiers import host, pinned
-from loader.copiers.job import Job
+from loader.copiers import gds, host, pinned
+from loader.copiers.job import Copy, Readers
 from loader.errors import DeviceUnavailable
 from loader.plan import Chunk
-
-Copy = Callable[[Job], int]
-"""Fills the destinations; the bytes of buffers that this took besides them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,31 +18,35 @@ class Copier:
 
     Attributes:
         device: with its index.
-        chunk_bytes: upper bound of its reads.
+        chunk_bytes: what a thread takes at once, and the most that it reads at once from afar.
+        near_bytes: the most that it reads at once from memory.
         threads: how many it uses by default.
         copy: the work.
     """
 
     device: torch.device
     chunk_bytes: int
+    near_bytes: int
     threads: int
     copy: Copy
 
     def needs(
-        self, chunks: Sequence[Chunk], converted: frozenset[str], threads: int, tensor_bytes: int
+        self, chunks: Sequence[Chunk], converted: frozenset[str], readers: Readers, tensor_bytes: int
     ) -> Needs:
         """The memory that a load takes.
 
         Args:
             chunks: what is read.
             converted: names of tensors that are converted.
-            threads: how many read at once.
+            readers: how many read at once.
             tensor_bytes: size of the tensors that it allocates.
         """
+        threads = readers.most
         if self.device.type == "cpu":
             return Needs(host=tensor_bytes + host.needs(chunks, converted, threads))
         staging = host.needs(chunks, converted, threads) if converted else 0
-        return Needs(pinned=pinned.needs(chunks, self.device, threads), device=tensor_bytes + staging)
+        locked = pinned.needs(chunks, self.device, readers)
+        return Needs(pinned=locked, device=tensor_bytes + staging)
 
     def free_bytes(self) -> int | None:
         """Free memory of the device, with what torch keeps for itself; None for the CPU."""
@@ -56,8 +57,12 @@ class Copier:
         return free + kept
 
 
-def choose(device: torch.device) -> Copier:
+def choose(device: torch.device, *, use_gds: bool = False) -> Copier:
     """The copier for a device.
+
+    Args:
+        device: to fill.
+        use_gds: whether to read past the host's memory where that can be done; of no use on the CPU.
 
     Raises:
         DeviceUnavailable: there is none, or the device can't be used in this process.
@@ -65,14 +70,19 @@ def choose(device: torch.device) -> Copier:
     match device.type:
         case "cpu":
             return Copier(
-                device=device, chunk_bytes=host.CHUNK_BYTES, threads=host.default_threads(), copy=host.copy
+                device=device,
+                chunk_bytes=host.CHUNK_BYTES,
+                near_bytes=host.CHUNK_BYTES,
+                threads=host.default_threads(),
+                copy=host.copy,
             )
         case "cuda":
             return Copier(
                 device=pinned.prepare(device),
                 chunk_bytes=pinned.CHUNK_BYTES,
+                near_bytes=pinned.NEAR_BYTES,
                 threads=pinned.DEFAULT_THREADS,
-                copy=pinned.copy,
+                copy=gds.copy if use_gds else pinned.copy,
             )
         case other:
             raise DeviceUnavailable(

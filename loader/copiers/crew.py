@@ -1,14 +1,17 @@
 """Threads that share out chunks: none outlives the load, and the first error stops them all.
 
-Progress is reported on the caller's own thread, so a callback needs no locks and may raise to stop the load.
+Progress is reported on the caller's own thread, so a callback needs no locks and may raise to stop the load. How many threads there
+are may change meanwhile, as `loader.depth` finds what a store wants.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from loader.control import Control
+from loader.depth import Depth
 from loader.plan import Chunk
 
 CopyChunk = Callable[[Chunk], None]
@@ -23,8 +26,17 @@ def run(
     open_worker: OpenWorker,
     report: Callable[[Chunk], None],
     control: Control,
+    depth: Depth | None = None,
 ) -> None:
     """Copy all chunks, in about the order given; return when all are done and every thread has ended.
+
+    Args:
+        chunks: what to copy.
+        threads: how many do so, to begin with.
+        open_worker: called on each thread.
+        report: called with every chunk that is done.
+        control: pauses, slows and calls off.
+        depth: changes the number of threads, up to its bound; None leaves it.
 
     Raises:
         LoadCancelled: it was called off.
@@ -32,7 +44,7 @@ def run(
     """
     crew = _Crew(chunks, open_worker, control)
     with control.reading():
-        crew.work(threads, report)
+        crew.work(threads, report, depth)
     crew.raise_first_error()
 
 
@@ -46,20 +58,22 @@ class _Crew:
         self._stop = Event()
         self._open_worker = open_worker
         self._control = control
+        self._threads: list[Thread] = []
+        self._running = 0  # threads whose end hasn't been seen yet; the caller's thread alone counts
+        self._lock = Lock()
+        self._most = 0  # workers that may be open at once
+        self._wanted = 0  # threads that shall be there
+        self._staying = 0  # threads that haven't left for being too many
 
-    def work(self, threads: int, report: Callable[[Chunk], None]) -> None:
-        count = min(threads, self._waiting.qsize())
-        started: list[Thread] = []
+    def work(self, threads: int, report: Callable[[Chunk], None], depth: Depth | None) -> None:
         try:
-            for number in range(count):
-                thread = Thread(target=self._work, name=f"loader-{number}")
-                thread.start()
-                started.append(thread)
-            self._follow(count, report)
+            self._most = min(depth.most if depth else threads, self._waiting.qsize())
+            self._resize(threads)
+            self._follow(report, depth)
         finally:
             self._stop.set()
             self._control.wake()
-            for thread in started:
+            for thread in self._threads:
                 thread.join()
 
     def raise_first_error(self) -> None:
@@ -74,13 +88,38 @@ class _Crew:
         finally:
             del error
 
-    def _follow(self, workers: int, report: Callable[[Chunk], None]) -> None:
-        while workers:
+    def _hire(self, count: int) -> None:
+        for _ in range(count):
+            thread = Thread(target=self._work, name=f"loader-{len(self._threads)}")
+            thread.start()
+            self._running += 1
+            self._threads.append(thread)
+            with self._lock:
+                self._staying += 1
+
+    def _follow(self, report: Callable[[Chunk], None], depth: Depth | None) -> None:
+        while self._running:
             chunk = self._done.get()
             if chunk is None:
-                workers -= 1
+                self._running -= 1
             elif not self._stop.is_set():
                 report(chunk)
+                if depth is not None:
+                    self._resize(depth.done(chunk.nbytes, time.monotonic()))
+
+    def _resize(self, wanted: int) -> None:
+        """Have as many threads as are wanted, and no more than there is work for, with those that are leaving."""
+        with self._lock:
+            self._wanted = wanted
+            missing = wanted - self._staying
+        self._hire(min(missing, self._waiting.qsize(), self._most - self._running))
+
+    def _leaves(self) -> bool:
+        """Whether this thread is one too many. Those that are wanted stay until nothing is left to do."""
+        with self._lock:
+            leaves = self._staying > self._wanted
+            self._staying -= leaves
+            return leaves
 
     def _work(self) -> None:
         try:
@@ -95,7 +134,7 @@ class _Crew:
             self._done.put(None)
 
     def _copy_all(self, copy: CopyChunk) -> None:
-        while not self._stop.is_set():
+        while not self._stop.is_set() and not self._leaves():
             try:
                 chunk = self._waiting.get_nowait()
             except Empty:

@@ -1,9 +1,10 @@
 """Tensors to load into: their dtypes, their allocation, and whether the caller's own ones fit."""
 
 import ctypes
+import os
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -36,24 +37,33 @@ TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
 }
 """All but the 6-bit types, for which torch has none."""
 _ALIGNMENT = 16  # bytes; a multiple of every element's size
+_TORCH_GRANULE = 512  # bytes that torch's allocator rounds up to
+_TORCH_SMALL = 2**20  # tensors up to this size are handed out from elsewhere
+_WORTH_ONE_PIECE = 2 * 2**30
+_LEFT_FREE = 2**28
+_NEVER_CUTS = "max_split_size"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(NamedTuple):
     """One tensor to fill.
 
     Attributes:
-        flat: the tensor's memory as one dimension, without gradient; writing to it fills the tensor.
-        source_dtype: the dtype of the bytes in the file; other than flat's where they are converted.
+        tensor: contiguous; it may require a gradient.
+        source_dtype: the dtype of the bytes in the file; other than the tensor's where they are converted.
     """
 
-    flat: torch.Tensor
+    tensor: torch.Tensor
     source_dtype: torch.dtype
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The tensor's memory as bytes; writing to it fills the tensor."""
+        return bytes_of(self.tensor)
 
     @property
     def converts(self) -> bool:
         """Whether bytes pass through a conversion instead of landing as they are."""
-        return self.flat.dtype != self.source_dtype
+        return self.tensor.dtype != self.source_dtype
 
     def convert(self, data: torch.Tensor, offset: int) -> None:
         """Fill a run of the tensor with values of another dtype.
@@ -64,7 +74,7 @@ class Destination:
         """
         values = data.view(self.source_dtype)
         first = offset // self.source_dtype.itemsize
-        self.flat[first : first + values.numel()].copy_(values)
+        self.tensor.detach().reshape(-1)[first : first + values.numel()].copy_(values)
 
 
 def converted(destinations: Mapping[str, Destination]) -> frozenset[str]:
@@ -125,9 +135,30 @@ def allocate(checkpoint: Checkpoint, device: torch.device) -> dict[str, torch.Te
     """
     layouts = {name: torch_layout(entry) for name, entry in checkpoint.tensors.items()}
     with memory_errors(checkpoint.root):
+        if device.type == "cuda":
+            _take_in_one_piece(checkpoint, device)
         return {
             name: torch.empty(shape, dtype=dtype, device=device) for name, (dtype, shape) in layouts.items()
         }
+
+
+def _take_in_one_piece(checkpoint: Checkpoint, device: torch.device) -> None:
+    """Have torch take memory for large tensors from the driver at once, for it to hand out piece by piece.
+
+    Hundreds of calls of the driver take as long as a fifth of the copying. Only where the device has that much free: else torch
+    would first give up what it has kept, which it may have use for; and only where torch may cut large pieces.
+    """
+    if any(
+        _NEVER_CUTS in os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    ):
+        return
+    nbytes = sum(
+        -(-entry.nbytes // _TORCH_GRANULE) * _TORCH_GRANULE
+        for entry in checkpoint.tensors.values()
+        if entry.nbytes > _TORCH_SMALL
+    )
+    if nbytes >= _WORTH_ONE_PIECE and nbytes + _LEFT_FREE <= torch.cuda.mem_get_info(device)[0]:
+        torch.empty(nbytes, dtype=torch.uint8, device=device)  # kept by torch when it goes, at once
 
 
 @contextmanager
@@ -170,19 +201,35 @@ def match(
     for name, entry in checkpoint.tensors.items():
         tensor = tensors[name]
         dtype, shape = torch_layout(entry)
-        _check_tensor(entry, tensor, shape)
+        unusable = _unusable(entry, tensor, shape)
+        if unusable is not None:
+            raise unusable
         if tensor.dtype != dtype:
             _check_conversion(entry, tensor, dtype, allowed=convert)
-        destinations[name] = Destination(flat=tensor.detach().reshape(-1), source_dtype=dtype)
+        destinations[name] = Destination(tensor=tensor, source_dtype=dtype)
     return destinations
 
 
-def memory_of(flat: torch.Tensor) -> memoryview:
+def memory_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, writable. The caller keeps the tensor alive."""
-    nbytes = flat.numel() * flat.element_size()
+    nbytes = tensor.numel() * tensor.element_size()
     if nbytes == 0:
         return memoryview(b"")
-    return memoryview((ctypes.c_char * nbytes).from_address(flat.data_ptr())).cast("B")
+    return memoryview((ctypes.c_char * nbytes).from_address(tensor.data_ptr())).cast("B")
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory as bytes, on whatever device it is."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def holds_bytes_of(tensor: torch.Tensor, entry: TensorEntry) -> bool:
+    """Whether a tensor that was loaded from an entry has the file's bytes unchanged: the same dtype and shape."""
+    try:
+        dtype, shape = torch_layout(entry)
+    except DtypeUnsupported:
+        return False
+    return tensor.dtype == dtype and tuple(tensor.shape) == shape
 
 
 def target_device(device: str | int | torch.device, into: Mapping[str, torch.Tensor] | None) -> torch.device:
@@ -222,25 +269,22 @@ def _check_names(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) ->
         )
 
 
-def _check_tensor(entry: TensorEntry, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
-    def mismatch(what: str, hint: str) -> DestinationMismatch:
-        return DestinationMismatch(
-            f"tensor {shown(entry.name)}: {what}", file=entry.file, tensor=entry.name, hint=hint
-        )
-
-    if tuple(tensor.shape) != shape:
-        raise mismatch(
-            f"the file holds shape {list(shape)} and the destination has {list(tensor.shape)}",
-            "check that config and weights are of the same model",
-        )
-    if tensor.is_meta or tensor.layout != torch.strided:
-        raise mismatch(
-            "the destination has no memory of its own", "materialise it first: module.to_empty(device=…)"
-        )
-    if not tensor.is_contiguous():
-        raise mismatch(
-            "the destination is not contiguous", "pass contiguous memory, or copy from one that is"
-        )
+def _unusable(entry: TensorEntry, tensor: torch.Tensor, shape: tuple[int, ...]) -> DestinationMismatch | None:
+    """Why a tensor can't be filled, whatever its dtype; None where it can."""
+    if tensor.shape != shape:
+        what = f"the file holds shape {list(shape)} and the destination has {list(tensor.shape)}"
+        hint = "check that config and weights are of the same model"
+    elif tensor.is_meta or tensor.layout != torch.strided:
+        what = "the destination has no memory of its own"
+        hint = "materialise it first: module.to_empty(device=…)"
+    elif not tensor.is_contiguous():
+        what = "the destination is not contiguous"
+        hint = "pass contiguous memory, or copy from one that is"
+    else:
+        return None
+    return DestinationMismatch(
+        f"tensor {shown(entry.name)}: {what}", file=entry.file, tensor=entry.name, hint=hint
+    )
 
 
 def _check_conversion(entry: TensorEntry, tensor: torch.Tensor, dtype: torch.dtype, *, allowed: bool) -> None:

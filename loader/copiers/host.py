@@ -48,9 +48,14 @@ def copy(job: Job) -> int:
     worker_bytes = _worker_bytes(job.chunks, converted(job.destinations))
     copying = _HostCopy(job, worker_bytes)
     crew.run(
-        job.chunks, threads=job.threads, open_worker=copying.worker, report=job.report, control=job.control
+        job.chunks,
+        threads=job.readers.threads,
+        open_worker=copying.worker,
+        report=job.report,
+        control=job.control,
+        depth=job.readers.depth,
     )
-    return worker_bytes * min(job.threads, len(job.chunks))
+    return worker_bytes * job.most_workers
 
 
 def _worker_bytes(chunks: Sequence[Chunk], names: Container[str]) -> int:
@@ -66,11 +71,6 @@ class _HostCopy:
         self._reader = job.reader
         self._destinations = job.destinations
         self._buffer_bytes = buffer_bytes
-        self._memory = {
-            name: memory_of(destination.flat)
-            for name, destination in job.destinations.items()
-            if not destination.converts
-        }
 
     @contextmanager
     def worker(self) -> Iterator[CopyChunk]:
@@ -94,8 +94,9 @@ class _HostCopy:
         for piece in chunk.pieces:
             if piece.gap:
                 buffers.append(staging[dropped : dropped + piece.gap])
-            memory = self._memory.get(piece.tensor)
-            if memory is not None:
+            destination = self._destinations[piece.tensor]
+            if not destination.converts:
+                memory = memory_of(destination.tensor)
                 buffers.append(memory[piece.offset : piece.offset + piece.nbytes])
             else:
                 buffers.append(staging[used : used + piece.nbytes])

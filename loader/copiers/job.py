@@ -5,8 +5,29 @@ from dataclasses import dataclass, field
 
 from loader.control import Control
 from loader.copiers.destinations import Destination
+from loader.depth import Depth
 from loader.plan import Chunk
 from loader.sources.port import Fallback, Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """How a load reads.
+
+    Attributes:
+        threads: how many read at once, to begin with.
+        read_bytes: the most that each reads at once, a multiple of a page.
+        depth: changes the number of threads meanwhile; None leaves it.
+    """
+
+    threads: int
+    read_bytes: int
+    depth: Depth | None = None
+
+    @property
+    def most(self) -> int:
+        """How many threads it may come to."""
+        return self.depth.most if self.depth else self.threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +38,7 @@ class Job:
         reader: the open source.
         chunks: what to read, in order.
         destinations: what to fill, by tensor.
-        threads: how many read at once.
+        readers: how many read at once, and how much.
         report: called on the caller's thread with every chunk that is done.
         control: pauses, slows and calls off.
         past_cache: whether reading past the page cache is worth it: the bytes are not in it.
@@ -27,8 +48,17 @@ class Job:
     reader: Reader
     chunks: Sequence[Chunk]
     destinations: Mapping[str, Destination]
-    threads: int
+    readers: Readers
     report: Callable[[Chunk], None]
     control: Control
     past_cache: bool = False
     fallbacks: set[Fallback] = field(default_factory=set)
+
+    @property
+    def most_workers(self) -> int:
+        """Threads that read at once at the most."""
+        return min(self.readers.most, len(self.chunks))
+
+
+Copy = Callable[[Job], int]
+"""Fills a job's destinations; the bytes of buffers that this took besides them."""

@@ -25,6 +25,7 @@ from loader.sources.files import ShardReader
 CHUNK_BYTES = 32 * 2**20
 """One call of madvise each: few enough calls, and enough of them for all threads to have some."""
 _MADV_POPULATE_READ = 22  # Linux 5.14; the mmap module has no name for it
+_MAP_NORESERVE = 0x4000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -63,7 +64,18 @@ def map_shards(checkpoint: Checkpoint, descriptors: Mapping[str, int]) -> dict[s
 
 def _map(descriptor: int, path: str) -> mmap.mmap:
     try:
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+        try:
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            # Of memory that comes in reserved pages no copy could be made of every page. Few are ever written to.
+            return mmap.mmap(
+                descriptor,
+                0,
+                flags=mmap.MAP_PRIVATE | _MAP_NORESERVE,
+                prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            )
     except (OSError, ValueError) as error:
         raise ReadFailed(f"cannot be mapped: {error}", file=path) from error
 

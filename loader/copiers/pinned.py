@@ -1,13 +1,17 @@
-"""Into CUDA tensors: threads of `preadv` into page-locked slots, each with a stream that copies on from there.
+"""Into CUDA tensors: threads of `preadv` into page-locked slots, and one stream that copies on from there.
 
-The slots are registered with the driver once per process, because registering costs several times more than copying.
-Device memory is never staged but for tensors that are converted, one chunk per thread.
+The slots are registered with the driver once per process, because registering costs several times more than copying. Each is
+registered by the thread that uses it first, once its first read has filled it: the others read on meanwhile, and no load waits
+for memory that it doesn't need yet. Device memory is never staged but for tensors that are converted, one chunk per thread.
+
+Bytes that are in memory already are read in small pieces, so that all slots together stay in the processor's cache: what is copied
+on from there doesn't go through memory twice more. Far ones are read in large pieces, which disks and networks want.
 """
 
 import mmap
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import cast
@@ -17,60 +21,81 @@ import torch
 from loader.copiers import crew, numa
 from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
-from loader.copiers.job import Job
+from loader.copiers.job import Job, Readers
+from loader.cuda.copying import AddressCopies
 from loader.errors import DeviceUnavailable, LoadError, OutOfMemory
 from loader.plan import MAX_GAP_BYTES, PAGE_BYTES, Chunk, Piece
 from loader.sources.port import Fallback
 
 CHUNK_BYTES = 16 * 2**20
-"""The size of a slot. Measured on one H200 with PCIe Gen5: 16 threads with slots of 16 MiB copy 40 GB/s from tmpfs."""
-SLOT_BYTES = CHUNK_BYTES + 2 * PAGE_BYTES
+"""What a thread takes at once, and the most that it reads at once."""
+NEAR_BYTES = CHUNK_BYTES
+"""What it reads at once from memory. On one H200 each copy took some 90 µs beside its time on the link, however small: of reads of 1, 2, 4, 8
+and 16 MiB the largest were the fastest (9, 17, 30, 32 and 34 GB/s)."""
+_EDGE_BYTES = 2 * PAGE_BYTES
 """A read past the page cache begins and ends on pages, which may be some bytes more at either side."""
+SLOT_BYTES = CHUNK_BYTES + _EDGE_BYTES
+"""The largest slot."""
 DEFAULT_THREADS = 16
 SLOTS_PER_THREAD = 2
-"""One is read into while the other is copied from."""
+"""One is read into while the other is copied from. Where a read takes long, waiting for the copy doesn't matter, and one will do."""
 _HOST_REGISTER_PORTABLE = (
     1  # cudaHostRegisterPortable: page-locked for every device's context, not the current one's
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Slot:
-    """One page-locked buffer of SLOT_BYTES, on a page boundary.
+    """One buffer for a read, on a page boundary.
 
     Attributes:
         data: as a tensor of bytes on the CPU.
         memory: the same bytes, writable.
+        address: where they begin.
+        locked: whether it is page-locked already.
     """
 
     data: torch.Tensor
     memory: memoryview
+    address: int
+    locked: bool = False
+
+    def lock_pages(self) -> None:
+        """Page-lock it where it isn't yet; for the thread that has it.
+
+        Raises:
+            LoadError: the driver refuses.
+        """
+        if not self.locked:
+            _lock_pages(self.data)
+            self.locked = True
 
 
 class PinnedPool:
-    """Page-locked slots of this process, by NUMA node; they grow to the most that loads used at once and stay."""
+    """Slots of this process, by size and NUMA node; they grow to the most that loads used at once and stay, page-locked once used."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._free: dict[int | None, list[Slot]] = {}
+        self._free: dict[tuple[int, int | None], list[Slot]] = {}
         self._elsewhere: set[int] = set()
 
     @contextmanager
-    def lend(self, count: int, node: int | None) -> Iterator[Sequence[Slot]]:
+    def lend(self, count: int, read_bytes: int, node: int | None) -> Iterator[Sequence[Slot]]:
         """Slots for one load; nothing may be copying from them when they are given back.
 
         Args:
             count: how many.
+            read_bytes: the most that is read into one, a multiple of a page.
             node: the NUMA node that they should be on; None for any.
 
         Raises:
-            LoadError: the driver refuses to register more memory.
+            OutOfMemory: there is no room for more of them.
         """
         with self._lock:
-            free = self._free.setdefault(node, [])
+            free = self._free.setdefault((read_bytes, node), [])
             missing = count - len(free)
             if missing > 0:
-                free.extend(self._register(missing, node))
+                free.extend(self._map(missing, read_bytes + _EDGE_BYTES, node))
             slots = [free.pop() for _ in range(count)]
         try:
             yield slots
@@ -83,25 +108,28 @@ class PinnedPool:
         with self._lock:
             return node in self._elsewhere
 
-    def _register(self, count: int, node: int | None) -> list[Slot]:
-        """Map and page-lock memory for this many slots, in one piece."""
-        nbytes = count * SLOT_BYTES
+    def _map(self, count: int, each: int, node: int | None) -> list[Slot]:
+        """Address space for this many slots, in one piece; memory comes as it is touched."""
+        nbytes = count * each
         # Not torch's pinned allocator: it rounds to powers of two, and can lock almost twice what is asked for.
         try:
             mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, MemoryError) as error:
             raise OutOfMemory(f"{nbytes} bytes of host memory can't be mapped: {error}") from error
+        # Few large pages are made, locked and found again faster than many small ones, in a virtual machine above all.
+        with suppress(OSError, AttributeError):
+            mapping.madvise(mmap.MADV_HUGEPAGE)
         block = torch.frombuffer(mapping, dtype=torch.uint8)
         if node is not None and not numa.prefer_node(block.data_ptr(), nbytes, node):
             self._elsewhere.add(node)
-        _lock_pages(block)
-        slices = (block[start : start + SLOT_BYTES] for start in range(0, nbytes, SLOT_BYTES))
-        return [Slot(data=data, memory=memory_of(data)) for data in slices]
+        slices = (block[start : start + each] for start in range(0, nbytes, each))
+        return [Slot(data=data, memory=memory_of(data), address=data.data_ptr()) for data in slices]
 
-    def missing_bytes(self, count: int, node: int | None) -> int:
+    def missing_bytes(self, count: int, read_bytes: int, node: int | None) -> int:
         """How much would have to be registered to lend this many slots."""
         with self._lock:
-            return max(0, count - len(self._free.get(node, ()))) * SLOT_BYTES
+            held = len(self._free.get((read_bytes, node), ()))
+        return max(0, count - held) * (read_bytes + _EDGE_BYTES)
 
 
 POOL = PinnedPool()
@@ -129,9 +157,20 @@ def prepare(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-def needs(chunks: Sequence[Chunk], device: torch.device, threads: int) -> int:
-    """Bytes that a copy would page-lock beyond what this process holds already."""
-    return POOL.missing_bytes(SLOTS_PER_THREAD * min(threads, len(chunks)), numa.node_of(device))
+def needs(chunks: Sequence[Chunk], device: torch.device, readers: Readers) -> int:
+    """Bytes that a copy would page-lock beyond what this process holds already.
+
+    Args:
+        chunks: what is taken at once.
+        device: to fill.
+        readers: how many read at once, and how much.
+    """
+    count = _slots_each(readers) * min(readers.most, len(chunks))
+    return POOL.missing_bytes(count, readers.read_bytes, numa.node_of(device))
+
+
+def _slots_each(readers: Readers) -> int:
+    return 1 if readers.depth else SLOTS_PER_THREAD
 
 
 def copy(job: Job) -> int:
@@ -142,19 +181,24 @@ def copy(job: Job) -> int:
     Raises:
         LoadError: reading or registering memory failed; some destinations are filled, some partly.
     """
-    workers = min(job.threads, len(job.chunks))
-    if workers == 0:
+    if not job.chunks:
         return 0
-    device = next(iter(job.destinations.values())).flat.device
+    each, read_bytes = _slots_each(job.readers), job.readers.read_bytes
+    device = next(iter(job.destinations.values())).tensor.device
     node = numa.node_of(device)
-    with torch.cuda.device(device), POOL.lend(SLOTS_PER_THREAD * workers, node) as slots:
+    with torch.cuda.device(device), POOL.lend(each * job.most_workers, read_bytes, node) as slots:
         if POOL.is_elsewhere(node):
             job.fallbacks.add(Fallback.NUMA_UNBOUND)
         pinned = _PinnedCopy(job, slots, device, node)
         crew.run(
-            job.chunks, threads=workers, open_worker=pinned.worker, report=job.report, control=job.control
+            job.chunks,
+            threads=job.readers.threads,
+            open_worker=pinned.worker,
+            report=job.report,
+            control=job.control,
+            depth=job.readers.depth,
         )
-    return workers * (SLOTS_PER_THREAD * SLOT_BYTES + pinned.staging_bytes)
+    return job.most_workers * (each * (read_bytes + _EDGE_BYTES) + pinned.staging_bytes)
 
 
 class _PinnedCopy:
@@ -162,83 +206,145 @@ class _PinnedCopy:
         self._job = job
         self._destinations = job.destinations
         self._slots = deque(slots)
+        self._each = len(slots) // job.most_workers
+        self._read_bytes = job.readers.read_bytes
         self._device = device
         self._node = node
-        self._bytes = {
-            name: destination.flat.view(torch.uint8)
-            for name, destination in job.destinations.items()
-            if not destination.converts
+        self._converted = converted(job.destinations)
+        self.staging_bytes = max(converted_bytes(chunk, self._converted) for chunk in job.chunks)
+        # One for all threads: what is copied goes over one link in any case.
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._copies = AddressCopies(device.index)
+        self._addresses = {
+            name: destination.tensor.data_ptr() for name, destination in job.destinations.items()
         }
-        names = converted(job.destinations)
-        self.staging_bytes = max(converted_bytes(chunk, names) for chunk in job.chunks)
         # The allocator may hand out memory that work queued on the caller's stream still uses: copies wait for it.
-        self._ready = _event()
-        self._ready.record(torch.cuda.current_stream(device))
+        self._stream.wait_stream(torch.cuda.current_stream(device))
 
     @contextmanager
     def worker(self) -> Iterator[CopyChunk]:
         if self._node is not None:
             numa.stay_on(self._node)
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_event(self._ready)
-        turns = deque((self._slots.popleft(), _event()) for _ in range(SLOTS_PER_THREAD))
+        self._copies.enter()
+        stream = self._stream
+        turns = deque((self._slots.popleft(), _event()) for _ in range(self._each))
         with torch.cuda.stream(stream):
             staging = torch.empty(self.staging_bytes, dtype=torch.uint8, device=self._device)
 
-            def copy_chunk(chunk: Chunk) -> None:
+            @contextmanager
+            def free_slot() -> Iterator[Slot]:
                 slot, copied = turns[0]
                 turns.rotate(-1)
-                copied.synchronize()
-                begin = self._read(chunk, slot)
-                self._enqueue(chunk, slot.data[begin:], staging)
+                # Asking lets go of the interpreter no more than it must.
+                if not copied.query():  # type: ignore[no-untyped-call]
+                    copied.synchronize()
+                yield slot
                 copied.record(stream)
+
+            def copy_chunk(chunk: Chunk) -> None:
+                if chunk.end - chunk.begin <= self._read_bytes:
+                    with free_slot() as slot:
+                        self._copy_at_once(chunk, slot, stream.cuda_stream, staging)
+                    return
+                windows = cut(runs(chunk.pieces, self._addresses), self._read_bytes)
+                for begin in range(0, chunk.nbytes, self._read_bytes):
+                    nbytes = min(self._read_bytes, chunk.nbytes - begin)
+                    with free_slot() as slot:
+                        address = self._fill(chunk.file, chunk.begin + begin, nbytes, slot)
+                        for target, position, length in next(windows):
+                            self._copies.queue(target, address + position, length, stream.cuda_stream)
 
             try:
                 yield copy_chunk
             finally:
                 # Also after an error: slots and destinations must not be touched once they are given back.
                 stream.synchronize()
+                self._slots.extend(slot for slot, _ in turns)
 
-    def _read(self, chunk: Chunk, slot: Slot) -> int:
-        """Read a chunk's wanted bytes, one behind the other; where in the slot they begin."""
-        reader = self._job.reader
-        if not any(piece.gap for piece in chunk.pieces):
-            if self._job.past_cache:
-                return reader.read_past_cache(chunk.file, chunk.begin, chunk.nbytes, slot.memory)
-            reader.read(chunk.file, chunk.begin, [slot.memory[: chunk.nbytes]])
-            return 0
-        dropped = memoryview(bytearray(MAX_GAP_BYTES))
-        reader.read(chunk.file, chunk.begin, chunk.packed(slot.memory, dropped))
-        return 0
+    def _copy_at_once(self, chunk: Chunk, slot: Slot, stream: int, staging: torch.Tensor) -> None:
+        """Read a chunk that fits in a slot, and queue its copies."""
+        if any(piece.gap for piece in chunk.pieces):
+            dropped = memoryview(bytearray(MAX_GAP_BYTES))
+            self._job.reader.read(chunk.file, chunk.begin, chunk.packed(slot.memory, dropped))
+            slot.lock_pages()
+            address = slot.address
+        else:
+            address = self._fill(chunk.file, chunk.begin, chunk.nbytes, slot)
+        if self._converted and any(piece.tensor in self._converted for piece in chunk.pieces):
+            self._convert(chunk, slot.data[address - slot.address :], staging)
+            return
+        for target, position, nbytes in runs(chunk.pieces, self._addresses):
+            self._copies.queue(target, address + position, nbytes, stream)
 
-    def _enqueue(self, chunk: Chunk, data: torch.Tensor, staging: torch.Tensor) -> None:
-        """Queue a chunk's copies on the current stream."""
+    def _fill(self, file: str, begin: int, nbytes: int, slot: Slot) -> int:
+        """Read bytes that follow each other into a slot; their address there."""
+        offset = 0
+        if self._job.past_cache:
+            offset = self._job.reader.read_past_cache(file, begin, nbytes, slot.memory)
+        else:
+            self._job.reader.read(file, begin, [slot.memory[:nbytes]])
+        slot.lock_pages()
+        return slot.address + offset
+
+    def _convert(self, chunk: Chunk, data: torch.Tensor, staging: torch.Tensor) -> None:
+        """Queue the copies of a chunk with pieces that are converted, on the current stream."""
         position = used = 0
-        for piece in _joined(chunk.pieces):
+        for piece in chunk.pieces:
             source = data[position : position + piece.nbytes]
             position += piece.nbytes
-            direct = self._bytes.get(piece.tensor)
-            if direct is not None:
-                direct[piece.offset : piece.offset + piece.nbytes].copy_(source, non_blocking=True)
+            destination = self._destinations[piece.tensor]
+            if not destination.converts:
+                target = destination.data[piece.offset : piece.offset + piece.nbytes]
+                target.copy_(source, non_blocking=True)
                 continue
             staged = staging[used : used + piece.nbytes]
             used += aligned(piece.nbytes)
             staged.copy_(source, non_blocking=True)
-            self._destinations[piece.tensor].convert(staged, piece.offset)
+            destination.convert(staged, piece.offset)
 
 
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Runs of one tensor that follow each other, as one piece: they lie together in the slot and in the tensor."""
-    last: Piece | None = None
+def cut(copies: Iterable[tuple[int, int, int]], window_bytes: int) -> Iterator[list[tuple[int, int, int]]]:
+    """What is copied from window after window of a chunk, where each window's bytes lie at the beginning of a slot.
+
+    Args:
+        copies: of the whole chunk, as `runs` tells.
+        window_bytes: size of each window but the last.
+    """
+    window: list[tuple[int, int, int]] = []
+    end = window_bytes
+    for target, position, nbytes in copies:
+        done = 0
+        while done < nbytes:
+            if position + done == end:
+                yield window
+                window, end = [], end + window_bytes
+            length = min(nbytes - done, end - position - done)
+            window.append((target + done, position + done - end + window_bytes, length))
+            done += length
+    yield window
+
+
+def runs(pieces: Sequence[Piece], addresses: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
+    """What is copied at once: where to, from where in the slot, and how many bytes.
+
+    Pieces lie one behind the other in a slot. Those that do so in the device's memory too are copied together: parts of one tensor,
+    and tensors that somebody has allocated as one.
+
+    Args:
+        pieces: in their order.
+        addresses: of the tensors' memory.
+    """
+    position = begin = target = nbytes = 0
     for piece in pieces:
-        if last is not None and (last.tensor, last.offset + last.nbytes) == (piece.tensor, piece.offset):
-            last = Piece(tensor=last.tensor, offset=last.offset, nbytes=last.nbytes + piece.nbytes)
-            continue
-        if last is not None:
-            yield last
-        last = piece
-    if last is not None:
-        yield last
+        address = addresses[piece.tensor] + piece.offset
+        if address != target + nbytes:
+            if nbytes:
+                yield target, begin, nbytes
+            target, begin, nbytes = address, position, 0
+        nbytes += piece.nbytes
+        position += piece.nbytes
+    if nbytes:
+        yield target, begin, nbytes
 
 
 def _event() -> torch.cuda.Event:

@@ -3,10 +3,13 @@
 import ctypes
 import os
 
+import torch
+
 from loader.cuda import library
 from loader.cuda.library import (
     ON_DEVICE,
     PINNED,
+    READ_ONLY,
     READ_WRITE,
     AccessDescription,
     AllocationProperties,
@@ -15,6 +18,7 @@ from loader.cuda.library import (
     FunctionMissing,
     Location,
 )
+from loader.cuda.port import Mapped
 from loader.errors import DeviceUnavailable, LoadError, OutOfMemory
 
 _DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -22,7 +26,7 @@ _UUID_BYTES = 16
 
 
 class Driver(DeviceContext):
-    """The driver, with the context that torch uses too for one device.
+    """The driver, with the context that torch uses too for one device: the CUDA device of `loader.cuda.port`.
 
     Args:
         ordinal: the device's number as this process counts those that it sees.
@@ -33,13 +37,21 @@ class Driver(DeviceContext):
 
     def __init__(self, ordinal: int) -> None:
         super().__init__(_open_library(), ordinal)
+        self._place = torch.device("cuda", ordinal)
+        self._uuid = uuid_of(self._library, self.device)
         location = Location(ON_DEVICE, self.device)
         self._properties = AllocationProperties(type=PINNED, handle_types=_DESCRIPTOR, location=location)
 
     @property
     def uuid(self) -> str:
         """The device's id, in hexadecimal: the same in every process, whatever devices each of them sees."""
-        return uuid_of(self._library, self.device)
+        return self._uuid
+
+    def free_bytes(self) -> int:
+        """Memory that is free on the device, for whoever asks first."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
     def shared_granularity(self) -> int:
         """Sizes of memory that can be shared are multiples of it, in bytes."""
@@ -70,8 +82,15 @@ class Driver(DeviceContext):
         )
         return handle.value
 
-    def map(self, handle: int, nbytes: int) -> int:
-        """Put memory behind new addresses; the first. From then on the mapping keeps it, and the handle is released."""
+    def release(self, handle: int) -> None:
+        """Give up a handle that isn't mapped."""
+        self.call("cuMemRelease", handle)
+
+    def map(self, handle: int, nbytes: int, *, writable: bool = True) -> int:
+        """Put memory behind new addresses; the first. From then on the mapping keeps it, and the handle is released.
+
+        What isn't writable can't be written by anything that runs on the device: a kernel that tries ends in an error.
+        """
         address = ctypes.c_ulonglong()
         try:
             self.call("cuMemAddressReserve", ctypes.byref(address), nbytes, 0, 0, 0)
@@ -82,18 +101,25 @@ class Driver(DeviceContext):
                 raise
         finally:
             self.call("cuMemRelease", handle)
-        access = AccessDescription(Location(ON_DEVICE, self.device), READ_WRITE)
         try:
-            self.call("cuMemSetAccess", address, nbytes, ctypes.byref(access), 1)
+            self._allow(address.value, nbytes, READ_WRITE if writable else READ_ONLY)
         except LoadError:
             self.unmap(address.value, nbytes)
             raise
         return address.value
 
+    def protect(self, address: int, nbytes: int) -> None:
+        """Have nothing written through a mapping any more."""
+        self._allow(address, nbytes, READ_ONLY)
+
     def unmap(self, address: int, nbytes: int) -> None:
         """Undo it; the memory goes with its last mapping and descriptor."""
         self.call("cuMemUnmap", address, nbytes)
         self.call("cuMemAddressFree", address, nbytes)
+
+    def _allow(self, address: int, nbytes: int, access: int) -> None:
+        allowed = AccessDescription(Location(ON_DEVICE, self.device), access)
+        self.call("cuMemSetAccess", address, nbytes, ctypes.byref(allowed), 1)
 
     def copy_to_device(self, moves: list[tuple[int, int, int]]) -> None:
         """Copy page-locked host memory to the device; returns when all of it is there.
@@ -111,6 +137,19 @@ class Driver(DeviceContext):
             self.call("cuStreamSynchronize", stream)
             self.call("cuStreamDestroy_v2", stream)
 
+    def wait(self) -> None:
+        """Wait for all that this process has queued on the device."""
+        self.call("cuCtxSynchronize")
+
+    def tensor(self, memory: Mapped) -> torch.Tensor:
+        """The bytes of memory that is mapped, as a tensor that keeps the mapping."""
+        return torch.as_tensor(memory, device=self._place)
+
+    def trim(self) -> None:
+        """Give back what torch has left in this process's cache of the device's memory."""
+        with torch.cuda.device(self._place):
+            torch.cuda.empty_cache()
+
     def call(self, name: str, *arguments: object) -> None:
         """Call a function of the driver.
 
@@ -127,16 +166,26 @@ def ordinal_of(uuid: str) -> int:
     Raises:
         DeviceUnavailable: there is no driver, or this process doesn't see the device.
     """
+    uuids = device_uuids()
+    if uuid in uuids:
+        return uuids.index(uuid)
+    raise DeviceUnavailable(f"no CUDA device {uuid} is seen here", hint="check CUDA_VISIBLE_DEVICES")
+
+
+def device_uuids() -> list[str]:
+    """The ids of all devices that this process sees, in their order. No context is made.
+
+    Raises:
+        DeviceUnavailable: there is no driver.
+    """
     opened = _open_library()
     _call(opened, "cuInit", 0)
     count = ctypes.c_int()
     _call(opened, "cuDeviceGetCount", ctypes.byref(count))
-    for ordinal in range(count.value):
-        device = ctypes.c_int()
+    devices = [ctypes.c_int() for _ in range(count.value)]
+    for ordinal, device in enumerate(devices):
         _call(opened, "cuDeviceGet", ctypes.byref(device), ordinal)
-        if uuid_of(opened, device.value) == uuid:
-            return ordinal
-    raise DeviceUnavailable(f"no CUDA device {uuid} is seen here", hint="check CUDA_VISIBLE_DEVICES")
+    return [uuid_of(opened, device.value) for device in devices]
 
 
 def uuid_of(opened: ctypes.CDLL, device: int) -> str:

@@ -5,8 +5,11 @@ Names and numbers are those of the CUDA Driver API manual ("Virtual Memory Manag
 
 import ctypes
 
+FILE = "libcuda.so.1"
+"""The library's name for the dynamic linker."""
 PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
 ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
+READ_ONLY = 1  # CU_MEM_ACCESS_FLAGS_PROT_READ
 READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _SUCCESS = 0
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -75,6 +78,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuDeviceGetUuid": (_POINTER, _INT),
     "cuDevicePrimaryCtxRetain": (_TO(_POINTER), _INT),
     "cuCtxSetCurrent": (_POINTER,),
+    "cuCtxSynchronize": (),
     "cuGetErrorName": (_INT, _TO(ctypes.c_char_p)),
     "cuMemGetInfo_v2": (_TO(_SIZE), _TO(_SIZE)),
     "cuMemGetAllocationGranularity": (_TO(_SIZE), _TO(AllocationProperties), _INT),
@@ -103,7 +107,7 @@ def open_library() -> ctypes.CDLL:
         OSError: there is no CUDA driver.
         FunctionMissing: it is too old.
     """
-    library = ctypes.CDLL("libcuda.so.1")
+    library = ctypes.CDLL(FILE)
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name, None)
         if function is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from loader.checkpoint import (
@@ -257,6 +257,11 @@ class ShardReader:
     def fallbacks(self) -> frozenset[Fallback]:
         """Slower ways that were taken so far."""
         return frozenset({Fallback.DIRECT_REFUSED}) if self._direct_refused else frozenset()
+
+    @property
+    def resident(self) -> Mapping[str, object]:
+        """Nothing: all bytes are read."""
+        return MappingProxyType({})
 
     def nearness(self, ranges: Iterable[tuple[str, int, int]]) -> Nearness:
         """How near the bytes are: per shard its name and the first and last-plus-one byte that will be read."""

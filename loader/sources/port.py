@@ -1,6 +1,6 @@
 """What a load wants of a place that holds a checkpoint's bytes. Files are one; others may stand beside them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +12,8 @@ from loader.checkpoint import Checkpoint
 class Tier(StrEnum):
     """Where the bytes of a load came from, the fastest first."""
 
+    SIBLING = "Sibling"
+    """Memory of a device of this host that holds the same checkpoint."""
     STAGED = "Staged"
     """Host memory that a stage daemon holds."""
     TMPFS = "Tmpfs"
@@ -29,6 +31,12 @@ class Fallback(StrEnum):
     """The file system doesn't take O_DIRECT; reads went through the page cache."""
     NUMA_UNBOUND = "NumaUnbound"
     """Page-locked memory couldn't be put on the device's own NUMA node."""
+    GDS_NO_DRIVER = "GdsNoDriver"
+    """GPUDirect Storage was asked for, and the kernel has no driver for it."""
+    GDS_REFUSED = "GdsRefused"
+    """GPUDirect Storage was asked for, and its library or some file's file system doesn't take part; the log says which."""
+    SIBLING_MISSING = "SiblingMissing"
+    """No device with a direct link holds all of what is wanted; the rest came from the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,11 @@ class Reader(Protocol):
     @property
     def fallbacks(self) -> frozenset[Fallback]:
         """Slower ways that were taken so far."""
+        ...
+
+    @property
+    def resident(self) -> Mapping[str, object]:
+        """Bytes that needn't be read, for a device holds them: by tensor, a torch tensor of one dimension, or of a row per run."""
         ...
 
     def read(self, file: str, begin: int, buffers: Sequence[memoryview]) -> None:

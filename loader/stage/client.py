@@ -1,141 +1,32 @@
-"""The stage daemon's client: lease checkpoints that are in its memory, map them, load from them, or have them copied."""
+"""The stage daemon's client: lease checkpoints that are in its memory, map them, load from them, or have them copied.
+
+What lies in host memory is leased through a connection (`StageClient`). A copy that the daemon holds in device memory is attached to
+through a connection of its own (`attach_held`), which lives as long as the mapping.
+"""
 
 import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import torch
 
-from loader.checkpoint import Checkpoint, FileIdentity
+from loader.checkpoint import Checkpoint
 from loader.copiers.destinations import torch_layout
 from loader.copiers.mapped import map_shards
 from loader.cuda.driver import Driver
-from loader.cuda.shared import allocate_shared
+from loader.cuda.port import Device
+from loader.cuda.shared import SharedMemory, allocate_shared
 from loader.digest import prove
-from loader.errors import FileChanged, LoadError, StageUnreachable
+from loader.errors import FileChanged, LoadError
 from loader.manifest import Manifest, check_headers
 from loader.sources.files import ShardReader
 from loader.sources.port import Nearness, Tier
-from loader.stage import wire
-from loader.stage.wire import DEFAULT_SOCKET, Move
+from loader.stage.connection import StageClient, whole_number
+from loader.stage.layout import LAYOUT, contiguous_strides, pack, place_tensors
+from loader.stage.wire import DEFAULT_SOCKET
 
-_ALIGNMENT = 256
-MAX_MOVES = 4096
-"""Ranges of one copy request; more are sent in several."""
-
-
-class StageClient:
-    """A connection to the stage daemon, and the lease on all that was taken through it until it is closed.
-
-    For one thread at a time. A context manager.
-
-    Raises:
-        StageUnreachable: there is no daemon at the socket, or it refuses this user.
-    """
-
-    def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
-        self._path = path
-        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._connection.connect(str(path))
-        except OSError as error:
-            self._connection.close()
-            raise StageUnreachable(
-                f"no stage daemon answers: {error.strerror or error}",
-                file=str(path),
-                hint="start one: `python -m loader stage --socket PATH`",
-            ) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give up the lease. Memory that is mapped stays."""
-        self._connection.close()
-
-    def take(self, path: str) -> dict[str, tuple[int, FileIdentity]]:
-        """Descriptors of a checkpoint's shards in memory, by file, each with the file that it was read from.
-
-        The checkpoint is staged first where it isn't; that takes as long as reading it. The descriptors are the caller's
-        to close.
-
-        Raises:
-            LoaderError: the daemon can't stage it.
-            StageUnreachable: the daemon is gone.
-        """
-        answer = self._ask({"op": "take", "path": path})
-        with ExitStack() as undo:
-            shards: dict[str, tuple[int, FileIdentity]] = {}
-            for _ in range(_whole_number(answer, "files")):
-                about, descriptor = wire.receive(self._connection)
-                if descriptor is None:
-                    raise StageUnreachable("the daemon sent no descriptor", file=str(self._path))
-                undo.callback(os.close, descriptor)
-                identity = FileIdentity(
-                    size_bytes=_whole_number(about, "size"),
-                    mtime_ns=_whole_number(about, "mtimeNs"),
-                    device=_whole_number(about, "device"),
-                    inode=_whole_number(about, "inode"),
-                )
-                shards[str(about.get("file"))] = (descriptor, identity)
-            undo.pop_all()
-        return shards
-
-    def copy(self, path: str, moves: list[Move], target: int, on: tuple[str, int] | None = None) -> int:
-        """Have ranges copied into memory of this process; the bytes copied.
-
-        Args:
-            path: the checkpoint.
-            moves: which ranges, and where they go.
-            target: a memory file or shared memory, large enough and writable, or a descriptor of device memory.
-            on: of device memory its device's UUID and its size.
-
-        Raises:
-            DestinationMismatch: a range doesn't fit.
-            LoaderError: the daemon can't stage the checkpoint.
-            StageUnreachable: the daemon is gone.
-        """
-        copied = 0
-        where: dict[str, object] = {"device": on[0], "size": on[1]} if on else {}
-        for start in range(0, len(moves), MAX_MOVES):
-            part = [list(move) for move in moves[start : start + MAX_MOVES]]
-            request = {"op": "copy", "path": path, "moves": part} | where
-            copied += _whole_number(self._ask(request, target), "bytes")
-        return copied
-
-    def statuses(self) -> list[dict[str, object]]:
-        """All checkpoints that the daemon holds or is reading, with the fields of `loader.stage.pool.Status`."""
-        found = []
-        answer = self._ask({"op": "list"})
-        while answer.get("more"):
-            found.append({key: value for key, value in answer.items() if key not in {"ok", "more"}})
-            answer = self._answer()
-        return found
-
-    def drop(self, path: str) -> bool:
-        """Have a checkpoint dropped that nobody leases; whether it was."""
-        return self._ask({"op": "drop", "path": path}).get("dropped") is True
-
-    def _ask(self, request: dict[str, object], descriptor: int | None = None) -> dict[str, object]:
-        wire.send(self._connection, request, descriptor)
-        return self._answer()
-
-    def _answer(self) -> dict[str, object]:
-        answer, descriptor = wire.receive(self._connection)
-        if descriptor is not None:
-            os.close(descriptor)
-        if answer.get("ok") is not True:
-            raise wire.raised(answer)
-        return answer
+__all__ = ["HeldCopy", "StageClient", "StageSource", "attach", "attach_held", "load_to_device", "taken"]
 
 
 class StageSource:
@@ -175,6 +66,117 @@ def attach(client: StageClient, checkpoint: Checkpoint) -> dict[str, torch.Tenso
         return map_shards(checkpoint, descriptors)
 
 
+class HeldCopy:
+    """A copy in device memory that the daemon holds, mapped read-only in this process.
+
+    It is unmapped, and the daemon told so, with the last of this object and its tensors.
+
+    Args:
+        checkpoint: what it must be a copy of.
+        device: where it is.
+        client: a connection to the daemon, which becomes this object's own; what was leased through it stays so until the end.
+
+    Raises:
+        StageUnreachable: the daemon is gone.
+        NotHeld: it holds no copy on this device.
+        FileChanged: what it holds is another version than this checkpoint.
+        LoadError: it and this process mean different layouts.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: Device, client: StageClient) -> None:
+        try:
+            answer, descriptor = client.attach(checkpoint.path, device.uuid)
+            try:
+                self._bases = _bases(answer, checkpoint)
+                device.enter()
+                handle, nbytes = device.take(descriptor), whole_number(answer, "size")
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            client.close()
+            raise
+        self._memory = SharedMemory(device, handle, nbytes, writable=False, unmapped=client.close)
+        self._checkpoint = checkpoint
+        self._device = device
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that it is."""
+        return self._memory.nbytes
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The checkpoint's tensors, which are views of it: whole ones are contiguous, parts of rows needn't be.
+
+        Raises:
+            DtypeUnsupported: torch has no dtype for one of them.
+        """
+        block = self._device.tensor(self._memory)
+        elements: dict[torch.dtype, torch.Tensor] = {}
+        placed = place_tensors(self._checkpoint, self._bases)
+        found = {}
+        for name, entry in self._checkpoint.tensors.items():
+            dtype, shape = torch_layout(entry)
+            if dtype not in elements:
+                elements[dtype] = block.view(dtype)
+            first, size = placed[name] // dtype.itemsize, dtype.itemsize
+            if entry.runs is None or not entry.nbytes:
+                view = torch.as_strided(elements[dtype], shape, contiguous_strides(shape), first)
+            else:
+                runs, strides = (entry.runs.count, entry.runs.nbytes // size), (entry.runs.pitch // size, 1)
+                view = torch.as_strided(elements[dtype], runs, strides, first).view(shape)
+            found[name] = view
+        return found
+
+
+def attach_held(
+    checkpoint: Checkpoint, device: torch.device, socket_path: Path = DEFAULT_SOCKET
+) -> dict[str, torch.Tensor]:
+    """CUDA tensors that are the daemon's own copy in device memory: nothing is read or copied, however large they are.
+
+    They can't be written to. They stay valid when the daemon dies; as long as one of them is there the daemon keeps the copy.
+
+    Args:
+        checkpoint: with whatever tensors and parts.
+        device: with its index.
+        socket_path: the daemon's.
+
+    Raises:
+        DeviceUnavailable: the device can't be used here.
+        DtypeUnsupported: torch has no dtype for one of the tensors.
+        StageUnreachable: there is no daemon at the socket, or it refuses this user.
+        LoadError: what `HeldCopy` raises.
+    """
+    return HeldCopy(checkpoint, Driver(device.index), StageClient(socket_path)).tensors()
+
+
+def _bases(answer: Mapping[str, object], checkpoint: Checkpoint) -> dict[str, int]:
+    """Where each shard begins in a copy of this very version of a checkpoint."""
+    if answer.get("layout") != LAYOUT:
+        raise LoadError(
+            f"the stage daemon's copy has layout {answer.get('layout')!r}, and {LAYOUT!r} is known here",
+            hint="use the same version of both",
+        )
+    rows = answer.get("shards")
+    held = {row[0]: row for row in rows if isinstance(row, list) and row} if isinstance(rows, list) else {}
+    for file, shard in checkpoint.shards.items():
+        about = shard.identity
+        match held.get(file):
+            case [_, size, mtime, device, inode, int()] if (size, mtime, device, inode) == (
+                about.size_bytes,
+                about.mtime_ns,
+                about.device,
+                about.inode,
+            ):
+                continue
+            case _:
+                raise FileChanged(
+                    "is another version in the stage daemon's device memory",
+                    file=f"{checkpoint.root}/{file}",
+                    hint="have it held again: release it, then hold it",
+                )
+    return {file: held[file][-1] for file in checkpoint.shards}
+
+
 def load_to_device(
     client: StageClient, checkpoint: Checkpoint, device: torch.device, *, manifest: Manifest | None = None
 ) -> dict[str, torch.Tensor]:
@@ -199,9 +201,10 @@ def load_to_device(
     layouts = {name: torch_layout(entry) for name, entry in checkpoint.tensors.items()}
     with taken(client, checkpoint):
         pass  # the very version that was opened, leased from here on
-    offsets, size = _place(checkpoint)
+    begins, size = pack(entry.nbytes for entry in checkpoint.tensors.values())
+    offsets = dict(zip(checkpoint.tensors, begins, strict=True))
     driver = Driver(device.index)
-    exported = allocate_shared(driver, max(1, size), device)
+    exported = allocate_shared(driver, size)
     try:
         moves = [
             (entry.file, begin, end - begin, offsets[name] + offset)
@@ -218,16 +221,6 @@ def load_to_device(
     if manifest is not None:
         prove(checkpoint, tensors, manifest)
     return tensors
-
-
-def _place(checkpoint: Checkpoint) -> tuple[dict[str, int], int]:
-    """Where each tensor begins in one block, and the block's size."""
-    offsets = {}
-    size = 0
-    for name, entry in checkpoint.tensors.items():
-        offsets[name] = size
-        size += -(-entry.nbytes // _ALIGNMENT) * _ALIGNMENT
-    return offsets, size
 
 
 @contextmanager
@@ -261,10 +254,3 @@ class _StagedReader(ShardReader):
 
     def verify(self) -> None:
         """Nothing to do: the memory is sealed, and its version was compared when it was taken."""
-
-
-def _whole_number(document: Mapping[str, object], key: str) -> int:
-    value = document.get(key)
-    if type(value) is not int:
-        raise LoadError(f"the stage daemon's answer has no number {key}", hint="use the same version of both")
-    return value

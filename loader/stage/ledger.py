@@ -73,5 +73,9 @@ class Ledger:
 
     def leases(self, key: str) -> int:
         """How many holders use a checkpoint."""
+        return len(self.holders(key))
+
+    def holders(self, key: str) -> frozenset[int]:
+        """Who uses a checkpoint."""
         holding = self._holdings.get(key)
-        return len(holding.holders) if holding else 0
+        return frozenset(holding.holders) if holding else frozenset()

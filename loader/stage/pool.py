@@ -1,54 +1,29 @@
-"""The memory of the stage daemon: shards in sealed memory files, read once, checked, and given out read-only."""
+"""The host memory of the stage daemon: checkpoints that are read once, checked, and given out read-only."""
 
-import ctypes
-import errno
-import fcntl
-import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Condition
 
 import torch
 
 from loader.admission import Needs, admit
-from loader.checkpoint import Checkpoint, FileIdentity
+from loader.checkpoint import Checkpoint
 from loader.control import Control
 from loader.copiers import crew, host
-from loader.copiers.destinations import memory_of
 from loader.digest import prove
-from loader.errors import CheckpointNotFound, LoaderError, LoadError, OutOfMemory
+from loader.errors import CheckpointNotFound, LoaderError
 from loader.manifest import check_headers
 from loader.plan import Chunk, Piece
 from loader.sources.files import FILES, open_checkpoint, read_manifest
 from loader.sources.limits import read_limits
 from loader.stage.ledger import Ledger
+from loader.stage.memory import ShardMemory, StagedShard
+from loader.stage.pages import Pages, Way, padded, read_supply
 
 _CHUNK_BYTES = 16 * 2**20
-_F_ADD_SEALS = 1033
-# No other process can write, grow or shrink the file, and nobody can take that back. Linux 5.1.
-_SEALS = 0x1 | 0x2 | 0x4 | 0x10  # SEAL | SHRINK | GROW | FUTURE_WRITE
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedShard:
-    """A shard in memory.
-
-    Attributes:
-        file: its name in the checkpoint.
-        descriptor: the sealed memory file: the shard's bytes, header and all.
-        identity: the file that it was read from.
-        data: the same bytes, mapped; whoever wants them locked keeps the mapping.
-    """
-
-    file: str
-    descriptor: int
-    identity: FileIdentity
-    data: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +41,13 @@ class Staged:
     shards: tuple[StagedShard, ...]
     nbytes: int
     proven: bool
+
+    @property
+    def pages(self) -> Pages:
+        """What its memory comes in: the smallest that a shard has, and every reason."""
+        worst = min((shard.pages for shard in self.shards), key=lambda pages: pages.nbytes)
+        refused = {way: why for shard in self.shards for way, why in shard.pages.refused.items()}
+        return replace(worst, refused=refused)
 
     def copy(self) -> "Staged":
         """The same memory with descriptors of its own, which stay open whatever happens to these."""
@@ -89,6 +71,9 @@ class Status:
         total_bytes: how much it is.
         leases: clients that use it.
         proven: whether every tensor was compared with a manifest.
+        page_bytes: size of its pages; 0 while it is read.
+        page_way: how they were had; None while it is read.
+        pages_refused: why better ways gave none.
     """
 
     path: str
@@ -97,6 +82,9 @@ class Status:
     total_bytes: int
     leases: int
     proven: bool
+    page_bytes: int = 0
+    page_way: Way | None = None
+    pages_refused: Mapping[Way, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -112,6 +100,7 @@ class Pool:
         budget_bytes: the most memory that it takes.
         roots: directories below which checkpoints may lie; resolved.
         lock: whether to lock the memory, so that it is never paged out.
+        ready: called with the memory of each shard once it is read and sealed.
         clock: seconds that only grow.
     """
 
@@ -121,16 +110,33 @@ class Pool:
         roots: tuple[str, ...],
         *,
         lock: bool = False,
+        ready: Callable[[torch.Tensor], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = Ledger(budget_bytes)
         self._roots = tuple(os.path.realpath(root) for root in roots)
         self._lock_pages = lock
+        self._ready = ready
         self._clock = clock
         self._changed = Condition()
         self._staged: dict[str, Staged] = {}
         self._staging: dict[str, _Staging] = {}
         self._control = Control()
+
+    def allowed(self, path: str) -> str:
+        """The key of a checkpoint: its path without links.
+
+        Raises:
+            CheckpointNotFound: it is not below a directory that is served.
+        """
+        key = os.path.realpath(path)
+        if not any(key == root or key.startswith(f"{root.rstrip('/')}/") for root in self._roots):
+            raise CheckpointNotFound(
+                "not below a directory that this daemon serves",
+                file=key,
+                hint="start it with --root DIR for that directory",
+            )
+        return key
 
     def take(self, path: str, holder: int) -> Staged:
         """Lease a checkpoint, bringing it into memory first where it isn't there or has changed since.
@@ -146,13 +152,13 @@ class Pool:
             StageFull: the budget has no room for it.
             LoadError: it can't be read, or the machine has no memory for it.
         """
-        key = self._allowed(path)
+        key = self.allowed(path)
         checkpoint = open_checkpoint(key)
         with self._changed:
             while key in self._staging:
                 self._changed.wait()
             staged = self._staged.get(key)
-            if staged is not None and _is_of(staged, checkpoint):
+            if staged is not None and is_of(staged, checkpoint):
                 self._ledger.lease(key, holder, self._clock())
                 return staged.copy()
             self._begin(key, checkpoint)
@@ -207,6 +213,9 @@ class Pool:
                     total_bytes=staged.nbytes,
                     leases=self._ledger.leases(key),
                     proven=staged.proven,
+                    page_bytes=staged.pages.nbytes,
+                    page_way=staged.pages.way,
+                    pages_refused=staged.pages.refused,
                 )
                 for key, staged in self._staged.items()
             ]
@@ -221,16 +230,6 @@ class Pool:
             for key in list(self._staged):
                 self._forget(key)
 
-    def _allowed(self, path: str) -> str:
-        key = os.path.realpath(path)
-        if not any(key == root or key.startswith(f"{root.rstrip('/')}/") for root in self._roots):
-            raise CheckpointNotFound(
-                "not below a directory that this daemon serves",
-                file=key,
-                hint="start it with --root DIR for that directory",
-            )
-        return key
-
     def _begin(self, key: str, checkpoint: Checkpoint) -> None:
         if key in self._staged:  # of files that have changed
             self._forget(key)
@@ -238,7 +237,7 @@ class Pool:
         for victim in self._ledger.reserve(key, nbytes, self._clock()):
             self._staged.pop(victim).close()
         try:
-            needs = Needs(shared=nbytes, locked=nbytes if self._lock_pages else 0)
+            needs = Needs(shared=_unreserved(checkpoint), locked=nbytes if self._lock_pages else 0)
             admit(needs, read_limits(), file=key)
         except LoaderError:
             self._ledger.remove(key)
@@ -260,7 +259,8 @@ class Pool:
             check_headers(checkpoint, manifest)
         with ExitStack() as undo:
             memory = {
-                file: _Memory(file, shard.identity.size_bytes) for file, shard in checkpoint.shards.items()
+                file: ShardMemory(file, shard.identity.size_bytes, read_supply())
+                for file, shard in checkpoint.shards.items()
             }
             for each in memory.values():
                 undo.callback(each.close)
@@ -275,50 +275,14 @@ class Pool:
                 each.seal(checkpoint.shards[file].identity, lock=self._lock_pages)
                 for file, each in memory.items()
             )
+            for shard in shards:
+                self._ready(shard.data)
             undo.pop_all()
         return Staged(path=key, shards=shards, nbytes=staging.total_bytes, proven=manifest is not None)
 
 
-class _Memory:
-    """A memory file of a shard's size, mapped for filling."""
-
-    def __init__(self, file: str, nbytes: int) -> None:
-        self._file = file
-        self.descriptor = os.memfd_create(f"emberpool:{file}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            # Memory that isn't there is refused here, instead of killing whoever touches it first.
-            os.posix_fallocate(self.descriptor, 0, nbytes)
-            mapping = mmap.mmap(self.descriptor, nbytes)
-        except OSError as error:
-            os.close(self.descriptor)
-            if error.errno in {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}:
-                raise OutOfMemory(
-                    f"no memory for {nbytes} bytes: {error.strerror}",
-                    file=file,
-                    hint="lower the daemon's budget, or raise its memory limit",
-                ) from error
-            raise LoadError(f"no memory file can be made: {error.strerror}", file=file) from error
-        self.data = torch.frombuffer(mapping, dtype=torch.uint8)
-        self.memory = memory_of(self.data)
-
-    def seal(self, identity: FileIdentity, *, lock: bool) -> StagedShard:
-        """Make it read-only for good."""
-        if lock and _LIBC.mlock(self.data.data_ptr(), self.data.numel()):
-            raise LoadError(
-                f"the memory can't be locked: {os.strerror(ctypes.get_errno())}",
-                file=self._file,
-                hint="raise `ulimit -l`, or start the daemon without --lock",
-            )
-        fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEALS)
-        return StagedShard(file=self._file, descriptor=self.descriptor, identity=identity, data=self.data)
-
-    def close(self) -> None:
-        """Give it up; the mapping goes with its last view."""
-        os.close(self.descriptor)
-
-
 def _fill(
-    checkpoint: Checkpoint, memory: dict[str, _Memory], report: Callable[[Chunk], None], control: Control
+    checkpoint: Checkpoint, memory: dict[str, ShardMemory], report: Callable[[Chunk], None], control: Control
 ) -> None:
     with FILES.open(checkpoint) as reader:
 
@@ -346,11 +310,17 @@ def _chunks(checkpoint: Checkpoint) -> list[Chunk]:
     return chunks
 
 
-def _is_of(staged: Staged, checkpoint: Checkpoint) -> bool:
+def is_of(staged: Staged, checkpoint: Checkpoint) -> bool:
     """Whether what is in memory is what lies in the files now."""
     return {shard.file: shard.identity for shard in staged.shards} == {
         file: shard.identity for file, shard in checkpoint.shards.items()
     }
+
+
+def _unreserved(checkpoint: Checkpoint) -> int:
+    """What it takes of memory that others may take too: nothing where enough pages are reserved for such."""
+    reserved = sum(padded(shard.identity.size_bytes) for shard in checkpoint.shards.values())
+    return 0 if read_supply().reserved >= reserved else _total_bytes(checkpoint)
 
 
 def _total_bytes(checkpoint: Checkpoint) -> int:

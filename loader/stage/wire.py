@@ -1,7 +1,7 @@
 """Messages between daemon and client: JSON documents of bounded size, each with at most one descriptor.
 
 A message is its length (4 bytes, big-endian) and a JSON object. A descriptor travels with the length. Requests have an `op`;
-answers have `ok`, and on failure `type`, `message`, `file` and `hint` of the error.
+answers have `ok`, and on failure `type`, `message`, `file` and `hint` of the error, with the `reasons` or `tensors` of those that have them.
 """
 
 import array
@@ -9,16 +9,18 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from loader import errors
 from loader.errors import LoaderError, StageUnreachable
 
 DEFAULT_SOCKET = Path("/run/emberpool/stage.sock")
 MAX_MESSAGE_BYTES = 1 << 20
-Move = tuple[str, int, int, int]
-"""What a copy request lists: a shard, the first byte in it, how many, and where in the target they go."""
 _LENGTH = struct.Struct(">I")
+_LISTS = ("reasons", "tensors")
+"""Fields of errors that tell more than text."""
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
@@ -29,12 +31,26 @@ def send(connection: socket.socket, document: dict[str, object], descriptor: int
         StageUnreachable: the other side is gone.
     """
     body = json.dumps(document).encode()
+    message = _LENGTH.pack(len(body)) + body
     rights = [] if descriptor is None else [descriptor]
     try:
-        socket.send_fds(connection, [_LENGTH.pack(len(body))], rights)
-        connection.sendall(body)
+        # In one call, so that the other side is woken once.
+        sent = socket.send_fds(connection, [message], rights)
+        if sent < len(message):
+            connection.sendall(message[sent:])
     except OSError as error:
         raise _gone(error) from error
+
+
+def send_rows(connection: socket.socket, rows: Iterable[dict[str, object]]) -> None:
+    """Send answers of which nobody knows how many there are.
+
+    Raises:
+        StageUnreachable: the other side is gone.
+    """
+    for row in rows:
+        send(connection, {"ok": True, "more": True} | row)
+    send(connection, {"ok": True, "more": False})
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, object], int | None]:
@@ -63,7 +79,8 @@ def receive(connection: socket.socket) -> tuple[dict[str, object], int | None]:
 def failure(error: LoaderError) -> dict[str, object]:
     """The answer that stands for an error."""
     fields: dict[str, object] = {"message": error.what, "file": error.file, "hint": error.hint}
-    return {"ok": False, "type": type(error).__name__, **fields}
+    lists = {name: list(getattr(error, name)) for name in _LISTS if hasattr(error, name)}
+    return {"ok": False, "type": type(error).__name__, **fields, **lists}
 
 
 def raised(answer: dict[str, object]) -> LoaderError:
@@ -71,8 +88,11 @@ def raised(answer: dict[str, object]) -> LoaderError:
     kind = getattr(errors, str(answer.get("type")), None)
     what, file, hint = (str(answer.get(key) or "") for key in ("message", "file", "hint"))
     if isinstance(kind, type) and issubclass(kind, LoaderError):
+        lists: dict[str, Any] = {
+            name: tuple(map(str, value)) for name in _LISTS if isinstance(value := answer.get(name), list)
+        }
         try:
-            return kind(what, file=file, hint=hint)
+            return kind(what, file=file, hint=hint, **lists)
         except TypeError:
             pass  # an error that carries more than these fields comes through as what it says
     return errors.LoadError(what, file=file, hint=hint)

@@ -10,13 +10,17 @@ import safetensors.torch
 import torch
 
 import loader
+from loader.bench.shapes import make
 from loader.cuda.driver import Driver, ordinal_of
+from loader.cuda.opening import open_devices
 from loader.cuda.shared import SharedMemory, allocate_shared
+from loader.errors import StageFull
 from loader.manifest import describe
 from loader.proof import digest_source
 from loader.stage.client import StageClient, load_to_device
 from loader.stage.daemon import Daemon
-from loader.stage.device import DeviceCopier
+from loader.stage.device import Devices
+from loader.stage.holder import Holder
 from loader.stage.pool import Pool
 
 pytestmark = [
@@ -39,7 +43,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def client(model: Path, tmp_path: Path) -> Iterator[StageClient]:
-    daemon = Daemon(Pool(2 * GIBIBYTE, (str(model),)), tmp_path / "s.sock", devices=DeviceCopier())
+    devices = Devices(open_devices())
+    pool = Pool(2 * GIBIBYTE, (str(model),), ready=devices.lock)
+    daemon = Daemon(pool, tmp_path / "s.sock", holder=Holder(pool, devices, 0))
     thread = Thread(target=daemon.serve)
     thread.start()
     with StageClient(tmp_path / "s.sock") as made:
@@ -95,8 +101,31 @@ def test_memory_goes_with_the_last_tensor(client: StageClient, model: Path) -> N
     assert torch.cuda.mem_get_info()[0] == before
 
 
+def test_nothing_is_held_without_a_budget(client: StageClient, model: Path, driver: Driver) -> None:
+    with pytest.raises(StageFull, match="don't fit"):
+        client.hold(str(model), driver.uuid)
+    assert client.held() == []
+
+
+def test_a_large_shard_is_locked_in_pieces_and_copied_over_their_borders(
+    tmp_path: Path, driver: Driver
+) -> None:
+    """A bit more than two pieces, so that copies cross from one to the next."""
+    directory = tmp_path / "large"
+    make(directory, [{"small": (3,), "w": (2100, 1_000_000), "v": (500, 1000)}])
+    devices = Devices(open_devices())
+    pool = Pool(8 * GIBIBYTE, (str(directory),), ready=devices.lock)
+    holder = Holder(pool, devices, 8 * GIBIBYTE)
+    try:
+        holder.hold(str(directory), driver.uuid)  # which compares every tensor's digest
+        holder.verify(str(directory), driver.uuid)
+    finally:
+        holder.close()
+        pool.close()
+
+
 def test_what_is_exported_is_the_same_memory(driver: Driver) -> None:
-    exported = allocate_shared(driver, 3 * 2**20, DEVICE)
+    exported = allocate_shared(driver, 3 * 2**20)
     exported.data.fill_(7)
     torch.cuda.synchronize()
     seen = torch.as_tensor(
@@ -108,9 +137,10 @@ def test_what_is_exported_is_the_same_memory(driver: Driver) -> None:
 
 
 def test_more_than_there_is_takes_nothing(driver: Driver) -> None:
+    gc.collect()
     free = torch.cuda.mem_get_info()[0]
     with pytest.raises(loader.OutOfMemory):
-        allocate_shared(driver, free + GIBIBYTE, DEVICE)
+        allocate_shared(driver, free + GIBIBYTE)
     assert torch.cuda.mem_get_info()[0] == free
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
 
@@ -255,6 +256,15 @@ def test_where_no_daemon_is(tmp_path: Path) -> None:
         StageClient(tmp_path / "none.sock")
 
 
+def test_a_daemon_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(tmp_path / "silent.sock"))
+        silent.listen()
+        client = StageClient(tmp_path / "silent.sock", timeout_seconds=0.01)
+        with client, pytest.raises(StageUnreachable, match="timed out"):
+            client.devices()
+
+
 def test_a_second_daemon_finds_out(socket_path: Path, pool: Pool) -> None:
     with pytest.raises(StageUnreachable, match="already"):
         Daemon(pool, socket_path)
@@ -309,6 +319,13 @@ def test_two_clients_that_want_the_same_read_it_once(socket_path: Path, models: 
         thread.join()
     assert found == [5] * 6
     assert memory_files() == 1
+
+
+def test_many_connections_at_once_are_all_answered(socket_path: Path) -> None:
+    with ExitStack() as closing:
+        clients = [closing.enter_context(StageClient(socket_path)) for _ in range(40)]
+        for _ in range(2):
+            assert [client.statuses() for client in clients] == [[]] * 40
 
 
 def test_closing_leaves_no_memory_and_no_socket(tmp_path: Path, models: Path) -> None:

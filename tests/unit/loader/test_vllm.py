@@ -176,6 +176,11 @@ def test_without_the_daemon_that_was_named_nothing_is_loaded(vllm: Registered, m
         loaded(vllm, model, Model(TENSORS), {"stage_socket": "/nowhere"})
 
 
+def test_no_weights_lie_in_memory_that_is_not_vllm_s(vllm: Registered) -> None:
+    register()
+    assert vllm["emberpool"](LoadConfig()).get_external_weight_memory(None) == 0
+
+
 def test_a_model_of_two_checkpoints_is_refused(vllm: Registered, model: Path) -> None:
     into = Model(TENSORS)
     into.secondary_weights = ("another",)  # type: ignore[assignment]
@@ -208,6 +213,7 @@ def test_all_options() -> None:
         "stage_socket": "/s",
         "prove": False,
         "follow_links": True,
+        "gds": True,
     }
     assert parse_options(extra) == Options(**extra)
     assert parse_options({}) == parse_options(None) == Options()

@@ -1,0 +1,58 @@
+"""Copies to a device by address: what a copier with thousands of small tensors can afford for each of them.
+
+A copy through torch holds the interpreter for some ninety microseconds, in which no other thread begins its next read; one call of the
+driver takes a few. It returns before anything is copied, so it isn't worth letting go of the interpreter's lock for it: getting
+that back, among threads that all want it, would take longer than the call.
+"""
+
+import ctypes
+
+from loader.cuda import library
+from loader.errors import DeviceUnavailable, LoadError
+
+_NAME = "cuMemcpyHtoDAsync_v2"
+
+
+class AddressCopies:
+    """Queues copies from page-locked memory. Any thread may use it that has entered the device's context.
+
+    Args:
+        ordinal: the device's number in this process.
+
+    Raises:
+        DeviceUnavailable: there is no driver, or it is too old.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        try:
+            self._context = library.DeviceContext(library.open_library(), ordinal)
+            # Called with the interpreter's lock held.
+            self._copy = ctypes.PyDLL(library.FILE)[_NAME]
+        except (OSError, library.FunctionMissing, library.CallFailed) as error:
+            raise DeviceUnavailable(
+                f"the CUDA driver can't be used: {error}", hint="check `nvidia-smi`"
+            ) from error
+        self._copy.argtypes = (ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_void_p)
+
+    def enter(self) -> None:
+        """Make the device's context the calling thread's."""
+        self._context.enter()
+
+    def queue(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue one copy.
+
+        Args:
+            target: the device's address.
+            source: the host's, page-locked until the copy is done.
+            nbytes: how many.
+            stream: the number of a stream of the device's context.
+
+        Raises:
+            LoadError: the driver refuses.
+        """
+        code = self._copy(target, source, nbytes, stream)
+        if code:
+            raise LoadError(
+                f"{_NAME} to {nbytes} bytes of device memory failed: CUDA error {code}",
+                hint="check the kernel's log for an Xid; the device may have to be reset",
+            )
