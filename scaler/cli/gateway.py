@@ -209,8 +209,22 @@ def gateway(  # noqa: PLR0917 - typer hands every option over by name
         int, _count("max-retry-after-seconds", "Most that a 503 says as Retry-After.")
     ] = _DEFAULT.max_retry_after_seconds,
     deadline_seconds: Annotated[
-        float, _seconds("deadline-seconds", "from a request received whole to its first content.")
+        float,
+        _seconds("deadline-seconds", "from a request for a stream received whole to its first content."),
     ] = _DEFAULT.deadline_seconds,
+    answer_seconds: Annotated[
+        float,
+        _seconds("answer-seconds", "from any other request received whole to the end of its answer."),
+    ] = _DEFAULT.answer_seconds,
+    silence_seconds: Annotated[
+        float,
+        _seconds(
+            "silence-seconds",
+            "an engine that brings nobody a byte for so long, though it has a stream to begin, is left alone while another one "
+            "serves, and what waits there is tried elsewhere, once; 0: never.",
+            least=0.0,
+        ),
+    ] = _DEFAULT.silence_seconds,
     comment_seconds: Annotated[
         float,
         _seconds(
@@ -376,6 +390,8 @@ def _settings(given: Mapping[str, Any]) -> GatewaySettings:
         priority_header=given["priority_header"],
         tenant_header=given["tenant_header"],
         deadline_seconds=given["deadline_seconds"],
+        answer_seconds=given["answer_seconds"],
+        silence_seconds=given["silence_seconds"],
         connect_seconds=given["connect_seconds"],
         stream_idle_seconds=given["idle_seconds"],
         client_stall_seconds=given["stall_seconds"],

@@ -16,6 +16,8 @@ from scaler.gateway.slots import Place, Slots
 from scaler.gateway.upstream import Answer, AttemptFailed, Held, Outgoing, attempt
 from warmpool.seats import PolicyName
 
+LOOKS: Final = 4
+"""How often a hanging engine is looked for in the time after which it is one."""
 ENGINE_FAILED: Final = "EngineFailed"
 """Code of the error when engines failed a request as often as may be, and none gave an answer."""
 
@@ -33,8 +35,9 @@ class Call:
         once: it is not repeated once an engine may have worked on it.
         lease: its slot; None before the first.
         held: the answer that brought its first content.
-        heard: the head of an answer of the present attempt is here.
         failed_attempts: how often engines may have worked on it and failed it.
+        hung: the engine of the present attempt brings nobody a byte any more, and the attempt is given up.
+        problem: what went wrong with the last attempt, for the log; empty: nothing did.
     """
 
     def __init__(
@@ -56,12 +59,71 @@ class Call:
         self.once = once
         self.lease: Lease | None = None
         self.held: Held | None = None
-        self.heard = False
         self.failed_attempts = 0
+        self.hung = False
+        self.problem = ""
 
-    def hear(self) -> None:
-        """Note that the engine has begun to answer."""
-        self.heard = True
+    @property
+    def quiet_since(self) -> float:
+        """Monotonic seconds since which nobody has heard of the engine, as far as this request can tell."""
+        assert self.lease is not None
+        return max(self.lease.granted_at, self.lease.pulse.at)
+
+
+class HangWatch:
+    """Gives up attempts at engines that hang, so that the requests go elsewhere while there is time.
+
+    An engine that computes a long prompt for one client says nothing either. So it must have brought nobody a byte for long, and
+    have a stream to begin; another one must serve; and a request is moved once, at its first attempt: where it comes then it may
+    wait until its deadline.
+
+    Args:
+        routes: say who serves.
+        seconds: for so long nobody may have heard of an engine; 0: nothing is watched.
+    """
+
+    def __init__(self, routes: RouteTable, seconds: float) -> None:
+        self._routes = routes
+        self._seconds = seconds
+        self._watched: dict[Call, asyncio.Timeout] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = seconds / LOOKS
+        self._due = 0.0
+
+    def begin(self, call: Call, deadline: asyncio.Timeout) -> None:
+        """Watch an attempt from now on; where its engine hangs, `deadline` passes at once and the call is `hung`."""
+        if not self._seconds or call.once or call.failed_attempts:
+            return
+        self._watched[call] = deadline
+        if self._timer is None:
+            self._later()
+
+    def end(self, call: Call) -> None:
+        """Watch it no longer."""
+        self._watched.pop(call, None)
+
+    def _later(self) -> None:
+        self._due = time.monotonic() + self._pause
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._watched:
+            return
+        now = time.monotonic()
+        if (
+            now - self._due < self._pause
+        ):  # else it is we that were held up: what came meanwhile isn't read yet
+            for call, deadline in self._watched.items():
+                if now - call.quiet_since >= self._seconds and self._hangs(call, now):
+                    call.hung = True
+                    deadline.reschedule(asyncio.get_running_loop().time())
+        self._later()
+
+    def _hangs(self, call: Call, now: float) -> bool:
+        assert call.lease is not None
+        endpoint = call.lease.endpoint
+        return (call.stream or self._routes.silent(endpoint)) and self._routes.others_serve(endpoint, now)
 
 
 class Attempts:
@@ -88,6 +150,8 @@ class Attempts:
         self._slots = slots
         self._metrics = metrics
         self._observer = observer
+        again = settings.max_failed_attempts > 1
+        self._watch = HangWatch(routes, settings.silence_seconds if again else 0.0)
 
     async def first_content(self, session: aiohttp.ClientSession, call: Call) -> Held | Answer:
         """Try endpoints until one brings content; an `Answer` is the engines' last error.
@@ -95,44 +159,63 @@ class Attempts:
         Raises:
             RequestRefused: the queue is full, the wait was too long, the deadline has passed, or engines broke off.
         """
-        seconds = self._settings.deadline_seconds
+        seconds = self._settings.deadline_seconds if call.stream else self._settings.answer_seconds
         if self._routes.cold(call.policy):
             limits = self._routes.limits(call.policy)
             seconds += limits.max_cold_seconds if limits is not None else 0.0
-        try:
-            async with asyncio.timeout(call.received_at + seconds - time.monotonic()):
-                while (held := await self._attempt(session, call)) is None:
-                    pass
-        except TimeoutError:
-            raise self._late(call, seconds) from None
+        held: Held | Answer | None = None
+        while held is None:
+            try:
+                async with asyncio.timeout(call.received_at + seconds - time.monotonic()) as deadline:
+                    while (held := await self._attempt(session, call, deadline)) is None:
+                        pass
+            except TimeoutError:
+                if not call.hung:
+                    raise self._late(call, seconds) from None
+                self._give_up(call)
         if isinstance(held, Held) and held.response.status < 400:  # noqa: PLR2004 - HTTP
             self._observe_first(call)
         return held
 
-    async def _attempt(self, session: aiohttp.ClientSession, call: Call) -> Held | Answer | None:
+    async def _attempt(
+        self, session: aiohttp.ClientSession, call: Call, deadline: asyncio.Timeout
+    ) -> Held | Answer | None:
         """Wait for a slot and try it; None when the request goes once more."""
         assert call.request is not None
         given = await self._slots.lease(call.place)
         if isinstance(given, Refusal):
             raise self._refused(call, given)
-        call.lease, call.heard = given, False
+        call.lease, call.problem = given, ""
+        self._watch.begin(call, deadline)
         try:
-            call.held = await attempt(session, call.request, given.endpoint, heard=call.hear)
+            call.held = await attempt(session, call.request, given.endpoint, pulse=given.pulse)
         except AttemptFailed as failed:
             return self._failed(call, given, failed)
+        finally:
+            self._watch.end(call)
         self._slots.succeed(given)
         return call.held
 
+    def _give_up(self, call: Call) -> None:
+        """Have a request go elsewhere whose engine hangs."""
+        lease = call.lease
+        assert lease is not None
+        call.hung = False
+        call.failed_attempts += 1
+        call.place.ticket.avoid.add(lease.endpoint.key)
+        self._slots.fail(lease, Failure.SILENT, since=call.quiet_since)
+        self._metrics.retried(call.policy, Failure.SILENT)
+
     def _late(self, call: Call, seconds: float) -> RequestRefused:
-        """Return what the client gets at the deadline; an endpoint that was asked and sent nothing is left alone."""
+        """Return what the client gets at the deadline; an endpoint that was asked and sent nobody anything is left alone."""
         lease = call.lease if call.lease is not None and not call.lease.released else None
-        if lease is not None and not call.heard:
+        if lease is not None:
             self._slots.fail(lease, Failure.SILENT)
         message = f"No engine answered within {seconds:g} s; try again."
         if lease is not None and not call.stream:
             message = (
-                f"The answer took longer than the deadline of {seconds:g} s, by which one that is no stream must be whole; "
-                "ask for a stream, or have the gateway's --deadline-seconds raised."
+                f"The answer took longer than the {seconds:g} s in which one that is no stream must be whole; "
+                "ask for a stream, or have the gateway's --answer-seconds raised."
             )
         late = RequestRefused(503, message, code="DeadlineExceeded", outcome=Outcome.DEADLINE_EXCEEDED)
         late.wait_seconds = self._slots.expected_wait(call.policy)
@@ -151,6 +234,7 @@ class Attempts:
         Raises:
             RequestRefused: there is none left, and no engine gave an answer.
         """
+        call.problem = str(failed)
         if failed.failure.reached_engine:
             call.failed_attempts += 1
             call.place.ticket.avoid.add(lease.endpoint.key)
@@ -188,7 +272,7 @@ class _EngineFailed(RequestRefused):
         code = told.get("code")
         status = code if isinstance(code, int) and 500 <= code < 600 else 502  # noqa: PLR2004 - HTTP
         engines = "1 engine" if count == 1 else f"{count} engines"
-        message = str(told.get("message") or f"{engines} broke off before they answered; last: {failed}.")
+        message = str(told.get("message") or f"{engines} broke off before any content.")
         super().__init__(status, message, code=ENGINE_FAILED, outcome=Outcome.ENGINE_ERROR)
         self.retry = False
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from scaler.gateway.attempts import ENGINE_FAILED
-from scaler.gateway.messages import EXPECTED_WAIT_HEADER, REQUEST_ID_HEADER, RequestRefused, error_of
+from scaler.gateway.messages import EXPECTED_WAIT_HEADER, REQUEST_ID_HEADER, SERVER, RequestRefused, error_of
 from scaler.gateway.sse import comment, error_event
 
 _Result = TypeVar("_Result")
@@ -81,6 +81,7 @@ class Early:
             headers = {
                 "Content-Type": "text/event-stream; charset=utf-8",
                 "Cache-Control": "no-cache",
+                "Server": SERVER,
                 REQUEST_ID_HEADER: self._identity,
             }
             if expected is not None:

@@ -71,8 +71,10 @@ class FailureLog:
             not_logged=self._endpoints.kept_back(endpoint.key),
         )
 
-    def request(self, identity: str, ticket: Ticket, lease: Lease | None, outcome: Outcome) -> None:
-        """Say how a request ended that engines failed, and which endpoint had it last."""
+    def request(
+        self, identity: str, ticket: Ticket, lease: Lease | None, outcome: Outcome, *, problem: str
+    ) -> None:
+        """Say how a request ended that engines failed, which endpoint had it last, and what the problem was if anybody knows."""
         if outcome not in LOGGED or not self._requests.passes(outcome, time.monotonic()):
             return
         last = lease.endpoint if lease is not None else None
@@ -84,5 +86,6 @@ class FailureLog:
             attempts=ticket.attempts,
             seat=last.seat if last is not None else None,
             url=last.url if last is not None else None,
+            problem=problem or None,
             not_logged=self._requests.kept_back(outcome),
         )

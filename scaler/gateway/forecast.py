@@ -1,36 +1,58 @@
 """How long a request will wait, from what the gateway has seen of one policy. PURE: time is an argument (monotonic seconds).
 
-While residents are in rotation, what stands in front goes at the pace of the last seconds (Little's law for the queue alone:
-wait = length / rate). While none is, the last waits for one say how long this one takes, unless the controller knows better.
+While residents are in rotation, what stands in front goes as fast as their slots become free: the slot-seconds that a request has
+taken of late, over the slots that there are. Those go on counting while nothing ends, so an estimate grows in a stall and is
+never forgotten; an idle hour doesn't count, and a promotion shortens it at once. While none is in rotation, the last waits for one
+say how long this one takes, unless the controller knows better.
 """
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
-_RATE_SECONDS: Final = 10.0
-"""Span over which the pace is taken: long enough for streams of some seconds, short enough to follow a promotion."""
-_POINT_SECONDS: Final = 0.5
+_WINDOW_SECONDS: Final = 10.0
+"""Span over which a request's slot-seconds are taken, at least: short enough to follow a change of what is asked."""
+_LEAST_ENDS: Final = 8
+"""How many requests have ended in it, at least, and never fewer than are in flight: the short ones alone would say too little."""
+_MARK_SECONDS: Final = 0.5
 _COLD_WAITS: Final = 3
 """How many waits for a first resident are remembered."""
+_OVERDUE_SECONDS: Final = 1.0
+"""For so long what the controller foretold may be late; after that it says nothing."""
+
+
+class _Mark(NamedTuple):
+    """A moment at which the window may begin: what there was until then."""
+
+    at: float
+    slot_seconds: float
+    ends: int
 
 
 class Forecast:
     """What one policy's requests have waited for so far."""
 
     def __init__(self) -> None:
-        self._freed: deque[tuple[float, int]] = deque()
+        self._busy = 0
+        self._now = _Mark(0.0, 0.0, 0)
+        self._marks: deque[_Mark] = deque()
         self._cold_waits: deque[float] = deque(maxlen=_COLD_WAITS)
         self._cold_since: float | None = None
         self._coming_at: float | None = None
 
-    def freed(self, now: float) -> None:
-        """A slot was given back."""
-        if self._freed and now - self._freed[-1][0] < _POINT_SECONDS:
-            at, count = self._freed.pop()
-            self._freed.append((at, count + 1))
-        else:
-            self._freed.append((now, 1))
-        self._forget(now)
+    def taken(self, now: float) -> None:
+        """A request got a slot."""
+        self._pass(now)
+        if not self._marks:
+            self._marks.append(self._now)
+        self._busy += 1
+
+    def freed(self, now: float, *, ended: bool) -> None:
+        """A slot was given back; the request has ended, or it didn't and will want another one."""
+        self._pass(now, ends=int(ended))
+        self._busy -= 1
+        if ended and now - self._marks[-1].at >= _MARK_SECONDS:
+            self._marks.append(self._now)
+            self._forget()
 
     def waits_cold(self, now: float) -> None:
         """A request waits, and no resident is in rotation."""
@@ -47,17 +69,30 @@ class Forecast:
         """Take what the controller says: in how many seconds one more resident will be in rotation."""
         self._coming_at = now + seconds if seconds is not None else None
 
-    def wait(self, ahead: int, now: float, *, cold: bool) -> float | None:
-        """Return how many seconds a request will wait with so many in front of it; None when nothing tells."""
-        told = max(0.0, self._coming_at - now) if self._coming_at is not None else None
-        if cold:
+    def wait(self, ahead: int, now: float, *, slots: int) -> float | None:
+        """Return how many seconds a request will wait; None when nothing tells.
+
+        Args:
+            ahead: how many go before it.
+            now: monotonic seconds.
+            slots: those of all residents in rotation; 0: there is none.
+        """
+        told = self._told(now)
+        if not slots:
             return told if told is not None else self._cold(now)
-        self._forget(now)
-        count = sum(count for _, count in self._freed)
-        if not count:
+        self._pass(now)
+        self._forget()
+        first = self._marks[0] if self._marks else self._now
+        ends = self._now.ends - first.ends
+        if not ends:
             return told
-        paced = (ahead + 1) * max(_POINT_SECONDS, now - self._freed[0][0]) / count
+        paced = (ahead + 1) * (self._now.slot_seconds - first.slot_seconds) / ends / slots
         return paced if told is None else min(paced, told)
+
+    def _told(self, now: float) -> float | None:
+        if self._coming_at is None or now > self._coming_at + _OVERDUE_SECONDS:
+            return None
+        return max(0.0, self._coming_at - now)
 
     def _cold(self, now: float) -> float | None:
         if not self._cold_waits:
@@ -66,6 +101,16 @@ class Forecast:
         left = usual - (now - self._cold_since if self._cold_since is not None else 0.0)
         return left if left > 0.0 else None  # it takes longer than usual, so nobody knows
 
-    def _forget(self, now: float) -> None:
-        while self._freed and self._freed[0][0] < now - _RATE_SECONDS:
-            self._freed.popleft()
+    def _pass(self, now: float, ends: int = 0) -> None:
+        last = self._now
+        self._now = _Mark(now, last.slot_seconds + self._busy * (now - last.at), last.ends + ends)
+
+    def _forget(self) -> None:
+        """Let the window begin as late as it may."""
+        now, least = self._now, max(_LEAST_ENDS, self._busy)
+        while (
+            len(self._marks) > 1
+            and now.at - self._marks[1].at >= _WINDOW_SECONDS
+            and now.ends - self._marks[1].ends >= least
+        ):
+            self._marks.popleft()

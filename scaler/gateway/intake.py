@@ -1,8 +1,7 @@
 """Receives requests' bodies, within the bounds of one and of all together, and reads what they are routed by as they come."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
@@ -81,9 +80,8 @@ class Intake:
         """Size of all bodies that may be held at once."""
         return self.settings.max_held_bytes
 
-    @asynccontextmanager
-    async def receive(self, request: web.BaseRequest, *, needs_model: bool) -> AsyncIterator[Body]:
-        """Receive a request's body, and hold it for as long as the context lasts or until it is dropped.
+    async def receive(self, request: web.BaseRequest, *, needs_model: bool) -> Body:
+        """Receive a request's body, which is held until it is dropped.
 
         Args:
             request: whose.
@@ -97,9 +95,10 @@ class Intake:
             await self._fill(request, body, needs_model=needs_model)
             if needs_model and body.model is None:
                 raise _nameless(None)
-            yield body
-        finally:
+        except BaseException:
             body.drop()
+            raise
+        return body
 
     async def _fill(self, request: web.BaseRequest, body: Body, *, needs_model: bool) -> None:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
@@ -119,10 +118,9 @@ class Intake:
         except TimeoutError:
             message = f"The request was not received within {self.settings.receive_seconds:g} s."
             raise RequestRefused(408, message, code="request_timeout", close=True) from None
-        except web.RequestPayloadError as error:
-            raise RequestRefused(
-                400, f"The request is broken: {error}.", code="broken_request", close=True
-            ) from None
+        except web.RequestPayloadError:
+            message = "The request's body is broken: it isn't framed as its head says."
+            raise RequestRefused(400, message, code="broken_request", close=True) from None
 
     async def _receive(self, request: web.BaseRequest, body: Body, *, needs_model: bool) -> None:
         if request.content_type == _MULTIPART:

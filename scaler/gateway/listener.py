@@ -9,8 +9,9 @@ from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 
-from scaler.gateway.messages import RequestRefused
+from scaler.gateway.messages import SERVER, RequestRefused
 from scaler.gateway.settings import GatewaySettings
 from warmpool.listening import ACCEPTED_AT_ONCE, BACKLOG
 
@@ -33,6 +34,29 @@ _TOO_MANY: Final = _refusal(
 _TOO_SLOW: Final = _refusal(
     "408 Request Timeout", "request_timeout", "The request's head didn't come in time."
 )
+
+
+_TOO_MANY_HEADERS: Final = "Too many headers"
+"""How aiohttp's parsers begin to say so; they have no type for it."""
+_IS_TLS: Final = "Received HTTPS"
+
+
+def _unsound(error: BaseException | None, settings: GatewaySettings) -> RequestRefused:
+    """Say in words of our own what aiohttp found wrong with a request; its words quote what was sent."""
+    said = error.message if isinstance(error, BadHttpMessage) else ""
+    if isinstance(error, LineTooLong):
+        message = f"The request line, or a header, is larger than {settings.max_header_bytes} bytes."
+        return RequestRefused(431, message, code="head_too_large", close=True)
+    if said.startswith(_TOO_MANY_HEADERS):
+        message = f"The request has more than {settings.max_headers} headers."
+        return RequestRefused(431, message, code="head_too_large", close=True)
+    if said.startswith(_IS_TLS):
+        message = "This port speaks plain HTTP, and what came is TLS; use http:// here."
+        return RequestRefused(400, message, code="bad_request", close=True)
+    message = (
+        "This is no sound HTTP/1.1 request: its request line, a header or the framing of its body is broken."
+    )
+    return RequestRefused(400, message, code="bad_request", close=True)
 
 
 class _Connection(web.RequestHandler):
@@ -82,17 +106,20 @@ class _Connection(web.RequestHandler):
         request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp's own words
     ) -> web.StreamResponse:
         """Answer what is no request, or what we failed, as everything else is answered."""
         if status >= 500:  # noqa: PLR2004 - HTTP
             log.error("a request failed in the gateway", error=repr(exc), exc_info=exc)
+            refused = RequestRefused(status, "The gateway failed.", code="internal_error")
+        else:
+            log.debug("a request is unsound", kind=type(exc).__name__)  # its own words quote keys
+            refused = _unsound(exc, self._listener.settings)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
         self._listener.unsound()
-        text = message if message and status < 500 else "The gateway failed."  # noqa: PLR2004 - HTTP
-        refused = RequestRefused(status, text, code="bad_request" if status < 500 else "internal_error")  # noqa: PLR2004 - HTTP
-        response = web.Response(status=status, body=refused.body(), content_type="application/json")
+        response = web.Response(status=refused.status, body=refused.body(), content_type="application/json")
+        response.headers["Server"] = SERVER
         response.force_close()
         return response
 
@@ -108,7 +135,7 @@ class _Connection(web.RequestHandler):
     def _expect_head(self) -> None:
         self._heads = self._request_count
         loop = asyncio.get_running_loop()
-        self._head_by = loop.call_later(self._listener.header_seconds, self._head_is_late)
+        self._head_by = loop.call_later(self._listener.settings.header_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
         self._head_by = None
@@ -129,6 +156,7 @@ class Listener:
 
     Attributes:
         server: aiohttp's part of it.
+        settings: the limits.
         connections: how many there are.
         refused: how many were refused, being too many.
     """
@@ -138,17 +166,12 @@ class Listener:
         self.connections = 0
         self.refused = 0
         self.unsound = unsound
-        self._settings = settings
+        self.settings = settings
         self._accepting: asyncio.Server | None = None
-
-    @property
-    def header_seconds(self) -> float:
-        """Time for a head."""
-        return self._settings.header_seconds
 
     def enter(self) -> bool:
         """Count one more connection, if there may be one."""
-        if self.connections >= self._settings.max_connections:
+        if self.connections >= self.settings.max_connections:
             self.refused += 1
             return False
         self.connections += 1
@@ -168,7 +191,7 @@ class Listener:
             OSError: the address can't be had.
         """
         loop = asyncio.get_running_loop()
-        handshake = self._settings.header_seconds if tls is not None else None
+        handshake = self.settings.header_seconds if tls is not None else None
         bound = _bound(host, port)
         self._accepting = await loop.create_server(
             self._connection,
@@ -200,7 +223,7 @@ class Listener:
                 connection.retire()
 
     def _connection(self) -> _Connection:
-        settings = self._settings
+        settings = self.settings
         return _Connection(
             self,
             keepalive_timeout=settings.idle_seconds,

@@ -13,6 +13,8 @@ from scaler.gateway.observe import Outcome
 from scaler.gateway.routes import Failure
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
+SERVER: Final = "emberpool"
+"""What stands in `Server` where no engine said anything; of versions there is nothing to be known."""
 EXPECTED_WAIT_HEADER: Final = "X-Emberpool-Expected-Wait"
 """Seconds that a request is expected to wait, where an answer begins before its content."""
 RETRY_HEADER: Final = "X-Emberpool-Retry"
@@ -177,6 +179,7 @@ def answer_headers(headers: Mapping[str, str], identity: str, *, whole: bool) ->
     """
     forwarded = _end_to_end(headers, frozenset({"content-length"} if whole else ()))
     forwarded[REQUEST_ID_HEADER] = identity
+    forwarded.setdefault("Server", SERVER)
     return forwarded
 
 

@@ -4,7 +4,7 @@ Times in hooks are Unix times. Hooks are called in the request's path, so they m
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -115,9 +115,6 @@ class SilentObserver:
 
 # ------------------------------------------------------------------ the catalogue
 
-RETRIED = tuple(failure for failure in Failure if failure is not Failure.SILENT)
-"""After which failures another attempt may follow; silence lasts until the request's deadline, so nothing follows it."""
-
 _POLICY = Label("policy", "the policies that the gateway routes")
 _OUTCOME_SOURCE = "how a request may end"
 _LATENCY_BUCKETS = (
@@ -198,7 +195,7 @@ _RETRIES = _counter(
     "Attempts that failed before any content and were followed by another.",
     "attempts",
     _POLICY,
-    listed("failure", RETRIED, "how an attempt may fail"),
+    listed("failure", Failure, "how an attempt may fail"),
 )
 _TTFT = _latency(
     "time_to_first_token",
@@ -226,8 +223,32 @@ _NOWHERE = PolicyName("")
 """Stands for the policy of a request that never got as far as one."""
 
 
-class _Times:
-    """A histogram of seconds per policy. Streams pay for each piece of theirs, so it counts in plain lists.
+class Times:
+    """A histogram of seconds, of one policy. Streams pay for each piece of theirs, so it counts in a plain list.
+
+    Args:
+        buckets: their upper edges.
+
+    Attributes:
+        counts: measurements by bucket.
+        total: seconds of all of them.
+    """
+
+    __slots__ = ("_buckets", "counts", "total")
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self._buckets = buckets
+        self.counts = [0] * (len(buckets) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Take one measurement."""
+        self.counts[bisect_left(self._buckets, seconds)] += 1
+        self.total += seconds
+
+
+class _TimesOfAll:
+    """A histogram of seconds per policy.
 
     Args:
         family: what it is.
@@ -235,33 +256,26 @@ class _Times:
 
     def __init__(self, family: Family) -> None:
         self._family = family
-        self._counts: dict[PolicyName, list[int]] = {}
-        self._totals: dict[PolicyName, float] = {}
+        self._times: dict[PolicyName, Times] = {}
 
-    def begin(self, policy: PolicyName) -> None:
-        """Show a policy, with zeros if it has nothing yet."""
-        self._counts.setdefault(policy, [0] * (len(self._family.buckets) + 1))
-        self._totals.setdefault(policy, 0.0)
+    def of(self, policy: PolicyName) -> Times:
+        """Return a policy's, with zeros if it has none yet."""
+        times = self._times.get(policy)
+        if times is None:
+            times = self._times[policy] = Times(self._family.buckets)
+        return times
 
     def end(self, policy: PolicyName) -> None:
         """Forget a policy."""
-        self._counts.pop(policy, None)
-        self._totals.pop(policy, None)
-
-    def add(self, policy: PolicyName, seconds: float) -> None:
-        """Take one measurement."""
-        if policy not in self._counts:
-            self.begin(policy)
-        self._counts[policy][bisect_left(self._family.buckets, seconds)] += 1
-        self._totals[policy] += seconds
+        self._times.pop(policy, None)
 
     def metric(self) -> MeasuredMetric:
         """Return everything."""
         return MeasuredMetric(
             self._family,
             (
-                Measured(values=(name,), counts=counts, measured=sum(counts), total=self._totals[name])
-                for name, counts in self._counts.items()
+                Measured(values=(name,), counts=each.counts, measured=sum(each.counts), total=each.total)
+                for name, each in self._times.items()
             ),
         )
 
@@ -314,9 +328,9 @@ class GatewayMetrics(Collector):
         self._sides = sides
         self._requests = counter(_REQUESTS, None)
         self._retries = counter(_RETRIES, None)
-        self._ttft = _Times(_TTFT)
-        self._waits = _Times(_WAITS)
-        self._itl = _Times(_ITL)
+        self._ttft = _TimesOfAll(_TTFT)
+        self._waits = _TimesOfAll(_WAITS)
+        self._itl = _TimesOfAll(_ITL)
         self._samples = counter(_SAMPLES, None)
         self._shown: AbstractSet[PolicyName] = frozenset()
         self._told: set[PolicyName] = set()
@@ -339,13 +353,13 @@ class GatewayMetrics(Collector):
 
     def first_content(self, policy: PolicyName, *, ttft: float, waited: float) -> None:
         """Record a request's time to first token and its wait, in seconds."""
-        self._ttft.add(policy, ttft)
-        self._waits.add(policy, waited)
+        self._ttft.of(policy).add(ttft)
+        self._waits.of(policy).add(waited)
         self._told.add(policy)
 
-    def gap(self, policy: PolicyName, seconds: float) -> None:
-        """Record a gap between two pieces of content of one stream."""
-        self._itl.add(policy, seconds)
+    def gaps(self, policy: PolicyName) -> Times:
+        """Return where the gaps between pieces of content of a policy's streams are counted, in seconds."""
+        return self._itl.of(policy)
 
     def sample(self, controller: str, *, delivered: bool) -> None:
         """Count a push."""
@@ -391,17 +405,17 @@ class GatewayMetrics(Collector):
                 self._requests.labels(policy, outcome.value)
             if policy == _NOWHERE:
                 continue
-            for failure in RETRIED:
+            for failure in Failure:
                 self._retries.labels(policy, failure.value)
             for measured in (self._ttft, self._waits, self._itl):
-                measured.begin(policy)
+                measured.of(policy)
 
     def _end(self, policies: AbstractSet[PolicyName]) -> None:
         """Drop the series of policies that aren't routed any more."""
         for policy in policies:
             for outcome in Outcome:
                 self._requests.remove(policy, outcome.value)
-            for failure in RETRIED:
+            for failure in Failure:
                 self._retries.remove(policy, failure.value)
             for measured in (self._ttft, self._waits, self._itl):
                 measured.end(policy)

@@ -27,6 +27,7 @@ from scaler.gateway.messages import (
     MODEL_PATHS,
     REQUEST_ID_HEADER,
     RETRY_HEADER,
+    SERVER,
     RequestRefused,
     answer_headers,
     check_framing,
@@ -235,8 +236,10 @@ class Gateway:
             self._active -= 1
             if not self._active:
                 self._idle.set()
-        if self._leaving and not response.prepared:
-            response.force_close()
+        if not response.prepared:
+            response.headers.setdefault("Server", SERVER)
+            if self._leaving:
+                response.force_close()
         return response
 
     async def _route(self, request: web.BaseRequest, identity: str) -> web.StreamResponse:
@@ -276,7 +279,7 @@ class Gateway:
         return web.Response(text="ok\n")
 
     def _refusal(self, refused: RequestRefused, identity: str) -> web.Response:
-        headers = {REQUEST_ID_HEADER: identity}
+        headers = {REQUEST_ID_HEADER: identity, "Server": SERVER}
         if refused.retry:
             headers["Retry-After"] = str(self._retry_after(refused.wait_seconds))
         if refused.status == 401:  # noqa: PLR2004 - HTTP
@@ -301,28 +304,34 @@ class Gateway:
         needs_model = request.method == "POST" and (
             request.path in MODEL_PATHS or not self._settings.default_policy
         )
-        async with self._intake.receive(request, needs_model=needs_model) as body:
-            call = self._call(request, body, identity)
-            early = self._early(request, body, call, identity)
-            outcome: Outcome | None = None  # none while the client may go away
-            try:
-                answer = await self._first_content(call, early)
-                body.drop()
-                call.request = None
-                response, outcome = await self._pass_on(request, call, answer, early, identity)
-            except RequestRefused as refused:
-                outcome = refused.outcome
-                if _COUNTED[outcome] == "refused":
-                    counts = self._slots.dispatcher.counts(call.policy)
-                    counts.refused_seconds += self._retry_after(refused.wait_seconds)
-                if early is None or early.stream is None:
-                    raise
-                await early.fail(refused.error())
-                return early.stream
-            else:
-                return response
-            finally:
-                self._finish(call, outcome or self._abandoned(call))
+        body = await self._intake.receive(request, needs_model=needs_model)
+        try:
+            return await self._answer(request, body, identity)
+        finally:
+            body.drop()
+
+    async def _answer(self, request: web.BaseRequest, body: Body, identity: str) -> web.StreamResponse:
+        call = self._call(request, body, identity)
+        early = self._early(request, body, call, identity)
+        outcome: Outcome | None = None  # none while the client may go away
+        try:
+            answer = await self._first_content(call, early)
+            body.drop()
+            call.request = None
+            response, outcome = await self._pass_on(request, call, answer, early, identity)
+        except RequestRefused as refused:
+            outcome = refused.outcome
+            if _COUNTED[outcome] == "refused":
+                counts = self._slots.dispatcher.counts(call.policy)
+                counts.refused_seconds += self._retry_after(refused.wait_seconds)
+            if early is None or early.stream is None:
+                raise
+            await early.fail(refused.error())
+            return early.stream
+        else:
+            return response
+        finally:
+            self._finish(call, outcome or self._abandoned(call))
 
     def _call(self, request: web.BaseRequest, body: Body, identity: str) -> Call:
         """Find out where a request goes.
@@ -433,12 +442,12 @@ class Gateway:
 
     def _gap(self, call: Call) -> Callable[[float], None]:
         """Return what takes the gaps of one stream."""
-        counts, metrics, policy = self._slots.dispatcher.counts(call.policy), self._metrics, call.policy
+        counts, add = self._slots.dispatcher.counts(call.policy), self._metrics.gaps(call.policy).add
 
         def note(seconds: float) -> None:
             counts.gaps += 1
             counts.gap_seconds += seconds
-            metrics.gap(policy, seconds)
+            add(seconds)
 
         return note
 
@@ -460,7 +469,7 @@ class Gateway:
         field = _COUNTED[outcome]
         setattr(counts, field, getattr(counts, field) + 1)
         self._release(call)
-        self._failures.request(call.identity, call.place.ticket, call.lease, outcome)
+        self._failures.request(call.identity, call.place.ticket, call.lease, outcome, problem=call.problem)
         self._metrics.finished(call.policy, outcome)
         self._observer.finished(
             call.policy,

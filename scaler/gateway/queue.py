@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from scaler.gateway.forecast import Forecast
-from scaler.gateway.routes import Endpoint, EndpointKey, PolicyRoutes, QueueLimits, RouteTable
+from scaler.gateway.routes import Endpoint, EndpointKey, PolicyRoutes, Pulse, QueueLimits, RouteTable
 from warmpool.seats import PolicyName
 
 
@@ -43,12 +43,14 @@ class Lease:
         endpoint: where the request goes.
         granted_at: monotonic seconds at which it was given.
         waited_seconds: how long the request had waited for it.
+        pulse: where the endpoint's signs of life are noted.
         released: it has been given back.
     """
 
     endpoint: Endpoint
     granted_at: float
     waited_seconds: float
+    pulse: Pulse
     released: bool = False
 
 
@@ -289,7 +291,7 @@ class _Lane:
     """One policy's queue and what belongs to it.
 
     Attributes:
-        routes: those whose limits and forecast it has.
+        routes: those whose limits, slots and forecast it has.
     """
 
     routes: PolicyRoutes | None = None
@@ -297,6 +299,7 @@ class _Lane:
     counts: Counts = field(default_factory=Counts)
     forecast: Forecast = field(default_factory=Forecast)
     limits: QueueLimits = field(default_factory=QueueLimits)
+    slots: int = 0
     in_flight: int = 0
 
 
@@ -356,7 +359,7 @@ class Dispatcher:
         if lane is None:
             return None
         ahead = len(lane.queue) if ahead is None else ahead
-        return lane.forecast.wait(ahead, now, cold=self._routes.cold(policy))
+        return lane.forecast.wait(ahead, now, slots=lane.slots)
 
     def wait_of(self, ticket: Ticket, now: float) -> float | None:
         """Return how many seconds more a request will wait; None when nothing tells, or it doesn't wait."""
@@ -402,13 +405,18 @@ class Dispatcher:
         self._forget(ticket.policy)
         return lease if lease is not None else refusal
 
-    def release(self, lease: Lease, now: float) -> None:
-        """Give a slot back, once however often it is called, and hand it to what waits."""
+    def release(self, lease: Lease, now: float, *, ended: bool = True) -> None:
+        """Give a slot back, once however often it is called, and hand it to what waits.
+
+        Args:
+            lease: whose.
+            now: monotonic seconds.
+            ended: the request is over; else it only failed there.
+        """
         if lease.released:
             return
         policy = lease.endpoint.policy
-        self._return(lease)
-        self._lanes[policy].forecast.freed(now)
+        self._return(lease, now, ended=ended)
         self._dispatch(policy, now)
         self._changed(policy)
         self._forget(policy)
@@ -449,6 +457,7 @@ class Dispatcher:
     def _take_routes(self, lane: _Lane, routes: PolicyRoutes | None, policy: PolicyName, now: float) -> None:
         """Take what routes say once: what they foretell counts from the moment at which they came."""
         lane.routes = routes
+        lane.slots = sum(endpoint.slots for endpoint in routes.endpoints) if routes is not None else 0
         if routes is None:
             return
         lane.limits = self._routes.limits(policy) or lane.limits
@@ -498,15 +507,19 @@ class Dispatcher:
         endpoint = self._routes.pick(ticket.policy, now, avoid=ticket.avoid)
         if endpoint is None:
             return None
-        self._routes.take(endpoint, now)
+        pulse = self._routes.take(endpoint, now)
         lane.in_flight += 1
+        lane.forecast.taken(now)
         ticket.attempts += 1
-        return Lease(endpoint=endpoint, granted_at=now, waited_seconds=max(0.0, now - ticket.waiting_since))
+        waited = max(0.0, now - ticket.waiting_since)
+        return Lease(endpoint=endpoint, granted_at=now, waited_seconds=waited, pulse=pulse)
 
-    def _return(self, lease: Lease) -> None:
+    def _return(self, lease: Lease, now: float, *, ended: bool) -> None:
         lease.released = True
         self._routes.give_back(lease.endpoint)
-        self._lanes[lease.endpoint.policy].in_flight -= 1
+        lane = self._lanes[lease.endpoint.policy]
+        lane.in_flight -= 1
+        lane.forecast.freed(now, ended=ended)
 
     def _dispatch(self, policy: PolicyName, now: float) -> None:
         """Hand out slots, the head first; only one that avoids what is free lets others pass."""
@@ -521,4 +534,4 @@ class Dispatcher:
                 continue
             lane.queue.serve(ticket)
             if not ticket.granted(lease):
-                self._return(lease)
+                self._return(lease, now, ended=False)

@@ -3,15 +3,16 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http import StreamWriter
 
 from scaler.gateway.observe import Outcome
 from scaler.gateway.settings import GatewaySettings
+from scaler.gateway.splice import Splice
 from scaler.gateway.sse import count_events, ends_stream, error_event
 from scaler.gateway.trailers import write_end
 from scaler.gateway.upstream import BROKEN, Held
@@ -88,37 +89,78 @@ class _Pump:
     ) -> None:
         self._request = request
         self._stream = stream
-        self._held = held
+        self._response = held.response
+        self._events = held.events
+        self._first = held.body
+        self._pulse = held.pulse
+        self._taken = held.taken
         self._stall_seconds = settings.client_stall_seconds
         self._silence = _Silence(held.response, settings.stream_idle_seconds)
         self._gap = gap
+        self._content_at = time.monotonic()
+        self._wire = held.wire if held.events is not None else None
 
     async def run(self) -> bytes | None:
         """Move everything but the last piece, which is returned to go with the end; None when the engine broke off."""
-        with self._silence.noticed():
+        self._silence.look()
+        try:
             return await self._move()
+        finally:
+            self._silence.end()
 
     async def _move(self) -> bytes | None:
-        content, silence = self._held.response.content, self._silence
-        events = self._held.events
-        ready = self._held.body
-        last = time.monotonic()
+        content, events, silence = self._response.content, self._events, self._silence
+        ready, sent = self._first, b""
         while not content.at_eof():
             if ready:
                 await self._write(ready)
+                ready, sent = b"", ready
+            splice = self._splice()
+            if splice is not None:
+                await splice.run(self._drain)
+                ready, sent = splice.ready, splice.sent or sent
+                continue
             silence.since = time.monotonic()
             try:
                 chunk = await content.readany()
             except BROKEN:
-                whole = events is not None and not events.tail and ends_stream(ready)
+                whole = events is not None and not events.tail and ends_stream(sent)
                 return b"" if whole else None  # all that is missing then is the last chunk's mark
+            self._taken += len(chunk)
+            ready = self._take(chunk)
             silence.since = math.inf
-            ready = chunk if events is None else events.feed(chunk)
-            if events is not None and count_events(ready):
-                now = time.monotonic()
-                self._gap(now - last)
-                last = now
         return ready if events is None else ready + events.flush()
+
+    def _take(self, chunk: bytes) -> bytes:
+        """Take a piece, and return what of it may go on."""
+        now = self._pulse.at = self._silence.since = time.monotonic()
+        if self._events is None:
+            return chunk
+        ready = self._events.feed(chunk)
+        if count_events(ready):
+            self._gap(now - self._content_at)
+            self._content_at = now
+        return ready
+
+    def _splice(self) -> Splice | None:
+        """Return what moves a stream's middle without us, once it can: everything that has come is on its way to the client."""
+        client, writer, content = self._request.transport, self._request.writer, self._response.content
+        if self._wire is None or client is None or content.exception() is not None:
+            return None
+        if not isinstance(writer, StreamWriter) or not writer.chunked or not writer.output_size:
+            return None  # an answer in no chunks, or one whose head isn't out
+        chunks = self._wire.chunks(content, self._taken)
+        if chunks is None:
+            return None
+        wire, self._wire = self._wire, None
+        self._silence.since = time.monotonic()
+        return Splice(client, wire, chunks, self._take)
+
+    async def _drain(self) -> None:
+        self._silence.since = math.inf
+        async with asyncio.timeout(self._stall_seconds):
+            await cast("StreamWriter", self._request.writer).drain()
+        self._silence.since = time.monotonic()
 
     async def _write(self, data: bytes) -> None:
         transport = self._request.transport
@@ -146,20 +188,16 @@ class _Silence:
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
-    @contextmanager
-    def noticed(self) -> Iterator[None]:
-        """Notice it meanwhile; whoever reads then learns that the connection is broken."""
-        self._look()
-        try:
-            yield
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
+    def end(self) -> None:
+        """Look no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look whether it was too long, now and whenever it may have been; whoever reads then learns that the connection is broken."""
         left = self._seconds - max(0.0, time.monotonic() - self.since)
         if left <= 0.0:
             self._timer = None
             self._response.close()
         else:
-            self._timer = asyncio.get_running_loop().call_later(left, self._look)
+            self._timer = asyncio.get_running_loop().call_later(left, self.look)

@@ -141,7 +141,7 @@ class Failure(StrEnum):
     ENGINE_ERROR = "EngineError"
     """The engine answered 5xx."""
     SILENT = "Silent"
-    """Not one byte came by the request's deadline, and no content for anybody meanwhile."""
+    """Not one byte came for too long, and none for anybody else meanwhile."""
 
     @property
     def reached_engine(self) -> bool:
@@ -149,11 +149,23 @@ class Failure(StrEnum):
         return self in {Failure.CUT, Failure.ENGINE_ERROR, Failure.SILENT}
 
 
+@dataclass(slots=True, eq=False)
+class Pulse:
+    """A sign of an endpoint's life, whoever gets it.
+
+    Attributes:
+        at: monotonic seconds at which the last byte of an answer came.
+    """
+
+    at: float = 0.0
+
+
 @dataclass(slots=True)
 class _Load:
     """What one endpoint holds, and whether it may get more."""
 
     endpoint: Endpoint
+    pulse: Pulse = field(default_factory=Pulse)
     listed: bool = True
     in_flight: int = 0
     last_taken: int = 0
@@ -161,7 +173,6 @@ class _Load:
     struck_at: float = 0.0
     strikes: int = 0
     errors: int = 0
-    answered_at: float = 0.0
     silent: bool = False
 
     def open_to(self, now: float) -> bool:
@@ -284,7 +295,7 @@ class RouteTable:
             known = loads.get(key)
             load = loads[key] = known if known is not None else _Load(endpoint=endpoint)
             if not load.listed:  # it had left and comes back: what failed before its rest says nothing now
-                loads[key] = load = _Load(endpoint=endpoint, in_flight=load.in_flight)
+                loads[key] = load = _Load(endpoint=endpoint, pulse=load.pulse, in_flight=load.in_flight)
             load.endpoint = endpoint
         if not loads:
             del self._loads[policy]
@@ -311,14 +322,19 @@ class RouteTable:
                 best = load
         return best.endpoint if best is not None else None
 
-    def take(self, endpoint: Endpoint, now: float) -> None:
-        """Count one more request on `endpoint`; where it was silent, the request is a trial, and the next one comes later."""
+    def take(self, endpoint: Endpoint, now: float) -> Pulse:
+        """Count one more request on `endpoint`; where it was silent, the request is a trial, and the next one comes later.
+
+        Returns:
+            Where the endpoint's signs of life are noted.
+        """
         load = self._loads[endpoint.policy][endpoint.key]
         if load.silent:
             load.closed_until = now + LONGEST_PENALTY_SECONDS
         self._taken += 1
         load.last_taken = self._taken
         load.in_flight += 1
+        return load.pulse
 
     def give_back(self, endpoint: Endpoint) -> None:
         """Count one request less on `endpoint`; forget it when it has left and holds nothing."""
@@ -341,7 +357,7 @@ class RouteTable:
         load = self._loads.get(endpoint.policy, {}).get(endpoint.key)
         if load is None:
             return False
-        load.answered_at = now
+        load.pulse.at = now
         if not load.silent and dispatched_at < load.struck_at:
             return False
         heard_again, load.silent = load.silent, False
@@ -357,7 +373,7 @@ class RouteTable:
 
         A silent one costs each request its whole deadline. So while another endpoint is open it gets single trials, each the
         longest penalty after the one before, until it brings content; the last one that is open is treated as after any
-        other failure. Who brought anybody content since the request was sent isn't silent: that answer only takes long.
+        other failure. Who sent anybody a byte since the request was sent isn't silent: that answer only takes long.
 
         Returns:
             For how many seconds it is left alone; 0 when the failure changes nothing.
@@ -372,18 +388,27 @@ class RouteTable:
                 return 0.0
         penalty: float = min(LONGEST_PENALTY_SECONDS, FIRST_PENALTY_SECONDS * 2 ** min(load.strikes, 16))
         if failure is Failure.SILENT:
-            if load.answered_at > dispatched_at:
+            if load.pulse.at > dispatched_at:
                 return 0.0
-            load.silent = any(
-                other.listed and not other.silent and other.closed_until <= now
-                for other in loads.values()
-                if other is not load
-            )
+            load.silent = self.others_serve(endpoint, now)
             penalty = LONGEST_PENALTY_SECONDS if load.silent else penalty
         load.strikes += 1
         load.struck_at = now
         load.closed_until = now + penalty
         return penalty
+
+    def others_serve(self, endpoint: Endpoint, now: float) -> bool:
+        """Whether another endpoint of the same policy gets requests."""
+        return any(
+            other.listed and not other.silent and other.closed_until <= now
+            for key, other in self._loads.get(endpoint.policy, {}).items()
+            if key != endpoint.key
+        )
+
+    def silent(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint is left alone as silent, but for trials."""
+        load = self._loads.get(endpoint.policy, {}).get(endpoint.key)
+        return load is not None and load.silent
 
     def next_opening(self, policy: PolicyName, now: float) -> float | None:
         """Return when the next endpoint that is left alone may be tried again, or None."""

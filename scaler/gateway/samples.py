@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import secrets
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import aiohttp
 import structlog
@@ -42,6 +44,12 @@ _UNAUTHORIZED = (
     "its EMBERPOOL_AGENT_TOKEN"
 )
 """What is wrong where a controller doesn't take the gateway's token."""
+_NAME_TAKEN = (
+    "status 409: another process pushes as gateway `%s`, so nothing that waits here counts and both take whole shares of the "
+    "slots; give each gateway an --instance of its own (or EMBERPOOL_GATEWAY_INSTANCE), or none. One that was just restarted gets "
+    "in two seconds after its predecessor's last word"
+)
+"""What is wrong where two gateways have one name."""
 _LONGEST_REASON = 300
 
 log = structlog.get_logger(__name__)
@@ -100,11 +108,13 @@ class Sample:
 
     Attributes:
         instance: the gateway.
+        run: which process of that name it is.
         sequence: grows with each sample, across restarts too.
         state: what it says.
     """
 
     instance: str
+    run: str
     sequence: int
     state: State
 
@@ -112,6 +122,7 @@ class Sample:
         """Return the body of a push."""
         sample = {
             "instance": self.instance,
+            "run": self.run,
             "kind": "Gateway",
             "sequence": self.sequence,
             "at": self.state.at,
@@ -193,10 +204,11 @@ class StateBuilder:
 class Outbox:
     """Room for one state of each policy, on its way to one controller."""
 
-    def __init__(self, controller: str, instance: str, started_at: float) -> None:
+    def __init__(self, controller: str, instance: str, run: str, started_at: float) -> None:
         """Begin a series; `started_at` puts its sequence above that of an earlier process of the same name."""
         self.controller = controller
         self._instance = instance
+        self._run = run
         self._sequence = int(started_at * 1000)
         self._at = 0.0
         self._waiting: dict[PolicyName, PolicySample] | None = None
@@ -226,7 +238,7 @@ class Outbox:
             self._waiting = None
         self._sequence += 1
         state = State(at=self._at, policies=policies)
-        return Sample(instance=self._instance, sequence=self._sequence, state=state)
+        return Sample(instance=self._instance, run=self._run, sequence=self._sequence, state=state)
 
 
 def _above(
@@ -239,6 +251,18 @@ def _above(
         else policy
         for name, policy in newer.items()
     }
+
+
+class _Problem(NamedTuple):
+    """Why a push failed.
+
+    Attributes:
+        status: HTTP's; 0: there was no answer.
+        text: in words, with what mends it.
+    """
+
+    status: int
+    text: str
 
 
 class SamplePusher:
@@ -257,9 +281,11 @@ class SamplePusher:
         self._headers = {"Content-Type": "application/json"}
         if settings.token:
             self._headers["Authorization"] = f"Bearer {settings.token}"
-        began = time.time()
+        self._instance = settings.instance
+        began, run = time.time(), secrets.token_hex(8)
         self._outboxes = tuple(
-            Outbox(controller.rstrip("/"), settings.instance, began) for controller in settings.controllers
+            Outbox(controller.rstrip("/"), settings.instance, run, began)
+            for controller in settings.controllers
         )
         self._wake = asyncio.Event()
 
@@ -294,7 +320,7 @@ class SamplePusher:
         return self._builder.build({name: self._dispatcher.stats(name, monotonic) for name in names}, now)
 
     async def _deliver(self, session: aiohttp.ClientSession, outbox: Outbox) -> None:
-        failures = 0
+        failures, last = 0, 0
         while True:
             sample = await outbox.take()
             problem = await self._push(session, outbox.controller, sample)
@@ -304,13 +330,13 @@ class SamplePusher:
                     log.info("controller takes samples again", controller=outbox.controller)
                 failures = 0
                 continue
-            if not failures:
-                log.warning("controller takes no samples", controller=outbox.controller, problem=problem)
+            if not failures or problem.status != last:
+                log.warning("controller takes no samples", controller=outbox.controller, problem=problem.text)
             outbox.put_back(sample.state)
-            failures += 1
+            failures, last = failures + 1, problem.status
             await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, SMALLEST_GAP_SECONDS * 2 ** min(failures, 10)))
 
-    async def _push(self, session: aiohttp.ClientSession, controller: str, sample: Sample) -> str | None:
+    async def _push(self, session: aiohttp.ClientSession, controller: str, sample: Sample) -> _Problem | None:
         """Push one sample and return what went wrong, or None."""
         try:
             async with session.post(
@@ -319,12 +345,16 @@ class SamplePusher:
                 headers=self._headers,
                 timeout=aiohttp.ClientTimeout(total=PUSH_SECONDS),
             ) as response:
-                body = await response.read()
-                if response.status == 401:  # noqa: PLR2004 - HTTP
-                    return _UNAUTHORIZED
-                return None if response.ok else f"status {response.status}: {_said_why(body)}"
+                body, status = await response.read(), response.status
+                if response.ok:
+                    return None
+                if status == 401:  # noqa: PLR2004 - HTTP
+                    return _Problem(status, _UNAUTHORIZED)
+                if status == 409:  # noqa: PLR2004 - HTTP
+                    return _Problem(status, _NAME_TAKEN % self._instance)
+                return _Problem(status, f"status {status}: {_said_why(body)}")
         except (aiohttp.ClientError, OSError) as error:
-            return str(error) or type(error).__name__
+            return _Problem(0, str(error) or type(error).__name__)
 
 
 def _said_why(body: bytes) -> str:

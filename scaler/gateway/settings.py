@@ -22,7 +22,10 @@ class GatewaySettings:
         priority_header: request header with the request's priority, a whole number; empty: all are equal. Whoever may set it
             may go before others, so what stands in front of the gateway should set it.
         tenant_header: request header that says whose request it is; empty: nobody says. As above.
-        deadline_seconds: time from a request received whole to its first content, queueing and retries included.
+        deadline_seconds: time from a request for a stream received whole to its first content, queueing and retries included.
+        answer_seconds: the same of any other, whose first content is the whole answer: so long as the usual clients wait.
+        silence_seconds: an engine that brings nobody a byte for so long is silent, though it has a stream to begin; while another
+            one serves it is left alone, and what waits there is tried elsewhere, once. 0: nothing is.
         connect_seconds: time for a connection to an endpoint.
         stream_idle_seconds: silence of an engine in the middle of an answer that counts as a break.
         client_stall_seconds: time in which a client must take what was written to it.
@@ -52,6 +55,8 @@ class GatewaySettings:
     priority_header: str = ""
     tenant_header: str = ""
     deadline_seconds: float = 120.0
+    answer_seconds: float = 600.0
+    silence_seconds: float = 30.0
     connect_seconds: float = 1.0
     stream_idle_seconds: float = 300.0
     client_stall_seconds: float = 300.0

@@ -107,13 +107,20 @@ class Slots:
         if self._routes.succeeded(endpoint, dispatched_at=lease.granted_at, now=now):
             self._advance((endpoint.policy,))
 
-    def fail(self, lease: Lease, failure: Failure) -> None:
-        """Give back the slot of an attempt that failed, and have the table learn of it first."""
+    def fail(self, lease: Lease, failure: Failure, *, since: float | None = None) -> None:
+        """Give back the slot of an attempt that failed, and have the table learn of it first.
+
+        Args:
+            lease: whose.
+            failure: in what way.
+            since: monotonic seconds from which on what failed tells of the endpoint; by default all of the attempt does.
+        """
         now, endpoint = time.monotonic(), lease.endpoint
-        seconds = self._routes.failed(endpoint, failure, dispatched_at=lease.granted_at, now=now)
+        began = lease.granted_at if since is None else since
+        seconds = self._routes.failed(endpoint, failure, dispatched_at=began, now=now)
         if seconds:
             self._log.left_alone(endpoint, failure, seconds)
-        self.dispatcher.release(lease, now)
+        self.dispatcher.release(lease, now, ended=False)
         self._arm()
 
     def stats(self, policy: PolicyName) -> PolicyStats:
@@ -139,7 +146,7 @@ class Slots:
         if waiter.done() and not waiter.cancelled():
             given = waiter.result()
             if isinstance(given, Lease):
-                self.dispatcher.release(given, now)
+                self.dispatcher.release(given, now, ended=False)
         self.dispatcher.withdraw(place.ticket, now)
 
     def _advance(self, changed: Collection[PolicyName] | None = None) -> None:

@@ -1,22 +1,16 @@
 """Trailers of engines' answers: what comes behind a body that was sent in chunks, for clients that say that they take it.
 
 aiohttp reads them and hands them to nobody. So of a request whose client asked for them the answer's bytes are looked at before
-aiohttp gets them: its head, and where that announces trailers the chunks, too. All other requests go the usual way. `Tail` is
-pure: bytes in, fields out.
+aiohttp gets them (`wires`): its head, and where that announces trailers the chunks, too. `Tail` is pure: bytes in, fields out.
 """
 
-import asyncio
 import re
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, cast
+from typing import Final
 
-import aiohttp
 from aiohttp import web
-from aiohttp.client_reqrep import ClientRequest
-from aiohttp.connector import Connection
 from aiohttp.http import StreamWriter
-from aiohttp.tracing import Trace
 
 Field = tuple[bytes, bytes]
 
@@ -62,22 +56,22 @@ class Tail:
         fields: those that have come.
     """
 
-    __slots__ = ("_held", "_part", "_skip", "announced", "fields")
+    __slots__ = ("_at", "_held", "_part", "_skip", "announced", "fields")
 
     def __init__(self) -> None:
         self.announced: Sequence[bytes] = ()
         self.fields: Sequence[Field] = ()
         self._part = _Part.HEAD
         self._held = b""
+        self._at = 0
         self._skip = 0
 
     def feed(self, data: bytes) -> bool:
         """Take the next bytes, and return whether there is any need of more."""
-        self._held += data
+        self._held = self._held + data if self._held else data
         while (more := self._step()) is None:
             pass
-        if not more:
-            self._held = b""
+        self._held, self._at = self._held[self._at :] if more else b"", 0
         return more
 
     def _step(self) -> bool | None:
@@ -86,8 +80,9 @@ class Tail:
             case _Part.HEAD:
                 return self._head()
             case _Part.DATA:
-                skipped = min(self._skip, len(self._held))
-                self._held, self._skip = self._held[skipped:], self._skip - skipped
+                skipped = min(self._skip, len(self._held) - self._at)
+                self._at += skipped
+                self._skip -= skipped
                 if self._skip:
                     return True
                 self._part = _Part.SIZE
@@ -98,13 +93,13 @@ class Tail:
         return None
 
     def _head(self) -> bool | None:
-        head, found, rest = self._held.partition(b"\r\n\r\n")
-        if not found:
-            return len(self._held) <= _LONGEST_HEAD
+        end = self._held.find(b"\r\n\r\n", self._at)
+        if end < 0:
+            return len(self._held) - self._at <= _LONGEST_HEAD
+        head, self._at = self._held[self._at : end], end + 4
         status = _STATUS.match(head)
         if status is None:
             return False
-        self._held = rest
         if status[1].startswith(b"1"):
             return None  # the answer's own head is still to come
         named = _ANNOUNCED.findall(head)
@@ -118,100 +113,26 @@ class Tail:
         return None if self.announced else False
 
     def _size(self) -> bool | None:
-        line, found, rest = self._held.partition(b"\r\n")
-        if not found:
-            return len(self._held) <= _LONGEST_LINE
+        end = self._held.find(b"\r\n", self._at)
+        if end < 0:
+            return len(self._held) - self._at <= _LONGEST_LINE
+        line, self._at = self._held[self._at : end], end + 2
         try:
             size = int(line.partition(b";")[0].strip(), 16)
         except ValueError:
             return False  # for aiohttp to complain of
-        self._held, self._skip = rest, size + 2
+        self._skip = size + 2
         self._part = _Part.DATA if size else _Part.TAIL
         return None
 
     def _tail(self) -> bool:
-        text, found, _ = (b"\r\n" + self._held).partition(b"\r\n\r\n")
+        text, found, _ = (b"\r\n" + self._held[self._at :]).partition(b"\r\n\r\n")
         if not found:
-            return len(self._held) <= _LONGEST_TAIL
+            return len(self._held) - self._at <= _LONGEST_TAIL
         wanted = {name.lower() for name in self.announced}
         read = (_FIELD.fullmatch(line) for line in text.split(b"\r\n"))
         self.fields = tuple((each[1], each[2]) for each in read if each and each[1].lower() in wanted)
         return False
-
-
-class _Watching(asyncio.Protocol):
-    """Receives a connection's bytes for aiohttp."""
-
-    def __init__(self, handler: asyncio.Protocol) -> None:
-        self.tail = Tail()
-        self._handler = handler
-        self._looking = False
-
-    def begin(self, *, look: bool) -> None:
-        """Another answer is to come, whose trailers are wanted or not."""
-        self.tail = Tail()
-        self._looking = look
-
-    def data_received(self, data: bytes) -> None:
-        if self._looking:
-            self._looking = self.tail.feed(data)
-        self._handler.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._handler.eof_received()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._handler.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._handler.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._handler.resume_writing()
-
-
-class Connector(aiohttp.TCPConnector):
-    """Makes connections whose answers' trailers are seen."""
-
-    async def connect(
-        self,
-        req: ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own
-    ) -> Connection:
-        """Get a connection from the pool, or a new one."""
-        connection = await super().connect(req, traces, timeout)
-        transport, wanted = connection.transport, "TE" in req.headers
-        watching = transport.get_protocol() if transport is not None else None
-        if transport is not None and wanted and not isinstance(watching, _Watching):
-            watching = _Watching(cast("asyncio.Protocol", watching))
-            transport.set_protocol(watching)
-        if isinstance(watching, _Watching):
-            watching.begin(look=wanted)
-        return connection
-
-
-class Response(aiohttp.ClientResponse):
-    """An answer whose trailers are seen.
-
-    Attributes:
-        tail: where they are once the answer has ended.
-    """
-
-    tail = Tail()
-
-    async def start(self, connection: Connection) -> "Response":
-        """Read the answer's head."""
-        watching = connection.transport.get_protocol() if connection.transport is not None else None
-        if isinstance(watching, _Watching):
-            self.tail = watching.tail
-        await super().start(connection)
-        return self
-
-
-def tail_of(response: aiohttp.ClientResponse) -> Tail:
-    """Return what is known of an answer's trailers."""
-    return response.tail if isinstance(response, Response) else Tail()
 
 
 async def write_end(request: web.BaseRequest, stream: web.StreamResponse, last: bytes, tail: Tail) -> None:

@@ -3,7 +3,8 @@
 What fails before that raises `AttemptFailed`, and the request can be tried elsewhere.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,10 +14,11 @@ from yarl import URL
 
 from scaler.errors import ScalerError
 from scaler.gateway.messages import guard_refusal
-from scaler.gateway.routes import Endpoint, Failure
+from scaler.gateway.routes import Endpoint, Failure, Pulse
 from scaler.gateway.settings import MIB, GatewaySettings
 from scaler.gateway.sse import Begun, EventBuffer, EventKind, classify
-from scaler.gateway.trailers import Connector, Response, Tail, tail_of
+from scaler.gateway.trailers import Tail
+from scaler.gateway.wires import Connector, Response, Wire, tail_of
 
 HELD_BYTES: Final = MIB
 """How much of an answer is held back to see whether it comes whole or begins well."""
@@ -59,17 +61,26 @@ class Held:
         body: what has come of it.
         events: what holds back incomplete events; None when it is no event stream.
         complete: nothing more comes.
+        taken: bytes that were taken of an event stream.
+        pulse: where the engine's signs of life are noted.
     """
 
     response: aiohttp.ClientResponse
     body: bytes
     events: EventBuffer | None
     complete: bool
+    pulse: Pulse
+    taken: int = 0
 
     @property
     def tail(self) -> Tail:
         """What is known of its trailers."""
         return tail_of(self.response)
+
+    @property
+    def wire(self) -> Wire | None:
+        """Its connection, as long as it is open."""
+        return self.response.wire if isinstance(self.response, Response) else None
 
 
 class AttemptFailed(ScalerError):
@@ -117,7 +128,7 @@ def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
 
 
 async def attempt(
-    session: aiohttp.ClientSession, request: Outgoing, endpoint: Endpoint, *, heard: Callable[[], None]
+    session: aiohttp.ClientSession, request: Outgoing, endpoint: Endpoint, *, pulse: Pulse
 ) -> Held:
     """Send a request and wait for its first content. The caller sets the deadline.
 
@@ -125,7 +136,7 @@ async def attempt(
         session: through which endpoints are reached.
         request: what is sent.
         endpoint: where to.
-        heard: called when the head of an answer is here.
+        pulse: where the endpoint's signs of life are noted.
 
     Raises:
         AttemptFailed: there was none.
@@ -137,9 +148,9 @@ async def attempt(
         raise AttemptFailed(Failure.NOT_CONNECTED, str(error)) from error
     except BROKEN as error:
         raise AttemptFailed(Failure.CUT, str(error) or type(error).__name__) from error
-    heard()
+    pulse.at = time.monotonic()
     try:
-        return await _hold(response)
+        return await _hold(response, pulse)
     except BROKEN as error:
         response.close()
         raise AttemptFailed(Failure.CUT, str(error) or type(error).__name__) from error
@@ -164,25 +175,27 @@ async def _each(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
         yield part
 
 
-async def _hold(response: aiohttp.ClientResponse) -> Held:
+async def _hold(response: aiohttp.ClientResponse, pulse: Pulse) -> Held:
     if response.status >= 500:  # noqa: PLR2004 - HTTP
-        body, _ = await _read(response)
+        body, _ = await _read(response, pulse)
         failure = guard_refusal(response.status, body) or Failure.ENGINE_ERROR
         raise AttemptFailed(failure, f"status {response.status}", answer=_answer(response, body))
     encoded = response.headers.get("Content-Encoding", "identity").lower() != "identity"
     if response.content_type == "text/event-stream" and not encoded:  # of one that is, nothing can be seen
-        return await _hold_events(response)
+        return await _hold_events(response, pulse)
     if response.content_type != "application/json" and (response.content_length or MIB) >= HELD_BYTES:
         first = await response.content.readany()
-        return Held(response=response, body=first, events=None, complete=not first)
-    body, complete = await _read(response)
-    return Held(response=response, body=body, events=None, complete=complete)
+        return Held(response=response, body=first, events=None, complete=not first, pulse=pulse)
+    body, complete = await _read(response, pulse)
+    return Held(response=response, body=body, events=None, complete=complete, pulse=pulse)
 
 
-async def _hold_events(response: aiohttp.ClientResponse) -> Held:
+async def _hold_events(response: aiohttp.ClientResponse, pulse: Pulse) -> Held:
     events = EventBuffer()
-    held = b""
+    held, taken = b"", 0
     while chunk := await response.content.readany():
+        pulse.at = time.monotonic()
+        taken += len(chunk)
         whole = events.feed(chunk)
         held = held + whole if held else whole
         begun = classify(whole)
@@ -191,8 +204,8 @@ async def _hold_events(response: aiohttp.ClientResponse) -> Held:
         if response.content.at_eof():
             break  # all of it came at once
         if begun.kind is EventKind.CONTENT or len(held) > HELD_BYTES:
-            return Held(response=response, body=held, events=events, complete=False)
-    return Held(response=response, body=held + events.flush(), events=events, complete=True)
+            return Held(response=response, body=held, events=events, complete=False, pulse=pulse, taken=taken)
+    return Held(response=response, body=held + events.flush(), events=events, complete=True, pulse=pulse)
 
 
 def _failed(begun: Begun) -> AttemptFailed:
@@ -200,7 +213,7 @@ def _failed(begun: Begun) -> AttemptFailed:
     return AttemptFailed(Failure.ENGINE_ERROR, f"error event: {str(error.get('message'))[:200]}", error=error)
 
 
-async def _read(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+async def _read(response: aiohttp.ClientResponse, pulse: Pulse) -> tuple[bytes, bool]:
     """Read an answer to its end, or as much as is held back; return whether it ended."""
     parts: list[bytes] = []
     size = 0
@@ -208,6 +221,7 @@ async def _read(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
         part = await response.content.readany()
         if not part:
             return b"".join(parts), True
+        pulse.at = time.monotonic()
         parts.append(part)
         size += len(part)
     return b"".join(parts), False

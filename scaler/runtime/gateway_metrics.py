@@ -22,7 +22,7 @@ class PodMetrics(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return every family, so that no other may take its name."""
-        return [empty(family) for family in _FAMILIES]
+        return [empty(family) for family in catalogue.POD_FAMILIES]
 
     def collect(self) -> Iterator[Metric]:
         """Return everything."""
@@ -33,12 +33,3 @@ class PodMetrics(Collector):
         yield RowMetric(catalogue.PODS_SEATS, [((), follower.seats)])
         yield RowMetric(catalogue.PODS_WITHOUT_PORT, [((), len(follower.unreached))])
         yield RowMetric(catalogue.PODS_RESTARTS, [((), follower.restarts)])
-
-
-_FAMILIES = (
-    catalogue.PODS_SYNCED,
-    catalogue.PODS_AGE,
-    catalogue.PODS_SEATS,
-    catalogue.PODS_WITHOUT_PORT,
-    catalogue.PODS_RESTARTS,
-)

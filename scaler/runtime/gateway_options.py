@@ -85,6 +85,7 @@ def assumptions(settings: GatewaySettings, drain_seconds: float) -> dict[str, in
         "gatewayQueueSeconds": settings.queue.max_age_seconds,
         "gatewayConnectSeconds": settings.connect_seconds,
         "gatewayDeadlineSeconds": settings.deadline_seconds,
+        "gatewayAnswerSeconds": settings.answer_seconds,
         "gatewayIdleSeconds": settings.stream_idle_seconds,
         "gatewayStallSeconds": settings.client_stall_seconds,
         "gatewayDrainSeconds": drain_seconds,

@@ -170,12 +170,14 @@ class _Instance:
     Attributes:
         pusher: whose it is for as long as it lives.
         allowance: samples that it may push now; it grows with time.
+        run: which process it is; empty: it doesn't say.
     """
 
     name: str
     kind: Kind
     pusher: str
     allowance: float
+    run: str = ""
     sequence: int = -1
     at: float = -math.inf
     seen_at: float = -math.inf
@@ -229,7 +231,7 @@ class PushedSamples:
         Raises:
             TooLarge: it is larger than one of its kind may be.
             NotAllowed: it says what its pusher may not say.
-            NameTaken: another pusher pushes as its instance.
+            NameTaken: another pusher, or another process, pushes as its instance.
             TooOften: it is one too many.
             SampleRejected: it is malformed, of the future, too old to count, or not newer than the last one of its instance.
                 Like all of these it was counted and changed nothing.
@@ -333,7 +335,7 @@ class PushedSamples:
         if instance is None:
             self._check_room(sample, now)
             allowance = self._limits.samples_at_once - 1.0
-            return _Instance(sample.instance, sample.kind, pusher, allowance, seen_at=now)
+            return _Instance(sample.instance, sample.kind, pusher, allowance, sample.run, seen_at=now)
         if sample.kind is not instance.kind:
             message = f"sample of {sample.instance}: it is a {sample.kind} now and was a {instance.kind}; is the name unique?"
             raise SampleRejected(message)
@@ -349,17 +351,26 @@ class PushedSamples:
         return instance
 
     def _of(self, sample: Sample, pusher: str, now: float) -> _Instance | None:
-        """Return the instance as it is known; None if it isn't, or begins anew under another pusher or as another kind.
+        """Return the instance as it is known; None if it isn't, or begins anew: under another pusher, as another kind or process.
 
         Raises:
-            NameTaken: it lives, and is another pusher's.
+            NameTaken: it lives, and is another pusher's or another process.
         """
         instance = self._instances.get(sample.instance)
-        if instance is None or (instance.kind is sample.kind and instance.pusher == pusher):
+        if instance is None:
+            return None
+        another = instance.run != sample.run and bool(instance.run and sample.run)
+        if instance.kind is sample.kind and instance.pusher == pusher and not another:
             return instance
         if not instance.live(now):
             return None
         if instance.pusher == pusher:
+            if another:
+                message = (
+                    f"sample of {sample.instance}: another process pushes under this name, and its numbers still count; "
+                    "give each a name of its own, or wait until they have expired"
+                )
+                raise NameTaken(message)
             return instance
         if sample.kind is Kind.GATEWAY and instance.kind is not Kind.GATEWAY:
             return None  # who may speak as a gateway isn't kept out by those who may not

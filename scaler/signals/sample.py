@@ -80,6 +80,7 @@ class Sample:
         interval: seconds until the instance pushes again at the latest.
         policies: what it says, per policy.
         strangers: policies that it names and that there aren't; what it says of them wasn't read.
+        run: which process of that name pushes; empty: it doesn't say.
     """
 
     instance: str
@@ -89,6 +90,7 @@ class Sample:
     interval: float
     policies: Mapping[PolicyName, Numbers]
     strangers: tuple[PolicyName, ...] = ()
+    run: str = ""
 
 
 _PLACES: Final[Mapping[str, int]] = {
@@ -150,6 +152,7 @@ def parse(body: bytes | Mapping[str, object], known: Collection[PolicyName] | No
         interval=_interval(body),
         policies={name: _numbers(policies[name], name) for name in names if known is None or name in known},
         strangers=() if known is None else tuple(name for name in names if name not in known),
+        run=_name(body["run"], "run") if "run" in body else "",
     )
 
 

@@ -5,12 +5,14 @@
 Every proxy has one core to itself, the engine and the client share the others. In each round all arms are asked in random order,
 each at the same rate for the same time; every answer is compared with what the engine gives. After that the gateway holds requests
 that nobody answers, and its memory is read. Last, the same streams are measured while others do it harm: idle connections, heads
-that trickle in, bodies of 100 MB, and requests that are none.
+that trickle in, bodies of 100 MB, and requests that are none. `--record FILE` keeps all figures as JSON.
 """
 
 import argparse
 import asyncio
+import json
 import os
+import platform
 import random
 import resource
 import statistics
@@ -18,7 +20,9 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
+
+import aiohttp
 
 from scaler.gateway.bench.abuse import abuse
 from scaler.gateway.bench.client import Client, Taken
@@ -40,9 +44,10 @@ MOST_TIMES_ABUSED: Final = 2.0
 MOST_HELD_MIB: Final = 150.0
 """The most memory that the gateway may have while it holds 5,000 requests."""
 _DIRECT, _GATEWAY, _BARE, _NGINX = "direct", "gateway", "aiohttp", "nginx"
+_PERCENTILES: Final = (50, 90, 99)
 
 
-async def _run(arguments: argparse.Namespace) -> bool:
+async def _run(arguments: argparse.Namespace, record: dict[str, Any]) -> bool:
     cores = sorted(os.sched_getaffinity(0))
     proxy_core, other_cores = cores[:1], cores[1:] or cores
     async with AsyncExitStack() as stack:
@@ -57,11 +62,20 @@ async def _run(arguments: argparse.Namespace) -> bool:
         if binary := nginx():
             made = nginx_started(binary, engine.port, proxy_core, directory)
             arms[_NGINX] = await stack.enter_async_context(made)
+        record |= {
+            "python": platform.python_version(),
+            "aiohttp": aiohttp.__version__,
+            "cores": len(cores),
+            "loadAverage": round(os.getloadavg()[0], 1),
+            "streamsPerSecond": arguments.rate,
+            "tokens": arguments.tokens,
+        }
         _say(
             f"{len(cores)} cores, load average {os.getloadavg()[0]:.1f}; {arguments.rate:g} streams/s of "
             f"{arguments.tokens} tokens, {arguments.rounds} rounds of {arguments.seconds:g} s each"
         )
         taken, cpu = await _measure(arms, arguments)
+    record["arms"] = {name: _figures(seen, cpu[name]) for name, seen in taken.items()}
     met = _show(taken, cpu)
     async with started(proxy_core, "gateway", "--engine", "0") as gateway:
         held = await hold(gateway, arguments.held)
@@ -69,15 +83,21 @@ async def _run(arguments: argparse.Namespace) -> bool:
         f"{arguments.held} held requests: {held.mib:.0f} MiB, {held.before_mib:.0f} of them without any; "
         f"target {MOST_HELD_MIB:.0f} MiB: {_verdict(held.mib <= MOST_HELD_MIB)}"
     )
+    record["held"] = {"requests": arguments.held, "mib": held.mib, "mibWithoutAny": held.before_mib}
     met = met and held.mib <= MOST_HELD_MIB
     if arguments.abuse:
         async with started(other_cores, "engine") as engine:
-            met = await _abused(engine, proxy_core, other_cores, arguments) and met
+            met = await _abused(engine, proxy_core, other_cores, arguments, record) and met
+    record["met"] = met
     return met
 
 
 async def _abused(
-    engine: Running, proxy_core: list[int], other_cores: list[int], arguments: argparse.Namespace
+    engine: Running,
+    proxy_core: list[int],
+    other_cores: list[int],
+    arguments: argparse.Namespace,
+    record: dict[str, Any],
 ) -> bool:
     chance, seconds = random.Random(2), arguments.seconds * arguments.rounds / 2
     async with started(proxy_core, "gateway", "--engine", str(engine.port)) as gateway:
@@ -89,6 +109,7 @@ async def _abused(
         client.close()
     before, after = _quantile(alone.first, 99), _quantile(beside.first, 99)
     met = after <= MOST_TIMES_ABUSED * before and not beside.wrong
+    record["abused"] = {"p99Ms": before, "p99MsBesideAbuse": after, "wrong": beside.wrong}
     _say(
         f"gateway, {arguments.rate / 2:g} streams/s: first token p99 {before:.2f} ms, and {after:.2f} ms beside abuse "
         f"({beside.wrong} wrong); target {MOST_TIMES_ABUSED:g} times: {_verdict(met)}"
@@ -121,6 +142,16 @@ async def _measure(
     return taken, {name: cpu[name] / max(1, asked[name]) for name in names}
 
 
+def _figures(seen: Taken, cpu_seconds: float) -> dict[str, Any]:
+    return {
+        "streams": len(seen.first),
+        "wrong": seen.wrong,
+        "cpuMsPerStream": 1000 * cpu_seconds,
+        "firstTokenMs": {f"p{percent}": _quantile(seen.first, percent) for percent in _PERCENTILES},
+        "wholeAnswerMs": {f"p{percent}": _quantile(seen.whole, percent) for percent in _PERCENTILES},
+    }
+
+
 def _show(taken: dict[str, Taken], cpu: dict[str, float]) -> bool:
     direct, met = taken[_DIRECT], True
     for name, seen in taken.items():
@@ -130,7 +161,7 @@ def _show(taken: dict[str, Taken], cpu: dict[str, float]) -> bool:
         ):
             cells = "  ".join(
                 f"p{percent} {_quantile(values, percent):7.2f} ({_quantile(values, percent) - _quantile(bare, percent):+6.2f})"
-                for percent in (50, 90, 99)
+                for percent in _PERCENTILES
             )
             _say(f"{name:9} {what:13} {cells} ms")
         _say(
@@ -170,6 +201,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16, help="tokens of a stream")
     parser.add_argument("--held", type=int, default=5000, help="requests that are held at once")
     parser.add_argument("--abuse", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write all figures there, as JSON")
     parser.add_argument(
         "--engine", type=int, default=0, help="port of what is behind, for a process of this bench"
     )
@@ -186,7 +218,11 @@ def main() -> None:
         case "abuse":
             asyncio.run(abuse(arguments.engine))
         case _:
-            sys.exit(0 if asyncio.run(_run(arguments)) else 1)
+            record: dict[str, Any] = {}
+            met = asyncio.run(_run(arguments, record))
+            if arguments.record is not None:
+                arguments.record.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+            sys.exit(0 if met else 1)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from scaler.gateway.bench.engine import Engine, answer
-from tests.fakes.engine_server import free_port
+from tests.fakes.ports import free_port
 from warmpool.agent.forwarding import ForwardingPort
 from warmpool.engines.deadline import Deadline
 

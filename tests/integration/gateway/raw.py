@@ -26,13 +26,13 @@ class Raw:
 
     async def status(self) -> int:
         """Return the status of the next answer; 0 when the connection ends without one."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             line = await self.reader.readline()
         return int(line.split()[1]) if line.startswith(b"HTTP/1.1 ") else 0
 
     async def rest(self) -> bytes:
         """Return everything until the connection ends."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             try:
                 return await self.reader.read()
             except ConnectionError:

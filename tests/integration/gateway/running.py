@@ -2,18 +2,12 @@
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 NOBODY = "http://127.0.0.1:9"
 BARE = {name: value for name, value in os.environ.items() if not name.startswith("EMBERPOOL_")}
-
-
-def free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        return one.getsockname()[1], two.getsockname()[1]
 
 
 @asynccontextmanager

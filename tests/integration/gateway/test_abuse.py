@@ -84,6 +84,45 @@ async def test_what_is_no_sound_request_never_reaches_an_engine_nor_brings_anoth
 
 
 @pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        pytest.param(
+            b"GET / HTTP/1.1\r\nCookie: secret" + b"x" * 20_000, 431, "head_too_large", id="a header"
+        ),
+        pytest.param(b"GET /secret" + b"x" * 20_000 + b" HTTP/1.1", 431, "head_too_large", id="an address"),
+        pytest.param(
+            b"GET / HTTP/1.1" + b"".join(b"\r\nsecret%d: x" % n for n in range(200)),
+            *(431, "head_too_large"),
+            id="headers",
+        ),
+        pytest.param(b"GET / HTTP/1.1\r\nse cret: x", 400, "bad_request", id="no header"),
+        pytest.param(b"secret", 400, "bad_request", id="no request line"),
+        pytest.param(b"GET /v1/secret HTTP/3.7", 400, "bad_request", id="no version"),
+        pytest.param(
+            b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nsecret",
+            *(400, "bad_request"),
+            id="no chunk",
+        ),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", 400, "bad_request", id="TLS"),
+        pytest.param(b"GET /nothing HTTP/1.1\r\nHost: a\r\nConnection: close", 404, "not_found", id="a path"),
+        pytest.param(b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close", 200, "", id="a sound one"),
+    ],
+)
+async def test_an_answer_to_what_is_no_request_quotes_nothing_of_it_and_names_no_software(
+    sent: bytes, status: int, code: str
+) -> None:
+    async with rig() as r, connected(r.url) as client:
+        r.route()
+        client.send(sent + b"\r\n\r\n")
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+        assert int(head.split()[1]) == status
+        assert b"secret" not in body
+        assert b"aiohttp" not in head + body
+        assert b"\r\nServer: emberpool" in head
+        assert not code or json.loads(body)["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
     ("body", "content_type"),
     [
         pytest.param(b'{"model": "\xff\xfe"}', b"application/json", id="a model that is no UTF-8"),

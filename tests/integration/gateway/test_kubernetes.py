@@ -13,8 +13,9 @@ import pytest
 from scaler.cluster.kube.resources import POD
 from tests.fakes.memory_cluster import MemoryCluster
 from tests.fakes.openai_engine import Script
+from tests.fakes.ports import free_ports
 from tests.integration.gateway.rig import CHAT, until
-from tests.integration.gateway.running import free_ports, process
+from tests.integration.gateway.running import process
 from tests.integration.gateway.test_several import FLEET, Controller
 from tests.integration.gateway.watched import (
     POLICIES,
@@ -154,7 +155,7 @@ async def test_the_process_follows_its_flags_and_its_policy_files(around: Watche
     await around.pod("seat-0", **SERVES)
     for name in ("gw-1", "gw-2"):
         await around.gateway_pod(name)
-    port, operators = free_ports()
+    port, operators = free_ports(2)
     where = ("--port", str(port), "--metrics-port", str(operators), "--policy", str(around.policies))
     flags = (*where, "--kubernetes", "--kubeconfig", str(tmp_path / "test"), "-n", "serving")
     flags += ("--peers", "app=gateway,app!=other", "--instance", "gw-1")

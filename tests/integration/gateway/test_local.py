@@ -12,8 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.fakes.ports import free_ports
 from tests.integration.gateway.test_curl import certified
-from tests.integration.processes.rig import Processes, free_ports
+from tests.integration.processes.rig import Processes
 from warmpool.reference.checkpoints import make_checkpoint
 
 BODY = json.dumps({"model": "chat", "prompt": "Once", "max_tokens": 2})

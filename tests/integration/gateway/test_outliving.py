@@ -16,8 +16,8 @@ from tests.fakes.kube_api import patches as patching
 from tests.fakes.kube_api.api import Target
 from tests.fakes.kube_api.kinds import POD
 from tests.fakes.openai_engine import OpenAIEngine
+from tests.fakes.ports import free_ports
 from tests.integration.gateway.watched import asked, documented
-from tests.integration.processes.rig import free_ports
 from tests.integration.standby.rig import Rig, running
 
 PORT = 8001

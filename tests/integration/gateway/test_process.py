@@ -6,7 +6,8 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.integration.gateway.running import free_ports, process
+from tests.fakes.ports import free_ports
+from tests.integration.gateway.running import process
 
 
 async def test_a_gateway_goes_by_flags_and_variables_shows_them_and_reads_its_keys_again(
@@ -15,7 +16,7 @@ async def test_a_gateway_goes_by_flags_and_variables_shows_them_and_reads_its_ke
     """One process for all of it, for each takes a second to begin."""
     keys = tmp_path / "keys"
     keys.write_text("key-1\n", "utf-8")
-    port, operators = free_ports()
+    port, operators = free_ports(2)
     options = (
         "--port",
         str(port),

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -374,7 +374,7 @@ async def test_an_engine_that_says_nothing_costs_503_at_the_deadline_and_its_slo
 
 
 async def test_a_silent_engine_gets_no_second_request_while_another_one_answers() -> None:
-    async with rig(GatewaySettings(deadline_seconds=0.5)) as r:
+    async with rig(GatewaySettings(answer_seconds=0.5)) as r:
         silent, silent_url = await r.engine(Script(behaviour=Behaviour.HANG))
         _, good_url = await r.engine()
         r.route(silent_url, good_url)
@@ -393,14 +393,73 @@ async def test_a_silent_engine_gets_no_second_request_while_another_one_answers(
         ]
 
 
+async def test_what_waits_at_an_engine_that_hangs_is_answered_by_another_long_before_its_deadline() -> None:
+    async with rig(GatewaySettings(silence_seconds=0.2)) as r:
+        hung, hung_url = await r.engine(Script(behaviour=Behaviour.HANG))
+        _, good_url = await r.engine()
+        r.route(hung_url, good_url, slots=4)
+        answers = await asyncio.gather(*(r.ask({"stream": number != 2}) for number in range(4)))
+        assert [status for status, _ in answers] == [200] * 4
+        assert len(hung.seen) == 2, "one stream, and one that is none"
+        await hung.until(lambda engine: engine.disconnected == 2)
+        assert r.gateway.routes.standing(time.monotonic()) == {CHAT: (1, 1)}
+        retries = "emberpool_gateway_retries_total"
+        assert r.registry.get_sample_value(retries, {"policy": "chat", "failure": "Silent"}) == 2
+        assert (await r.ask())[0] == 200
+        assert len(hung.seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("engines", "body", "headers"),
+    [
+        pytest.param(1, {}, {}, id="there is no other"),
+        pytest.param(2, {"stream": False}, {}, id="no stream has to begin there"),
+        pytest.param(2, {}, {"X-Emberpool-Retry": "never"}, id="its client wants no second attempt"),
+    ],
+)
+async def test_who_may_only_take_long_is_waited_for(
+    engines: int, body: dict[str, Any], headers: dict[str, str]
+) -> None:
+    async with rig(GatewaySettings(silence_seconds=0.05)) as r:
+        slow = Script(first_seconds=0.5)
+        there = [await r.engine(slow) for _ in range(engines)]
+        r.route(*(url for _, url in there))
+        assert (await r.ask(body, headers=headers))[0] == 200
+        assert sum(len(engine.seen) for engine, _ in there) == 1
+
+
+async def test_an_engine_that_sends_others_anything_does_not_hang() -> None:
+    async with rig(GatewaySettings(silence_seconds=0.4)) as r:
+        stream = Script(tokens=24, interval_seconds=0.05)
+        busy, url = await r.engine()
+        _, other = await r.engine(stream)
+        busy.plan.extend([stream, Script(first_seconds=0.8)])
+        r.route(url, other, slots=2)
+        async with asyncio.TaskGroup() as tasks:
+            streams = [tasks.create_task(r.ask()) for _ in range(2)]
+            await busy.until(lambda engine: len(engine.seen) == 1)
+            await r.until_demand(2)
+            slow = tasks.create_task(r.ask())
+        assert {task.result()[0] for task in (*streams, slow)} == {200}
+        assert len(busy.seen) == 2, "nothing was tried elsewhere"
+
+
 async def test_who_asked_for_no_stream_is_told_that_the_answer_took_too_long() -> None:
-    async with rig(GatewaySettings(deadline_seconds=0.2)) as r:
+    async with rig(GatewaySettings(answer_seconds=0.2)) as r:
         _, url = await r.engine(Script(behaviour=Behaviour.HANG))
         r.route(url)
         _, text = await r.ask({"stream": False})
         message = json.loads(text)["error"]["message"]
-        assert "took longer than the deadline of 0.2 s" in message
-        assert "--deadline-seconds" in message
+        assert "took longer than the 0.2 s" in message
+        assert "--answer-seconds" in message
+
+
+async def test_an_answer_that_is_no_stream_may_take_longer_than_a_streams_first_content() -> None:
+    async with rig(GatewaySettings(deadline_seconds=0.1, answer_seconds=60.0)) as r:
+        _, url = await r.engine(Script(first_seconds=0.4))
+        r.route(url)
+        assert (await r.ask({"stream": False}))[0] == 200
+        assert (await r.ask())[0] == 503
 
 
 async def test_the_slots_of_an_endpoint_are_never_exceeded_and_no_request_is_lost() -> None:

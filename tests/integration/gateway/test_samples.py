@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from scaler.gateway.routes import PolicyLimits
 from scaler.gateway.settings import GatewaySettings
-from scaler.signals.pushed import PushedSamples
+from scaler.signals.pushed import NameTaken, PushedSamples
 from tests.fakes.openai_engine import Behaviour, OpenAIEngine, Script
 from tests.integration.gateway.rig import CHAT, Controller, Rig, rig, until
 
@@ -36,7 +36,10 @@ class Desk:
 
     def take(self, body: bytes) -> int:
         now = time.time()
-        self.store.ingest(body, now)
+        try:
+            self.store.ingest(body, now)
+        except NameTaken:
+            return 409
         self.received.append((now, json.loads(body)))
         return self.status
 
@@ -197,3 +200,21 @@ async def test_a_controller_that_wants_another_token_is_told_of_with_the_gateway
             r.route()
             await until(lambda: bool(logs))
     assert "set EMBERPOOL_SIGNAL_TOKEN here" in logs[0]["problem"]
+
+
+async def test_a_second_gateway_of_one_name_is_told_what_mends_it_and_the_first_ones_demand_stands() -> None:
+    desk = Desk()
+    async with rig_with(desk) as first, asyncio.TaskGroup() as tasks:
+        first.route()
+        waiting = tasks.create_task(first.ask())
+        await desk.until_chat((1, 0))
+        with capture_logs() as logs:
+            async with rig_with(desk) as second:
+                second.route()
+                await until(lambda: bool(logs))
+        assert "`gw-1`" in logs[0]["problem"]
+        assert "give each gateway an --instance of its own" in logs[0]["problem"]
+        assert desk.store.load(CHAT, time.time()).queued.value == 1
+        _, url = await first.engine()
+        first.route(url)
+        assert (await waiting)[0] == 200

@@ -22,8 +22,9 @@ from scaler.runtime.routing import routes
 from scaler.signals.pushed import PushedSamples
 from tests.fakes.memory_cluster import MemoryCluster
 from tests.fakes.openai_engine import OpenAIEngine, Script
+from tests.fakes.ports import free_ports
 from tests.integration.gateway.rig import CHAT, until
-from tests.integration.gateway.running import free_ports, process
+from tests.integration.gateway.running import process
 from warmpool.seats import FleetName, Resident, Seat, SeatName
 from warmpool.states import ResidentState
 
@@ -120,7 +121,7 @@ async def test_two_gateways_share_and_add_up_and_a_killed_one_leaves_nothing_and
     cluster = MemoryCluster({FLEET: [CHAT]}, lambda: 1.0)
     engine = OpenAIEngine(script=Script(gated=True))
     first, second = Controller(cluster, term=1), Controller(cluster, term=2)
-    port, operators = free_ports()
+    port, operators = free_ports(2)
     where = ("--instance", "gw-2", "--port", str(port), "--metrics-port", str(operators))
     async with (
         engine.serve() as engine_url,

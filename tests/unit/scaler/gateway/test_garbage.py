@@ -1,9 +1,21 @@
 import asyncio
 import gc
+from collections.abc import Iterator
+
+import pytest
 
 from scaler.gateway.garbage import keep_garbage_quiet
 
 
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Nothing is frozen but what the test freezes; what was is again afterwards."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
 async def test_what_lives_long_is_out_of_the_collector_s_sight_meanwhile() -> None:
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     async with asyncio.TaskGroup() as tasks:

@@ -111,7 +111,7 @@ class Hall:
         self.table.failed(lease.endpoint, failure, dispatched_at=lease.granted_at, now=self.now)
         if failure.reached_engine:
             client.ticket.avoid.add(lease.endpoint.key)
-        self.dispatcher.release(lease, self.now)
+        self.dispatcher.release(lease, self.now, ended=False)
         self.submit(client)
 
     def queued(self) -> int:
@@ -523,9 +523,24 @@ def test_a_wait_is_foretold_from_the_pace_and_the_place() -> None:
     waiting = [hall.enter() for _ in range(3)]
     hall.now = 10.5
     waits = [hall.dispatcher.wait_of(each.ticket, hall.now) for each in waiting]
-    assert waits == pytest.approx([0.95, 1.9, 2.85])
-    assert hall.dispatcher.expected_wait(CHAT, hall.now) == pytest.approx(3.8)
+    assert waits == pytest.approx([1.05, 2.1, 3.15])
+    assert hall.dispatcher.expected_wait(CHAT, hall.now) == pytest.approx(4.2)
     assert hall.dispatcher.wait_of(client.ticket, hall.now) is None, "it doesn't wait"
+
+
+def test_a_promotion_halves_what_the_next_one_is_told() -> None:
+    hall = Hall(endpoint("a"))
+    client = hall.enter()
+    for second in range(1, 11):
+        hall.now = float(second)
+        hall.leave(client)
+        client = hall.enter()
+    for _ in range(8):
+        hall.enter()
+    before = hall.dispatcher.expected_wait(CHAT, hall.now)
+    hall.table.replace(routes(endpoint("a"), endpoint("b")))
+    assert before == pytest.approx(9.0)
+    assert hall.dispatcher.expected_wait(CHAT, hall.now) == pytest.approx(8 / 2), "one of them has gone to it"
 
 
 def test_what_a_controller_foretold_comes_nearer_whatever_else_time_brings() -> None:

@@ -22,7 +22,7 @@ def state(queued: int = 0, in_flight: int = 0, *, policy: PolicyName = CHAT, at:
 
 
 def outbox(started_at: float = NOW) -> Outbox:
-    return Outbox("http://controller", "gw-1", started_at)
+    return Outbox("http://controller", "gw-1", "a1", started_at)
 
 
 def many(count: int) -> list[PolicyName]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from scaler.signals.engine_scrape import MAX_PAGE_BYTES
 from scaler.signals.engine_targets import EngineTarget
 from scaler.signals.port import Part, SignalKey
 from scaler.signals.scrape_pace import ScrapePace
+from tests.fakes.ports import free_port
 from warmpool.seats import PolicyName
 
 KEY = SignalKey(PolicyName("chat"), "engines")
@@ -144,12 +144,6 @@ async def rig() -> AsyncIterator[Rig]:
         made = Rig(stack)
         stack.push_async_callback(made.stop)
         yield made
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 async def hang(_request: web.Request) -> web.StreamResponse:

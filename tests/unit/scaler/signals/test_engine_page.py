@@ -268,7 +268,7 @@ def pages(draw: st.DrawFn) -> tuple[Dialect, bytes]:
     return dialect, ("\n".join(told) + draw(st.sampled_from(["", "\n"]))).encode()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pages())
 def test_any_page_reads_as_prometheus_clients_parser_reads_it(given_page: tuple[Dialect, bytes]) -> None:
     dialect, page = given_page
@@ -283,7 +283,7 @@ def test_any_page_reads_as_prometheus_clients_parser_reads_it(given_page: tuple[
     assert read == wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 2000))
 def test_any_bytes_are_read_or_refused(noise: bytes, place: int) -> None:
     page = page_of("sglang.txt")[:2000]

@@ -362,6 +362,30 @@ def test_a_name_is_free_again_once_its_numbers_have_expired() -> None:
     assert store.load(CHAT, NOW + 2.6).backlog.value == 3
 
 
+def test_two_processes_of_one_name_are_never_mixed() -> None:
+    store = PushedSamples()
+    store.ingest(sample(queued=3) | {"run": "a"}, NOW)
+    with pytest.raises(NameTaken, match="another process pushes under this name"):
+        store.ingest(sample(sequence=2**50, at=NOW + 0.1, queued=40) | {"run": "b"}, NOW + 0.1)
+    store.ingest(sample(sequence=2, at=NOW + 0.2, queued=4) | {"run": "a"}, NOW + 0.2)
+    assert store.load(CHAT, NOW + 0.2).queued.value == 4
+
+
+def test_a_process_that_was_started_again_goes_on_once_the_earlier_one_has_expired() -> None:
+    store = PushedSamples()
+    store.ingest(sample(sequence=9, queued=3) | {"run": "a"}, NOW)
+    store.ingest(sample(sequence=10, at=NOW + 2.1, queued=5) | {"run": "b"}, NOW + 2.1)
+    assert store.load(CHAT, NOW + 2.1).queued.value == 5
+    assert store.gateways(NOW + 2.1) == ["gw-1"]
+
+
+def test_who_does_not_say_which_process_it_is_is_known_by_its_name_alone() -> None:
+    store = PushedSamples()
+    for sequence, run in enumerate(({}, {"run": "a"}, {}), start=1):
+        store.ingest(sample(sequence=sequence, queued=sequence) | run, NOW)
+    assert store.load(CHAT, NOW).queued.value == 3
+
+
 def test_who_may_not_speak_as_a_gateway_keeps_none_out_by_taking_its_name() -> None:
     store = PushedSamples()
     store.ingest(jobs(instance="gw-1", sequence=2**50, backlog=40), NOW, OTHERS)
