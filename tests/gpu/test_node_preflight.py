@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.warmpool.nodehealth.preflight_card import Card
 from tests.unit.warmpool.nodehealth.preflight_memory import holds_what_was_written, passes_a_march
 from warmpool.nodehealth.nvml import NvmlError, driver
 from warmpool.nodehealth.preflight.command import pack
-from warmpool.nodehealth.preflight.cuda import CudaGpu, NoGpu, gpus
-from warmpool.nodehealth.preflight.findings import Outcome
+from warmpool.nodehealth.preflight.cuda import NoGpu
+from warmpool.nodehealth.preflight.findings import REFUSED, Outcome
 from warmpool.nodehealth.preflight.look import RESERVE_BYTES, Limits, Time, look
 from warmpool.nodehealth.preflight.march import march
 from warmpool.nodehealth.preflight.ports import DriverFailed
@@ -41,21 +42,12 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-class Card(CudaGpu):
-    """The first GPU, into whose memory a test can write."""
-
-    def poke(self, address: int, word: int) -> None:
-        value = ctypes.c_ulonglong(word)
-        self._call("cuMemcpyHtoD_v2", address, ctypes.byref(value), 8)
-
-
 @pytest.fixture
 def card() -> Card:
     try:
-        first = gpus()[0]
+        return Card.first()
     except (NoGpu, DriverFailed) as error:
         pytest.skip(str(error))
-    return Card(first._library, first._ordinal, first._nvml)
 
 
 def test_memory_holds_what_was_written_and_a_changed_word_is_found(card: Card) -> None:
@@ -113,6 +105,25 @@ def test_beside_somebody_little_is_tested(card: Card) -> None:
         found = look(card, Limits(beside_bytes=GIB), Time(time.monotonic, time.sleep))
     assert found.outcome is Outcome.PASSED, found.line
     assert "1.0 of 1.0 GiB" in found.text
+
+
+def test_the_memory_that_an_engine_needs_is_what_it_finds_without_the_looks_own_context(
+    card: Card, tmp_path: Path
+) -> None:
+    free, _ = card.sizes()
+    pack(tmp_path / "preflight.pyz")
+    look_only = [sys.executable, "-I", "-S", str(tmp_path / "preflight.pyz"), "--seconds", "0.1"]
+    for more_mib, status in ((-64, 0), (256, REFUSED)):
+        needed = str(free // 2**20 + more_mib)
+        ended = subprocess.run(
+            [*look_only, "--needed-mib", needed, "--free-seconds", "0.2"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        say(f"{needed} MiB needed of {free // 2**20}: {ended.stderr.strip()}")
+        assert ended.returncode == status, ended.stderr
 
 
 def test_one_file_of_it_looks_and_becomes_the_engine_with_nothing_left_on_the_gpu(

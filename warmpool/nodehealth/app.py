@@ -165,6 +165,7 @@ def _monitor(
         boot=boot,
         kmsg=options.kmsg,
         latches=None if options.latches is None else Latches(options.latches),
+        copied=options.telling is not None,
     )
     return HealthMonitor(sources, options.rules, metrics.health)
 

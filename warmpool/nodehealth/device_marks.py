@@ -3,14 +3,19 @@
 A node with one Bad GPU of eight need not lose the other seven: the scheduler is told of the one. A mark is an object of its own, ours by
 its label; nobody else's is looked at. As with nodes a GPU of which nothing is known keeps what it has, recoveries aren't limited, and
 new exclusions are, by a breaker that sees all GPUs.
+
+A mark names a device, and devices get other names when their driver starts anew: a mark follows its GPU, and goes where the name has
+become another GPU's.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from warmpool.nodehealth.breaker import Admission, BreakerLimits, BreakerState, admit, recovered
-from warmpool.nodehealth.marks import code_of, ownership, sentence
+from warmpool.nodehealth.marks import code_of, ownership, sentence, since_of
 from warmpool.nodehealth.verdicts import GpuVerdict, NodeVerdict
 from warmpool.seats import Verdict
 
@@ -91,6 +96,17 @@ class DevicePlan:
     nameless: tuple[str, ...]
 
 
+class Standing(StrEnum):
+    """How a GPU that is to be kept from new pods by itself stands."""
+
+    EXCLUDED = "Excluded"
+    """A mark keeps the scheduler from it."""
+    WAITING = "Waiting"
+    """The breaker holds it back."""
+    NAMELESS = "Nameless"
+    """DRA doesn't hand it out."""
+
+
 def plan_device_marks(
     gpus: Gpus, state: BreakerState, limits: BreakerLimits, now: float
 ) -> tuple[DevicePlan, BreakerState]:
@@ -103,22 +119,48 @@ def plan_device_marks(
         now: Unix seconds.
     """
     bad = bad_gpus(gpus.verdicts, gpus.spared)
-    known = {gpu.uuid for node in gpus.verdicts.values() for gpu in node.gpus if gpu.known or gpu.reasons}
+    told = {gpu.uuid: gpu for node in gpus.verdicts.values() for gpu in node.gpus}
+    known = {uuid for uuid, gpu in told.items() if gpu.known or gpu.reasons}
     named = {uuid: gpu for uuid, gpu in bad.items() if uuid in gpus.devices}
     wanted = sorted(
         (uuid for uuid in named if uuid not in gpus.marks), key=lambda uuid: (named[uuid].since, uuid)
     )
-    state = recovered(state, gpus.devices.keys())
+    state = recovered(state, gpus.devices.keys() | gpus.marks.keys() | told.keys())
     admission, state = admit(state, wanted, len(gpus.devices), limits, now)
     there = [uuid for uuid in named if uuid in gpus.marks]
-    marks = [_mark(named[uuid], gpus.devices[uuid], now) for uuid in (*admission.admitted, *there)]
+    gone = {uuid for uuid in gpus.marks if (uuid in known and uuid not in bad) or _names_another(uuid, gpus)}
+    marks = [_mark(named[uuid], gpus, now) for uuid in (*admission.admitted, *there)]
+    marks += [
+        replace(mark, device=gpus.devices[uuid])
+        for uuid, mark in gpus.marks.items()
+        if uuid in gpus.devices and uuid not in named and uuid not in gone
+    ]
     plan = DevicePlan(
         marks=tuple(mark for mark in marks if not _stands(mark, gpus.marks)),
-        unmarks=tuple(mark for uuid, mark in sorted(gpus.marks.items()) if uuid in known and uuid not in bad),
+        unmarks=tuple(gpus.marks[uuid] for uuid in sorted(gone)),
         admission=admission,
         nameless=tuple(sorted(bad.keys() - gpus.devices.keys())),
     )
     return plan, state
+
+
+def seeded(marks: Mapping[str, DeviceMark], now: float) -> BreakerState:
+    """Return what a breaker remembers that has seen nothing but the marks that are there.
+
+    Args:
+        marks: our marks, by UUID.
+        now: Unix seconds, for a mark that doesn't say since when it is there.
+    """
+    since = {uuid: since_of(mark.annotation) for uuid, mark in marks.items()}
+    excluded = {uuid: now if at is None else at for uuid, at in since.items()}
+    return BreakerState(excluded=MappingProxyType(excluded))
+
+
+def _names_another(uuid: str, gpus: Gpus) -> bool:
+    """Whether a mark keeps others from a GPU that it isn't meant for: DRA has given the name away, and its own GPU has none."""
+    if uuid in gpus.devices:
+        return False
+    return gpus.marks[uuid].device in gpus.devices.values()
 
 
 def bad_gpus(verdicts: Mapping[str, NodeVerdict], spared: Collection[str]) -> Mapping[str, GpuVerdict]:
@@ -132,10 +174,14 @@ def bad_gpus(verdicts: Mapping[str, NodeVerdict], spared: Collection[str]) -> Ma
     }
 
 
-def _mark(gpu: GpuVerdict, device: Device, now: float) -> DeviceMark:
-    value = code_of(gpu)[:_MOST_VALUE]
+def _mark(gpu: GpuVerdict, gpus: Gpus, now: float) -> DeviceMark:
+    value, before = code_of(gpu)[:_MOST_VALUE], gpus.marks.get(gpu.uuid)
+    since = None if before is None else since_of(before.annotation)
     return DeviceMark(
-        gpu=gpu.uuid, device=device, value=value, annotation=ownership(value, now, sentence(gpu))
+        gpu=gpu.uuid,
+        device=gpus.devices[gpu.uuid],
+        value=value,
+        annotation=ownership(value, now if since is None else since, sentence(gpu)),
     )
 
 

@@ -77,11 +77,10 @@ class HealthService:
         """
         monitor = self._parts.monitor
         gpus, reason = await self._gpus(question, peer)
-        node = monitor.verdict
-        known = {gpu.uuid for gpu in node.gpus}
+        node, known = monitor.verdict_on(gpus), monitor.record.gpus.keys()
         if not reason and not monitor.settled.is_set():
             reason = "the GPUs haven't been read yet"
-        if not reason and not known.issuperset(gpus):
+        if not reason and not known >= gpus:
             reason = "nothing was read of a GPU that was asked for"
         return HealthAnswer(
             node=node, gpus=sorted(gpus), epoch=monitor.epoch, reason=reason, sources=self.sources

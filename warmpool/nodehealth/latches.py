@@ -38,11 +38,13 @@ class Kept:
         record: what is remembered of the node.
         position: how far the kernel's log was read.
         epoch: how often a verdict has changed.
+        asks: no controller has said yet what it keeps of the node, and nothing else was remembered.
     """
 
     record: NodeRecord = field(default_factory=NodeRecord)
     position: Position | None = None
     epoch: int = 0
+    asks: bool = False
 
 
 def gist(record: NodeRecord) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 A node with a Bad GPU gets our taint, which keeps new pods off it; what runs there goes on. Nothing else is written that schedulers
 heed, and nothing that somebody else has written is touched: a mark is ours if the annotation beside it says so. Marks follow verdicts:
 what was written and isn't wanted any more is taken away, also while the breaker lets nothing new through. A node of which nothing
-is known keeps what it has.
+is known keeps what it has, and so does one of which a GPU that was Bad is unknown.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Final
 
 from warmpool.nodehealth.breaker import Admission, BreakerLimits, BreakerState, admit, recovered
 from warmpool.nodehealth.records import RANK
-from warmpool.nodehealth.verdicts import GpuVerdict, NodeVerdict
+from warmpool.nodehealth.verdicts import UNKNOWN, GpuVerdict, NodeVerdict
 from warmpool.seats import Verdict
 
 TAINT_KEY: Final = "emberpool.dev/gpu-unhealthy"
@@ -23,6 +23,8 @@ EFFECT: Final = "NoSchedule"
 OWNER_ANNOTATION: Final = "emberpool.dev/gpu-unhealthy-mark"
 """Says, as JSON, that the taint is ours, which value it has, since when and why."""
 CONDITION: Final = "EmberpoolGpuHealthy"
+LATCHES_ANNOTATION: Final = "emberpool.dev/gpu-latches"
+"""A copy of what was found of the node's GPUs, for a node agent that has lost its own (see `copies`)."""
 _MOST_MESSAGE: Final = 1024
 _MOST_VALUE: Final = 63  # of a taint's value
 
@@ -34,11 +36,13 @@ class NodeMarks:
     Attributes:
         taint: value of the taint of our key; None: there is none.
         owned: the value that we have written, by the annotation; None: there is no annotation.
+        gpus: UUIDs of the GPUs that were Bad then, by the annotation.
         condition: status and reason of our condition; None: there is none.
     """
 
     taint: str | None = None
     owned: str | None = None
+    gpus: frozenset[str] = frozenset()
     condition: tuple[bool, str] | None = None
 
 
@@ -172,18 +176,22 @@ def _marking(
     bad = _is_to_be_tainted(name, verdict, fleet)
     told = marks.condition == (condition.healthy, condition.reason)
     value = condition.reason[:_MOST_VALUE]
-    if bad and (name in admission.admitted or (marks.taint is not None and marks.taint != value)):
+    if bad and (
+        name in admission.admitted or (marks.taint is not None and _is_outdated(marks, value, verdict))
+    ):
         since = fleet.since.get(name, now)
         return Marking(
             node=name,
             act=Act.EXCLUDE,
             taint=value,
-            annotation=ownership(value, since, condition.message),
+            annotation=ownership(value, since, condition.message, _bad_gpus(verdict)),
             condition=condition,
             dry=dry,
             why=f"{'would be' if dry else 'is'} excluded: {condition.message}",
         )
     if not bad and (marks.taint is not None or marks.owned is not None):
+        if any(gpu.word == UNKNOWN and gpu.uuid in marks.gpus for gpu in verdict.gpus):
+            return None
         words = "would be" if dry else "is"
         return Marking(
             node=name, act=Act.RECOVER, condition=condition, dry=dry, why=f"{words} no longer excluded"
@@ -211,9 +219,28 @@ def condition_of(verdict: NodeVerdict) -> Condition:
     return Condition(healthy=False, reason=code_of(worst[0]), message=_shortened(message))
 
 
-def ownership(taint: str, since: float, message: str) -> str:
-    """Return the annotation that says that a taint is ours."""
-    return json.dumps({"taint": taint, "since": round(since), "why": _shortened(message)}, sort_keys=True)
+def _is_outdated(marks: NodeMarks, value: str, verdict: NodeVerdict) -> bool:
+    """Whether a mark says another reason, or names other GPUs; one that names none is of an older version."""
+    return marks.taint != value or (bool(marks.gpus) and marks.gpus != frozenset(_bad_gpus(verdict)))
+
+
+def _bad_gpus(verdict: NodeVerdict) -> Sequence[str]:
+    return [gpu.uuid for gpu in verdict.gpus if gpu.verdict is Verdict.BAD]
+
+
+def ownership(taint: str, since: float, message: str, gpus: Sequence[str] = ()) -> str:
+    """Return the annotation that says that a taint is ours, and which GPUs it is for."""
+    data: dict[str, object] = {"taint": taint, "since": round(since), "why": _shortened(message)}
+    return json.dumps({**data, "gpus": list(gpus)} if gpus else data, sort_keys=True)
+
+
+def gpus_of(annotation: str | None) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that an annotation's taint is for; none where it doesn't say."""
+    try:
+        found = json.loads(annotation or "")["gpus"]
+    except (ValueError, KeyError, TypeError):
+        return frozenset()
+    return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
 
 
 def owned_value(annotation: str | None) -> str | None:
@@ -226,6 +253,14 @@ def owned_value(annotation: str | None) -> str | None:
         return None
     taint = found.get("taint") if isinstance(found, dict) else None
     return taint if isinstance(taint, str) else None
+
+
+def since_of(annotation: str | None) -> float | None:
+    """Return when what an annotation calls ours was set, in Unix seconds; None if it doesn't say."""
+    try:
+        return float(json.loads(annotation or "")["since"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def code_of(gpu: GpuVerdict) -> str:

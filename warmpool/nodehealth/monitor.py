@@ -7,7 +7,7 @@ driver's own verdict on it counts first. What is remembered is written when it c
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from warmpool.nodehealth.copies import Copying, restored
 from warmpool.nodehealth.kernel_log import KernelLog
 from warmpool.nodehealth.kmsg import KernelXid, Position, address_of
 from warmpool.nodehealth.lanes import Lane, LaneBusy
@@ -81,6 +82,7 @@ class Sources:
         boot: id of the kernel's boot.
         kmsg: the kernel's log; None: it isn't read.
         latches: where what is remembered is kept; None: nowhere.
+        copied: controllers keep copies of what is remembered.
         wall: Unix seconds.
     """
 
@@ -90,6 +92,7 @@ class Sources:
     boot: str
     kmsg: Path | None = None
     latches: Latches | None = None
+    copied: bool = False
     wall: Callable[[], float] = time.time
 
 
@@ -106,6 +109,7 @@ class HealthMonitor:
         events_reason: why NVML doesn't tell of events; empty if it does.
         kernel_log: the kernel's log; None if it isn't read.
         file_reason: why what is remembered isn't kept; empty if it is.
+        asks: nothing was remembered, and no controller has said yet what it keeps.
         settled: set once the GPUs have been read for the first time.
     """
 
@@ -126,6 +130,8 @@ class HealthMonitor:
         self.kernel_log = None if sources.kmsg is None else KernelLog(sources.kmsg, self._kernel_told)
         self.file_reason = "" if sources.latches is not None else "it is kept nowhere"
         self.settled = asyncio.Event()
+        self.asks = False
+        self._copying = Copying()
 
     @property
     def record(self) -> NodeRecord:
@@ -136,6 +142,10 @@ class HealthMonitor:
     def verdict(self) -> NodeVerdict:
         """What is said of the node and its GPUs now."""
         return judge(self._record, self._rules, self._sources.wall())
+
+    def verdict_on(self, gpus: Collection[str]) -> NodeVerdict:
+        """Return what is said of the node, and of some of its GPUs, now: each seat asks after its own every second."""
+        return judge(self._record, self._rules, self._sources.wall(), gpus)
 
     def canary(self, gpus: frozenset[str], *, passed: bool, proof: str = "", fault: str = "") -> bool:
         """Take note of what came of a canary.
@@ -165,6 +175,9 @@ class HealthMonitor:
         """Watch until cancelled."""
         kept = await self._load()
         self._record, self.epoch = kept.record, kept.epoch
+        self.asks = self._sources.copied and (kept.asks or not kept.record.at)
+        if self.asks:  # its GPUs are unknown until a controller answers
+            self._record = replace(self._record, lost=True)
         try:
             await self._sources.reader.settled.wait()
             await self._read()
@@ -306,6 +319,29 @@ class HealthMonitor:
 
     # ------------------------------------------------------------------ what is kept
 
+    @property
+    def copy(self) -> str:
+        """What controllers are to keep of what is remembered."""
+        return self._copying.of(self._record, asyncio.get_running_loop().time())
+
+    def restore(self, copy: str) -> None:
+        """Take what a controller has kept, if that is asked for still."""
+        if not self.asks:
+            return
+        self.asks = False
+        if copy:
+            _LOG.warning(
+                "nothing was remembered of the GPUs, and a controller has kept what was found of them"
+            )
+        try:
+            record = restored(self._record, copy, self._rules, self._sources.wall())
+        except ValueError as error:
+            _LOG.warning("what was remembered of the GPUs is lost: %s", error)
+            record = self._record
+        self._take(record)
+        self.epoch += 1  # so that all controllers are told at once
+        self._soon.set()
+
     async def _load(self) -> Kept:
         if self._sources.latches is None:
             return Kept()
@@ -327,10 +363,10 @@ class HealthMonitor:
     async def _save(self) -> None:
         """Write what is remembered, if it has changed or its counters are old."""
         latches, now = self._sources.latches, asyncio.get_running_loop().time()
-        essence = gist(self._record)
+        essence = (*gist(self._record), self.asks)
         if latches is None or (essence == self._saved and now - self._saved_at < _SAVE_SECONDS):
             return
-        kept = Kept(record=_lean(self._record), position=self._position(), epoch=self.epoch)
+        kept = Kept(record=_lean(self._record), position=self._position(), epoch=self.epoch, asks=self.asks)
         try:
             await self._file_lane.call(partial(latches.save, kept), seconds=_FILE_SECONDS)
         except (OSError, LaneBusy) as error:

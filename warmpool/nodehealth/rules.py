@@ -41,22 +41,22 @@ _SLOWED, _RUNS = "Slowed", "Runs"
 _FEWEST_READINGS = 10
 _CONFIRMED: Final = frozenset({Code.LOST, Code.RESET_REQUIRED, Code.MISSING, Code.UNAVAILABLE})
 """What the reading after next confirms."""
-_BACK_SECONDS: Final = 5.0
+BACK_SECONDS: Final = 5.0
 """A clock that goes back by more than this was set."""
 
 
 def with_reading(record: NodeRecord, reading: NodeReading, rules: Rules) -> NodeRecord:
     """Add a reading of all GPUs to what is remembered."""
     now = reading.at
-    if now < record.at - _BACK_SECONDS:
-        record = _set_back(record, now - record.at)
+    if now < record.at - BACK_SECONDS:
+        record = set_back(record, now - record.at)
     record = advanced(record, now, rules)
     boot = reading.boot or record.boot
     gpus = dict(record.gpus)
     for uuid, read in reading.gpus.items():
         before = gpus.get(uuid) or _first_seen(uuid, now, rules, lost=record.lost)
         if before.boot and before.boot != boot:
-            before = _after_boot(before, now, rules)
+            before = after_boot(before, now, rules)
         gpus[uuid] = restated(_with_gpu(replace(before, boot=boot), read, now, rules), now, rules)
     if reading.listed:
         gpus = _with_missing(gpus, reading, record, rules)
@@ -151,6 +151,8 @@ def undecided(record: NodeRecord, rules: Rules, now: float) -> bool:
 
 def advanced(record: NodeRecord, now: float, rules: Rules) -> NodeRecord:
     """Let time pass: what ends by itself ends."""
+    if not any(gpu.latches or gpu.hold or gpu.trial for gpu in record.gpus.values()):
+        return record  # as nearly always, and each seat asks every second
     gpus = {uuid: restated(_advanced(gpu, now, rules), now, rules) for uuid, gpu in record.gpus.items()}
     if all(gpus[uuid] is gpu for uuid, gpu in record.gpus.items()):
         return record
@@ -193,7 +195,7 @@ def _tried(gpu: GpuRecord, since: float, rules: Rules) -> GpuRecord:
     return replace(gpu, trial=Hold(verdict=Verdict.SUSPECT, since=since, until=since + rules.trial_seconds))
 
 
-def _set_back(record: NodeRecord, by: float) -> NodeRecord:
+def set_back(record: NodeRecord, by: float) -> NodeRecord:
     """Move all times: the clock was set back."""
     return replace(
         record,
@@ -234,7 +236,7 @@ def _moved(gpu: GpuRecord, by: float) -> GpuRecord:
 # ---------------------------------------------------------------------- readings
 
 
-def _after_boot(gpu: GpuRecord, now: float, rules: Rules) -> GpuRecord:
+def after_boot(gpu: GpuRecord, now: float, rules: Rules) -> GpuRecord:
     """Clear what a boot clears, which is everything: what is still so, the next reading shows."""
     gpu = cleared(gpu, [each.code for each in gpu.latches], now, rules)
     return replace(gpu, forgotten=False, streaks=MappingProxyType({}))

@@ -1,7 +1,8 @@
 """What is said of the node's GPUs, to every controller: at once when a verdict changes, and every five seconds.
 
 Each controller has a sender of its own, so that one that is down delays nothing. What is sent is always what is said then, so nothing
-is queued. Nothing is told before the GPUs have been read once.
+is queued. Nothing is told before the GPUs have been read once. Controllers keep a copy of what was found; an agent that remembers
+nothing asks for it, and until one has answered nobody takes its word for more than that.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -91,17 +93,28 @@ class Teller:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
         try:
             async with session.post(f"{controller}{PATH}", json=self._report(), timeout=timeout) as answer:
-                if answer.status < 300:  # noqa: PLR2004 - HTTP's success
-                    return ""
-                return f"refuses what it is told of the GPUs: status {answer.status}"
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                if answer.status >= 300:  # noqa: PLR2004 - HTTP's success
+                    return f"refuses what it is told of the GPUs: status {answer.status}"
+                if answer.status == HTTPStatus.OK:
+                    self._hear(await answer.json())
+                return ""
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return f"can't be told of the GPUs: {type(error).__name__}: {error}"
 
+    def _hear(self, answer: object) -> None:
+        """Take what a controller has kept."""
+        kept = answer.get("kept") if isinstance(answer, dict) else None
+        if not isinstance(kept, str):
+            raise ValueError("its answer has no text `kept`")  # noqa: TRY004 - it is a value from elsewhere
+        self._monitor.restore(kept)
+
     def _report(self) -> dict[str, Any]:
+        copy = {"asks": True} if self._monitor.asks else {"kept": self._monitor.copy}
         return {
             "node": self._telling.node,
             "pid": os.getpid(),
             "seq": next(self._numbers),
             "at": self._monitor.verdict.at,
             "health": health_to_json(self._health.whole()),
+            **copy,
         }

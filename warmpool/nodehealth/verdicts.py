@@ -1,6 +1,6 @@
 """What is said of GPUs and of their node: verdicts with reasons, since when, until when, and what would clear them. PURE."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from warmpool.nodehealth.rules import advanced
 from warmpool.seats import Verdict
 
 UNKNOWN: Final = "Unknown"
-"""What is said of a GPU of which nothing is known: it doesn't answer, or what was remembered of it is lost."""
+"""What is said of a GPU of which nothing is known: it doesn't answer, or what was found of it before is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class NodeVerdict:
         at: when, in Unix seconds.
         boot: id of the node's boot.
         verdict: the worst of its GPUs; its other GPUs stay as good as they are.
-        gpus: its GPUs.
+        gpus: its GPUs, or those that were asked for.
         expected, listed: GPUs that it should have, and that the driver lists.
         reason: why nothing is known at present; empty if something is.
     """
@@ -95,20 +95,22 @@ class NodeVerdict:
         return next((each for each in self.gpus if each.uuid == uuid), None)
 
 
-def judge(record: NodeRecord, rules: Rules, now: float) -> NodeVerdict:
+def judge(record: NodeRecord, rules: Rules, now: float, only: Collection[str] | None = None) -> NodeVerdict:
     """Say what follows from what is remembered.
 
     Args:
         record: what is remembered.
         rules: what verdicts follow.
         now: Unix seconds.
+        only: UUIDs of the GPUs that are told of; None: all are. The node's own verdict is from all of them anyway.
     """
     record = advanced(record, now, rules)
-    gpus = tuple(_gpu(gpu, rules, now) for _, gpu in sorted(record.gpus.items()))
+    told = record.gpus if only is None else record.gpus.keys() & set(only)
+    gpus = tuple(_gpu(record.gpus[uuid], rules, now) for uuid in sorted(told))
     listed = sum(gpu.latch(Code.MISSING) is None for gpu in record.gpus.values())
     expected = record.most if rules.expected is None else rules.expected
     verdict = Verdict.OK
-    for gpu in gpus:
+    for gpu in record.gpus.values():
         verdict = worse(verdict, gpu.verdict)
     if record.at and not record.reason and listed < expected:
         verdict = worse(verdict, Verdict.SUSPECT)
@@ -147,7 +149,7 @@ def _unknown(gpu: GpuRecord) -> tuple[str, ...]:
     if gpu.reason:
         found.append(f"it can't be read: {gpu.reason}")
     if gpu.forgotten:
-        found.append("what was remembered of it is lost")
+        found.append("what was found of it before is not known")
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.unit.scaler.cluster.test_node_reports import Clock, report
 from tests.unit.warmpool.nodehealth.test_device_marks import gpu
 from tests.unit.warmpool.nodehealth.test_device_marks import node as verdicts_of
 from warmpool.nodehealth.breaker import BreakerLimits
-from warmpool.nodehealth.device_marks import GPU_LABEL
+from warmpool.nodehealth.device_marks import GPU_LABEL, Standing
 from warmpool.nodehealth.marks import OWNER_ANNOTATION, TAINT_KEY
 from warmpool.nodehealth.wire import HealthAnswer, health_to_json
 from warmpool.seats import Verdict
@@ -43,6 +43,7 @@ class Rig:
     spared: set[str] = field(default_factory=lambda: {"n"})
     writes: bool = True
     now: float = 1000.0
+    since: float = 0.0
     events: list[Event] = field(default_factory=list)
     records: list[Mapping[str, Any]] = field(default_factory=list)
     fences: list[Collection[str]] = field(default_factory=list)
@@ -62,16 +63,23 @@ class Rig:
                 record=lambda kind, **facts: self.records.append({"kind": kind, **facts}),
                 fence=self.fences.append,
                 wall=lambda: self.now,
+                clock=lambda: self.since,
             )
         )
 
-    async def said(self, *bad: str, code: str = "Xid95") -> None:
+    async def said(self, *bad: str, code: str = "Xid95", boot: str = "b") -> None:
         """The node says which of its GPUs are Bad, and the leader looks."""
         found = [gpu(uuid, Verdict.BAD if uuid in bad else Verdict.OK, code=code) for uuid in UUIDS]
-        answer = HealthAnswer(node=verdicts_of(*found), gpus=UUIDS, epoch=1, reason="", sources={})
+        said = replace(verdicts_of(*found), boot=boot)
+        answer = HealthAnswer(node=said, gpus=UUIDS, epoch=1, reason="", sources={})
         self.sequence += 1
-        self.reports.take(report(verdicts_of(*found), self.sequence, health=health_to_json(answer)))
+        self.reports.take(report(said, self.sequence, health=health_to_json(answer)))
         await self.marking.look()
+
+    async def named(self) -> dict[str, str]:
+        """The devices that rules are about."""
+        rules = await self.rules()
+        return {name: each["spec"]["deviceSelector"]["device"] for name, each in rules.items()}
 
     async def rules(self) -> dict[str, Any]:
         listed = await self.client.call(Request(path=RULES.collection()), seconds=10.0)
@@ -175,12 +183,78 @@ async def test_a_next_leader_finds_what_the_one_before_has_marked(rig: Rig) -> N
     assert await rig.rules() == {}
 
 
-async def test_a_gpu_that_dra_does_not_know_is_told_of(rig: Rig) -> None:
+async def test_a_next_leader_counts_for_the_breaker_what_the_one_before_has_excluded(rig: Rig) -> None:
+    await rig.said("GPU-A3", "GPU-A4")
+    rig.__post_init__()
+    rig.now += 1
+    await rig.said("GPU-A3", "GPU-A4", "GPU-A5")
+    assert rig.marking.fenced == {"GPU-A3", "GPU-A4"}
+    assert rig.marking.plan is not None
+    assert rig.marking.plan.admission.waiting == ("GPU-A5",)
+
+
+async def test_a_gpu_that_dra_does_not_know_is_told_of_once(rig: Rig) -> None:
     await rig.client.call(Request(method="DELETE", path=SLICES.path("", "n-gpu")), seconds=10.0)
-    await rig.said("GPU-A3")
+    for _ in range(2):
+        await rig.said("GPU-A3")
     assert await rig.rules() == {}
     assert rig.marking.plan is not None
     assert rig.marking.plan.nameless == ("GPU-A3",)
+    assert rig.marking.standing("GPU-A3") is Standing.NAMELESS
+    (record,), (event,) = rig.records, rig.events
+    assert (record["gpu"], record["act"], record["node"]) == ("GPU-A3", "Wait", "n")
+    assert (event.reason, event.subject.name, event.warning) == ("GpuNotExcluded", "n", True)
+    assert event.note.startswith("GPU-A3 is Bad and isn't excluded: DRA doesn't hand it out")
+
+
+async def test_gpus_that_the_breaker_holds_back_are_told_of_once_and_excluded_when_there_is_room(
+    rig: Rig,
+) -> None:
+    for _ in range(2):
+        await rig.said("GPU-A1", "GPU-A2", "GPU-A3")
+    assert len(await rig.rules()) == 2
+    waits = [event for event in rig.events if event.reason == "GpuNotExcluded"]
+    assert [event.note.partition(" is Bad")[0] for event in waits] == ["GPU-A3"]
+    assert "too many GPUs were within the breaker's window" in waits[0].note
+    standing = [rig.marking.standing(f"GPU-A{place}") for place in (1, 3, 4)]
+    assert standing == [Standing.EXCLUDED, Standing.WAITING, None]
+    rig.now += 601
+    await rig.said("GPU-A1", "GPU-A2", "GPU-A3")
+    assert rig.marking.fenced == {"GPU-A1", "GPU-A2", "GPU-A3"}
+
+
+async def test_a_mark_goes_with_its_gpu_when_the_node_has_booted_and_its_devices_have_other_names(
+    rig: Rig,
+) -> None:
+    await rig.said("GPU-A3")
+    renamed = gpu_slice()
+    names = [f"gpu-{place}" for place in (1, 2, 3, 4, 5, 6, 7, 0)]
+    for device, name in zip(renamed["spec"]["devices"], names, strict=False):
+        device["name"] = name
+    change = Request(method="PUT", path=SLICES.path("", "n-gpu"), body=renamed)
+    before = await rig.client.call(Request(path=SLICES.path("", "n-gpu")), seconds=10.0)
+    renamed["metadata"] = before["metadata"]
+    await rig.client.call(change, seconds=10.0)
+    await rig.said("GPU-A3")
+    assert await rig.named() == {"emberpool-gpu-a3": "gpu-3"}
+    rig.since += 6.0
+    await rig.said("GPU-A3")
+    assert await rig.named() == {"emberpool-gpu-a3": "gpu-3"}  # nothing says that they may have
+    await rig.said("GPU-A3", boot="another")
+    assert await rig.named() == {"emberpool-gpu-a3": "gpu-4"}
+
+
+async def test_names_are_read_again_every_minute_while_one_is_needed(rig: Rig) -> None:
+    await rig.said("GPU-A3")
+    await rig.client.call(Request(method="DELETE", path=SLICES.path("", "n-gpu")), seconds=10.0)
+    moved = gpu_slice()
+    moved["spec"]["pool"]["name"] = "other"
+    await rig.create(SLICES, moved)
+    for seconds, pool in ((59.0, "n"), (2.0, "other")):
+        rig.since += seconds
+        await rig.said("GPU-A3")
+        (made,) = (await rig.rules()).values()
+        assert made["spec"]["deviceSelector"]["pool"] == pool
 
 
 async def test_a_cluster_without_the_api_is_left_alone(tmp_path: Path) -> None:

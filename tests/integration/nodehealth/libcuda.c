@@ -1,7 +1,8 @@
 /* A CUDA driver with one GPU whose memory is the host's, for what is passed to it and what becomes of its errors.
  *
  * FAKE_CUDA: nothing, or what is wrong: "none" (no GPU), "hang" (a call never returns), "wrong" (memory with a stuck bit),
- * "ecc" (an error of memory ends the kernel), "jit" (no compiler), "full" (all memory is taken). */
+ * "ecc" (an error of memory ends the kernel), "jit" (no compiler), "full" (all memory is taken). "whole": nothing is, and areas are
+ * swept to their end. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +87,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     unsigned writes = *(unsigned *)given[6], next = *(unsigned *)given[7];
     u64 after = *(u64 *)given[8];
     int broken = is("wrong");
-    if (words > 4096) words = 4096; /* the rest of an area is as its beginning */
+    if (words > 4096 && !is("whole")) words = 4096; /* the rest of an area is as its beginning */
     for (u64 i = 0; i < words; i++) {
         u64 at = (u64)(uintptr_t)(first + i), found = first[i] | (broken && i == 5);
         u64 differs = compares ? found ^ word(at, turn, mask) : 0;

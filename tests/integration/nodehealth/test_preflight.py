@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.integration.agent.conftest import of, resident, running_agent
 from warmpool.nodehealth.preflight.findings import REFUSED, Outcome, told_in
 
 SOURCES = {"libcuda.so.1": "libcuda.c", "libnvidia-ml.so.1": "libnvidia-ml.c"}
@@ -46,12 +48,25 @@ def look(library: Path, wrong: str, *options: str, counters: str = "") -> subpro
     )
 
 
+def test_words_that_are_wrong_are_told_once_each(library: Path) -> None:
+    """What is found in one sweep is not told again by the next: what holds of a real GPU holds of this one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.warmpool.nodehealth.preflight_card"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_CUDA": "whole"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "outcome", "text"),
     [
         ("", Outcome.PASSED, "0.1 of 0.1 GiB of free memory tested"),
         ("", Outcome.SKIPPED, "nothing was tested in 0.0"),
-        ("none", Outcome.SKIPPED, "there is no GPU: cuInit: CUDA_ERROR_NO_DEVICE (100)"),
+        ("none", Outcome.NO_GPU, "there is no GPU: cuInit: CUDA_ERROR_NO_DEVICE (100)"),
         ("jit", Outcome.SKIPPED, "its memory can't be tested: cuModuleLoadData"),
         ("wrong", Outcome.WRONG, "1 words were not what had been written"),
         ("ecc", Outcome.ERRORS, "cuCtxSynchronize: CUDA_ERROR_ECC_UNCORRECTABLE (214)"),
@@ -89,9 +104,9 @@ def test_what_nvml_tells_of_memory_is_read_in_its_order(
 
 
 def test_memory_that_somebody_else_holds_is_waited_for_and_then_told(library: Path) -> None:
-    ended = look(library, "full", "--needed-mib", "100", "--free-seconds", "0.2")
+    ended = look(library, "full", "--needed-mib", "1000", "--free-seconds", "0.2")
     assert (ended.returncode, ended.stdout) == (REFUSED, "")
-    assert ended.stderr == f"pre-flight: TooLittleFree: {GPU}: 1 MiB are free, and 100 are needed\n"
+    assert ended.stderr == f"pre-flight: TooLittleFree: {GPU}: 577 MiB are free, and 1000 are needed\n"
 
 
 def test_a_driver_that_hangs_is_given_up_and_nothing_is_left_of_it(library: Path) -> None:
@@ -100,3 +115,26 @@ def test_a_driver_that_hangs_is_given_up_and_nothing_is_left_of_it(library: Path
     assert (ended.returncode, ended.stdout) == (REFUSED, "")
     assert ended.stderr.startswith("pre-flight: NoAnswer: ")
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.long
+async def test_an_agents_resident_is_what_it_becomes_or_says_what_was_found(
+    library: Path, tmp_path: Path
+) -> None:
+    def looked_at(policy: str, wrong: str) -> dict[str, Any]:
+        made = resident(policy)
+        look = [sys.executable, "-m", "warmpool.nodehealth.preflight", "--seconds", "0.2", "--"]
+        driver = {"LD_LIBRARY_PATH": str(library), "FAKE_CUDA": wrong}
+        return made | {
+            "command": [*look, *made["command"]],
+            "environment": {**made["environment"], **driver},
+        }
+
+    residents = [looked_at("sick", "wrong"), looked_at("well", "")]
+    async with running_agent(tmp_path, residents, wait=False) as agent:
+        told = await agent.controller.until_states(sick="Failed", well="Paused")
+    failure = of(told, "sick")["failure"]
+    assert "exited with status 69; log: " in failure
+    assert f"pre-flight: MemoryWrong: {GPU}: 1 words were not what had been written" in failure
+    logged = (tmp_path / "logs/engine-spares-0-well.log").read_text()
+    assert f"pre-flight: Passed: {GPU}: 0.1 of 0.1 GiB of free memory tested" in logged

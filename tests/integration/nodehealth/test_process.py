@@ -13,8 +13,8 @@ import pynvml
 import pytest
 
 from scaler.cli.app import main
-from tests.fakes.engine_server import free_port
 from tests.fakes.nvml_library import FakeLibrary
+from tests.fakes.ports import free_port
 from tests.fakes.proc_tree import ProcTree
 from tests.integration.nodehealth.conftest import GB, MINE, TOKEN, YOURS, A, Caller, Json, Node
 from warmpool.engines.deadline import Deadline

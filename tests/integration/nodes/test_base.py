@@ -25,6 +25,7 @@ from tests.fakes.whole_cluster import Wanted
 from tests.integration.kube.conftest import allowed
 from tests.integration.nodes.conftest import World, ready, world_of
 from warmpool.agent.config import ResidentConfig
+from warmpool.nodehealth.preflight.command import SWITCH as PREFLIGHT
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVING = "serving"
@@ -148,7 +149,8 @@ def engine_image(folder: Path) -> Image:
     folder.mkdir()
     (folder / "vllm").write_text(VLLM)
     (folder / "vllm").chmod(0o755)
-    return Image(environment={**HOST.environment, "PATH": f"{folder}:{HOST.environment['PATH']}"})
+    own = {"PATH": f"{folder}:{HOST.environment['PATH']}", PREFLIGHT: "Off"}  # a stand-in's GPU has no driver
+    return Image(environment={**HOST.environment, **own})
 
 
 async def of(world: World, **labels: str) -> list[Body]:

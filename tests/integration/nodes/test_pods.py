@@ -84,7 +84,7 @@ async def test_a_deleted_pod_gets_its_hook_then_sigterm_and_its_object_stays_unt
     world: World,
 ) -> None:
     script = "trap 'echo term; sleep 0.5; echo done; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-    hook = {"preStop": {"exec": {"command": ["sh", "-c", "sleep 0.3; touch $HOME/hooked"]}}}
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", "sleep 1.5; touch $HOME/hooked"]}}}
     container = main(f"{script.replace('echo term', 'cd $HOME; ls hooked; echo term')}", lifecycle=hook)
     await world.pod("polite", container)
     await world.printed("polite", "up")
@@ -172,7 +172,7 @@ async def test_a_readiness_probe_rules_over_ready_and_over_nothing_else(world: W
         "periodSeconds": 0.1,
         "failureThreshold": 1,
     }
-    script = "sleep 0.5; touch $HOME/good; sleep 1; rm $HOME/good; exec sleep 1000"
+    script = "sleep 2; touch $HOME/good; sleep 4; rm $HOME/good; exec sleep 1000"
     await world.pod("probed", main(script, readinessProbe=probe))
     seen = await world.when("probed", is_running)
     assert condition(seen, "Ready") == "False"
@@ -196,7 +196,7 @@ async def test_a_liveness_probe_that_fails_restarts_the_container(world: World) 
 
 async def test_a_startup_probe_comes_before_all_others(world: World) -> None:
     startup = {"tcpSocket": {"port": 8080}, "periodSeconds": 0.1, "failureThreshold": 300}
-    await world.pod("slow", main(f"sleep 0.7; {SERVER}", startupProbe=startup))
+    await world.pod("slow", main(f"sleep 2; {SERVER}", startupProbe=startup))
     seen = await world.when("slow", is_running)
     assert (first(seen)["started"], condition(seen, "Ready")) == (False, "False")
     seen = await world.when("slow", ready)

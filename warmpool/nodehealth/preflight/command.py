@@ -1,7 +1,8 @@
 """The process: a child looks at all GPUs, and this one then becomes the engine, or ends and says why not.
 
 The child holds the contexts, so nothing of them is left when the engine starts, and a driver that hangs costs no more than a
-process. Where nothing can be looked at, the engine starts: what isn't known keeps nobody from starting.
+process. Where the driver can't run the test, the engine starts: what isn't known keeps nobody from starting. Where there is no GPU,
+it starts if it is said that there need be none.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ import signal
 import sys
 import time
 import traceback
-import zipapp
+import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Final
 
@@ -36,6 +36,7 @@ _READ_BYTES: Final = 65_536
 _GONE_SECONDS: Final = 5.0
 _NO_SUCH_PROGRAM: Final = 127
 _WRONG_USE: Final = 2
+_EXECUTABLE: Final = 0o755
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _PACKED: Final = "warmpool.nodehealth.preflight"
 _BINDINGS: Final = "loader.cuda.library"
@@ -54,12 +55,20 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if switch == "Off":
         findings: Sequence[Finding] = [Finding(Outcome.SKIPPED, "", f"{SWITCH} is Off")]
     else:
-        findings = _looked(_limits(options), options.hang_seconds)
-    for finding in findings:
-        _say(finding.line)
+        looked = _looked(_limits(options), options.hang_seconds)
+        findings = [_allowed(each) for each in looked] if options.allow_none else looked
+    for finding in sorted(findings, key=lambda each: each.outcome not in STARTS):
+        _say(finding.line)  # who keeps the end of a log keeps what was found
     if not {finding.outcome for finding in findings} <= STARTS:
         return REFUSED
     return _become(options.command) if options.command else 0
+
+
+def _allowed(finding: Finding) -> Finding:
+    """Return a finding where there need be no GPU."""
+    if finding.outcome is not Outcome.NO_GPU:
+        return finding
+    return Finding(Outcome.SKIPPED, "", f"{finding.text}, and there need be none")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,9 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seconds", type=float, default=limits.seconds, help="time for the memory test (default: 2)")
     add("--beside-mib", type=int, default=limits.beside_bytes // _MIB, help="tested beside others, at most")
+    add("--most-mib", type=int, help="tested alone, at most (default: all that is free)")
     add("--needed-mib", type=int, default=0, help="free memory that the engine needs on each GPU")
     add("--free-seconds", type=float, default=limits.free_seconds, help="how long that is waited for")
     add("--hang-seconds", type=float, default=60.0, help="when the driver is taken to hang (default: 60)")
+    add("--allow-none", action="store_true", help="become the engine where there is no GPU, too")
     add("--pack", type=Path, metavar="FILE", help="write all of this into one file, and end")
     add("command", nargs="*", metavar="COMMAND", help="the engine, after --; without one, look only")
     return parser
@@ -87,6 +98,7 @@ def _limits(options: argparse.Namespace) -> Limits:
     return Limits(
         seconds=options.seconds,
         beside_bytes=options.beside_mib * _MIB,
+        most_bytes=None if options.most_mib is None else options.most_mib * _MIB,
         needed_bytes=options.needed_mib * _MIB,
         free_seconds=options.free_seconds,
     )
@@ -154,7 +166,7 @@ def _all(limits: Limits) -> Sequence[Finding]:
     try:
         found = gpus()
     except NoGpu as none:
-        return [Finding(Outcome.SKIPPED, "", f"there is no GPU: {none}")]
+        return [Finding(Outcome.NO_GPU, "", f"there is no GPU: {none}")]
     except DriverFailed as failed:
         return [Finding(Outcome.DRIVER_FAILED, "", str(failed))]
     findings: dict[int, Finding] = {}
@@ -200,30 +212,43 @@ def _gone(child: int) -> bool:
 def pack(target: Path) -> None:
     """Write one file that any Python runs, with all that this needs and nothing else.
 
+    It is there whole or not at all, and nothing is written anywhere else.
+
     Args:
         target: where; it is replaced.
     """
-    with TemporaryDirectory() as made:
-        root = Path(made)
-        own = find_spec(_PACKED)
-        bindings = find_spec(_BINDINGS)
-        assert own is not None
-        assert own.origin is not None
-        assert bindings is not None
-        assert bindings.origin is not None
-        for source in sorted(Path(own.origin).parent.glob("*.py")):
-            _copy(source, root, f"{_PACKED}.{source.stem}")
-        _copy(Path(bindings.origin), root, _BINDINGS)
-        zipapp.create_archive(root, target, interpreter="/usr/bin/env python3", main=f"{_PACKED}.command:run")
+    own, bindings = _source_of(_PACKED), _source_of(_BINDINGS)
+    sources = {f"{_PACKED}.{each.stem}": each for each in sorted(own.parent.glob("*.py"))} | {
+        _BINDINGS: bindings
+    }
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with part.open("wb") as file:
+            file.write(b"#!/usr/bin/env python3\n")
+            with zipfile.ZipFile(file, "w") as archive:
+                for name in sorted({name for module in sources for name in _packages(module)}):
+                    archive.writestr(f"{name.replace('.', '/')}/__init__.py", "")
+                for module, source in sources.items():
+                    if source.stem != "__init__":
+                        archive.writestr(f"{module.replace('.', '/')}.py", source.read_bytes())
+                archive.writestr("__main__.py", f"from {_PACKED}.command import run\n\nrun()\n")
+        part.chmod(_EXECUTABLE)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
-def _copy(source: Path, root: Path, module: str) -> None:
-    *packages, name = module.split(".")
-    for depth in range(len(packages)):
-        folder = root.joinpath(*packages[: depth + 1])
-        folder.mkdir(exist_ok=True)
-        (folder / "__init__.py").touch()
-    root.joinpath(*packages, f"{name}.py").write_bytes(source.read_bytes())
+def _source_of(module: str) -> Path:
+    found = find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin)
+
+
+def _packages(module: str) -> Sequence[str]:
+    """Return the packages that a module is in, the outermost first."""
+    words = module.split(".")[:-1]
+    return [".".join(words[: depth + 1]) for depth in range(len(words))]
 
 
 def run() -> None:

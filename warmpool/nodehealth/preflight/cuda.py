@@ -173,7 +173,15 @@ class CudaGpu:
         found = (ctypes.c_ulonglong * 3)()
         self._call("cuMemcpyDtoH_v2", found, self._result.value, _RESULT_BYTES)
         words, first, bits = found
-        return Wrong(words, first, bits) if words else None
+        if not words:
+            return None
+        self._clear()
+        return Wrong(words, first, bits)
+
+    def _clear(self) -> None:
+        """Have nothing be found yet, so that no sweep is told what an earlier one has found."""
+        nothing = (ctypes.c_ulonglong * 3)(0, ALL_BITS, 0)
+        self._call("cuMemcpyHtoD_v2", self._result.value, nothing, _RESULT_BYTES)
 
     def _allocate(self, nbytes: int) -> Area | None:
         """Take memory; None where there isn't as much in one piece."""
@@ -205,8 +213,7 @@ class CudaGpu:
         except DriverFailed as failed:
             raise Untestable(str(failed)) from None
         self._call("cuMemAlloc_v2", ctypes.byref(self._result), _RESULT_BYTES)
-        nothing = (ctypes.c_ulonglong * 3)(0, ALL_BITS, 0)
-        self._call("cuMemcpyHtoD_v2", self._result.value, nothing, _RESULT_BYTES)
+        self._clear()
 
     def _call(self, name: str, *arguments: object) -> None:
         try:

@@ -1,6 +1,6 @@
 """From what was read and tested of a GPU to whether an engine may load its weights there. PURE.
 
-What isn't told is unknown and keeps nobody from starting. Counters count by what they grow during the look: what a GPU brings along
+What isn't told is unknown and keeps nobody from starting; where there is no GPU at all, that has to be allowed. Counters count by what they grow during the look: what a GPU brings along
 from earlier is no fault. A row that waits for a reset is one: the GPU gets no promotion, and is reset when nobody holds it.
 """
 
@@ -23,7 +23,9 @@ class Outcome(Enum):
 
     PASSED = "Passed"
     SKIPPED = "Skipped"
-    """Nothing could be looked at, or it is switched off; the engine starts."""
+    """Nothing could be looked at, or it is switched off, or there is no GPU and need be none; the engine starts."""
+    NO_GPU = "NoGpu"
+    """There is no GPU, or no driver."""
     ROW_PENDING = "RowPending"
     """A memory row, or page, waits for a reset."""
     ROW_FAILED = "RowFailed"
@@ -98,6 +100,12 @@ def told_in(text: str) -> Finding | None:
         if name in names
     ]
     return next((each for each in found if each.outcome not in STARTS), found[0] if found else None)
+
+
+def was_refused(ended: str) -> bool:
+    """Whether a look kept an engine from starting, as the end of its process in words has it; see `told_in`."""
+    found = told_in(ended)
+    return found is not None and found.outcome not in STARTS
 
 
 def of_counters(gpu: str, counters: Counters) -> Finding | None:

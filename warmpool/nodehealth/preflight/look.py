@@ -15,6 +15,9 @@ RESERVE_BYTES: Final = 256 * _MIB
 """What a test leaves free: the driver wants some for itself."""
 ALONE_BYTES: Final = 2048 * _MIB
 """What may be in use on a GPU that nobody has: the driver's own, and the look's context. An engine's weights are more."""
+CONTEXT_BYTES: Final = 576 * _MIB
+"""What the look's own context takes of a GPU, and a little more (520 MiB of an H200 with driver 580): an engine's, which takes its
+place, is among what the engine needs."""
 _FREE_POLL_SECONDS: Final = 0.05
 
 
@@ -24,13 +27,15 @@ class Limits:
 
     Attributes:
         seconds: how long the test may take.
-        beside_bytes: how much of it may be tested where somebody else is on the GPU, whom the test slows down.
-        needed_bytes: what must be free; 0: nothing is asked for.
+        beside_bytes: how much memory may be tested where somebody else is on the GPU, whom the test slows down.
+        most_bytes: how much may be tested where nobody is, but somebody may come and want the rest; None: all that is free.
+        needed_bytes: what must be free, the engine's context included; 0: nothing is asked for.
         free_seconds: how long that is waited for: who ended just now may still hold it.
     """
 
     seconds: float = 2.0
     beside_bytes: int = 1024 * _MIB
+    most_bytes: int | None = None
     needed_bytes: int = 0
     free_seconds: float = 5.0
 
@@ -67,10 +72,10 @@ def look(gpu: Gpu, limits: Limits, time: Time) -> Finding:
 
 
 def _free_in_time(gpu: Gpu, limits: Limits, time: Time) -> int:
-    """Return what is free once it is enough, or once it has been waited for."""
+    """Return what an engine would find free, once it is enough or has been waited for."""
     until = time.now() + limits.free_seconds
     while True:
-        free, _ = gpu.sizes()
+        free = gpu.sizes()[0] + CONTEXT_BYTES
         if free >= limits.needed_bytes or time.now() >= until:
             return free
         time.sleep(_FREE_POLL_SECONDS)
@@ -80,4 +85,6 @@ def _most(gpu: Gpu, limits: Limits) -> int:
     """Return how much may be tested: little beside somebody, who may be serving."""
     free, total = gpu.sizes()
     room = max(0, free - RESERVE_BYTES)
-    return room if total - free <= ALONE_BYTES else min(room, limits.beside_bytes)
+    if total - free > ALONE_BYTES:
+        return min(room, limits.beside_bytes)
+    return room if limits.most_bytes is None else min(room, limits.most_bytes)

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from warmpool.nodehealth.breaker import BreakerLimits, BreakerState
-from warmpool.nodehealth.device_marks import Device, DeviceMark, DevicePlan, Gpus, plan_device_marks
+from warmpool.nodehealth.device_marks import (
+    Device,
+    DeviceMark,
+    DevicePlan,
+    Gpus,
+    plan_device_marks,
+    seeded,
+)
+from warmpool.nodehealth.marks import ownership, since_of
 from warmpool.nodehealth.verdicts import GpuVerdict, NodeVerdict, Reason
 from warmpool.seats import Verdict
 
@@ -113,3 +121,55 @@ def test_a_device_of_another_name_is_marked_anew() -> None:
     moved = replace(mark("GPU-1"), device=device("GPU-1", pool="n2"))
     plan = planned(gpu("GPU-1", BAD), marks=(moved,))
     assert [each.device.pool for each in plan.marks] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [(gpu("GPU-1", BAD), "Xid95"), (gpu("GPU-1", known=False), "Xid95"), (gpu("GPU-2"), "Xid95")],
+    ids=["still bad", "unknown", "nobody tells"],
+)
+def test_a_mark_follows_its_gpu_to_another_name(said: GpuVerdict, value: str) -> None:
+    moved = replace(mark("GPU-1"), device=replace(EIGHT["GPU-1"], name="gpu-0"), annotation="{}")
+    (made,) = planned(said, marks=(moved,)).marks
+    assert (made.gpu, made.device, made.value) == ("GPU-1", EIGHT["GPU-1"], value)
+
+
+@pytest.mark.parametrize(("name", "gone"), [("gpu-3", True), ("gpu-9", False)], ids=["another's", "nobody's"])
+def test_a_mark_whose_name_has_become_another_gpus_is_taken_away(name: str, *, gone: bool) -> None:
+    lost = DeviceMark(gpu="GPU-9", device=replace(EIGHT["GPU-3"], name=name), value="Lost")
+    plan = planned(gpu("GPU-9", BAD, code="Lost"), marks=(lost,))
+    assert [each.gpu for each in plan.unmarks] == (["GPU-9"] if gone else [])
+    assert (plan.marks, plan.nameless) == ((), ("GPU-9",))
+
+
+def test_a_mark_that_is_set_anew_says_since_when_its_gpu_has_been_out() -> None:
+    there = replace(mark("GPU-1"), annotation=ownership("Xid95", 400.0, "why"))
+    (made,) = planned(gpu("GPU-1", BAD, code="Xid79"), marks=(there,)).marks
+    assert (made.value, since_of(made.annotation)) == ("Xid79", 400.0)
+
+
+def test_a_breaker_that_has_seen_nothing_counts_the_marks_that_are_there() -> None:
+    there = {
+        f"GPU-{place}": replace(mark(f"GPU-{place}"), annotation=ownership("Xid95", since, "why"))
+        for place, since in ((0, NOW - 100), (1, NOW - 2_000))
+    }
+    known = Gpus(
+        verdicts={"n1": node(*(gpu(f"GPU-{place}", BAD) for place in range(4)))},
+        spared={"n1"},
+        devices=EIGHT,
+        marks=there,
+    )
+    plan, _ = plan_device_marks(known, seeded(there, NOW), LIMITS, NOW)
+    assert (plan.admission.allowed, plan.admission.used) == (2, 2)
+    assert [each.gpu for each in plan.marks] == ["GPU-2"]
+    assert plan.admission.waiting == ("GPU-3",)
+
+
+def test_what_was_excluded_counts_while_dra_lists_nothing_for_a_moment() -> None:
+    bad = node(*(gpu(f"GPU-{place}", BAD) for place in range(4)))
+    known = Gpus(verdicts={"n1": bad}, spared={"n1"}, devices=EIGHT, marks={})
+    plan, state = plan_device_marks(known, BreakerState(), LIMITS, NOW)
+    there = {each.gpu: each for each in plan.marks}
+    _, state = plan_device_marks(replace(known, devices={}, marks=there), state, LIMITS, NOW + 1)
+    plan, _ = plan_device_marks(replace(known, marks=there), state, LIMITS, NOW + 2)
+    assert (plan.marks, plan.admission.waiting) == ((), ("GPU-2", "GPU-3"))

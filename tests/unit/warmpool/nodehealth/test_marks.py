@@ -15,6 +15,7 @@ from warmpool.nodehealth.marks import (
     NodeMarks,
     Plan,
     condition_of,
+    gpus_of,
     owned_value,
     ownership,
     plan_marks,
@@ -74,6 +75,23 @@ def test_a_bad_node_gets_a_taint_an_owner_and_a_condition() -> None:
 )
 def test_what_is_written_follows_the_verdict(verdict: NodeVerdict, marks: NodeMarks, acts: list[Act]) -> None:
     assert [marking.act for marking in plan({"n": verdict}, {"n": marks}).markings] == acts
+
+
+@pytest.mark.parametrize(
+    ("gpu", "acts"),
+    [pytest.param(A, [], id="the one that was Bad"), pytest.param(B, [Act.RECOVER], id="another")],
+)
+def test_a_node_is_not_readmitted_because_the_gpu_that_was_bad_is_unknown(gpu: str, acts: list[Act]) -> None:
+    gpus = tuple(replace(each, known=each.uuid != gpu) for each in WELL.gpus)
+    marks = replace(MARKED, gpus=frozenset({A}))
+    assert [each.act for each in plan({"n": replace(WELL, gpus=gpus)}, {"n": marks}).markings] == acts
+
+
+def test_a_mark_says_which_gpus_it_is_for_and_is_written_anew_when_they_are_others() -> None:
+    both = History(judges=False).xid(79).xid(79, uuid=B).judged()
+    (marking,) = plan({"n": both}, {"n": replace(MARKED, gpus=frozenset({A}))}).markings
+    assert (marking.act, gpus_of(marking.annotation)) == (Act.EXCLUDE, {A, B})
+    assert plan({"n": both}, {"n": replace(MARKED, gpus=frozenset({A, B}))}).markings == ()
 
 
 @pytest.mark.parametrize("owned", [None, "Xid48"])
@@ -157,6 +175,7 @@ def test_a_node_that_lacks_gpus_says_so() -> None:
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "null", "{}", '{"taint": 7}'])
 def test_an_annotation_that_makes_no_sense_owns_nothing(text: str | None) -> None:
     assert owned_value(text) is None
+    assert gpus_of(text) == frozenset()
 
 
 def test_an_annotation_says_whose_and_since_when() -> None:

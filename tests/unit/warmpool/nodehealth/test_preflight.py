@@ -19,9 +19,16 @@ from tests.unit.warmpool.nodehealth.preflight_memory import (
 )
 from tests.unit.warmpool.nodehealth.ptx import Kernel
 from warmpool.nodehealth.preflight.command import SWITCH, pack
-from warmpool.nodehealth.preflight.findings import STARTS, Counters, Finding, Outcome, told_in
+from warmpool.nodehealth.preflight.findings import REFUSED, STARTS, Counters, Finding, Outcome, told_in
 from warmpool.nodehealth.preflight.kernel import NAME, PTX
-from warmpool.nodehealth.preflight.look import ALONE_BYTES, RESERVE_BYTES, Limits, Time, look
+from warmpool.nodehealth.preflight.look import (
+    ALONE_BYTES,
+    CONTEXT_BYTES,
+    RESERVE_BYTES,
+    Limits,
+    Time,
+    look,
+)
 from warmpool.nodehealth.preflight.march import Area, Coverage, Wrong, march
 from warmpool.nodehealth.preflight.patterns import ALL_BITS, OF_ADDRESSES, Pattern, pairs
 from warmpool.nodehealth.preflight.ports import DriverFailed, Untestable
@@ -238,15 +245,16 @@ def test_what_says_that_a_gpu_is_at_fault_keeps_the_engine_from_starting() -> No
     [
         ([50 * GIB], 40 * GIB, Outcome.PASSED),
         ([30 * GIB, 30 * GIB, 50 * GIB], 40 * GIB, Outcome.PASSED),
+        ([40 * GIB - CONTEXT_BYTES], 40 * GIB, Outcome.PASSED),
         ([30 * GIB], 40 * GIB, Outcome.TOO_LITTLE_FREE),
     ],
-    ids=["there", "there soon", "not there"],
+    ids=["there", "there soon", "there with the look's own context", "not there"],
 )
 def test_memory_that_the_engine_needs_is_waited_for(free: list[int], needed: int, outcome: Outcome) -> None:
     found = looked(Card(free=free), Limits(needed_bytes=needed))
     assert found.outcome is outcome
     if outcome is Outcome.TOO_LITTLE_FREE:
-        assert found.text == "30720 MiB are free, and 40960 are needed"
+        assert found.text == "31296 MiB are free, and 40960 are needed"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +270,13 @@ def test_memory_that_the_engine_needs_is_waited_for(free: list[int], needed: int
 def test_little_is_tested_beside_somebody_who_may_serve(used: int, most: int) -> None:
     card = Card(free=[101 * GIB - used])
     assert looked(card).outcome is Outcome.PASSED
+    assert card.most == most
+
+
+@pytest.mark.parametrize(("used", "most"), [(GIB, 3 * GIB), (ALONE_BYTES + 1, GIB)])
+def test_no_more_is_tested_than_the_engine_may_take_where_somebody_may_come(used: int, most: int) -> None:
+    card = Card(free=[101 * GIB - used])
+    assert looked(card, Limits(most_bytes=3 * GIB)).outcome is Outcome.PASSED
     assert card.most == most
 
 
@@ -288,10 +303,24 @@ def run(packed: Path, *arguments: str, switch: str = "On") -> subprocess.Complet
     )
 
 
-def test_one_file_of_it_becomes_the_engine_where_there_is_no_gpu(packed: Path) -> None:
-    ended = run(packed, "--", "sh", "-c", "echo $0 $1; exit 7", "a", "b")
+def test_one_file_of_it_becomes_the_engine_where_there_need_be_no_gpu(packed: Path) -> None:
+    ended = run(packed, "--allow-none", "--", "sh", "-c", "echo $0 $1; exit 7", "a", "b")
     assert (ended.returncode, ended.stdout) == (7, "a b\n")
-    assert ended.stderr.startswith("pre-flight: Skipped: ")
+    assert ended.stderr.startswith("pre-flight: Skipped: there is no GPU: ")
+
+
+def test_no_engine_starts_where_there_is_no_gpu_and_has_to_be_one(packed: Path) -> None:
+    ended = run(packed, "--", "echo", "up")
+    assert (ended.returncode, ended.stdout) == (REFUSED, "")
+    assert ended.stderr.startswith("pre-flight: NoGpu: there is no GPU: ")
+
+
+def test_the_file_is_replaced_whole_and_nothing_else_is_written(tmp_path: Path) -> None:
+    target = tmp_path / "preflight.pyz"
+    target.write_text("an older one")
+    pack(target)
+    assert [each.name for each in tmp_path.iterdir()] == ["preflight.pyz"]
+    assert os.access(target, os.X_OK)
 
 
 def test_it_is_switched_off_by_a_variable(packed: Path) -> None:
