@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from warmpool.errors import BadOrder
+from warmpool.nodehealth.copies import MOST_BYTES
 from warmpool.nodehealth.verdicts import NodeVerdict
 from warmpool.nodehealth.wire import node_verdict_from_json
 from warmpool.seats import Verdict
@@ -15,6 +16,7 @@ REPORT_MAX_AGE_SECONDS: Final = 20.0
 MOST_NODES: Final = 10_000
 """Nodes of which is told; further ones are refused."""
 _MOST_NAME: Final = 253
+_MOST_COPY: Final = 2 * MOST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class _Said:
     pid: int
     sequence: int
     heard: float
+    copy: str
 
 
 class NodeReports:
@@ -47,26 +50,29 @@ class NodeReports:
         """
         try:
             node, pid, sequence = str(body["node"]), int(body["pid"]), int(body["seq"])
-            at, health = float(body["at"]), body["health"]
+            at, health, copy = float(body["at"]), body["health"], str(body.get("kept", ""))
         except (KeyError, TypeError, ValueError) as error:
             raise BadOrder(f"not a node agent's report: {error!r}") from error
         if not 0 < len(node) <= _MOST_NAME or not isinstance(health, Mapping):
             raise BadOrder("not a node agent's report: node is a node's name, and health an object")
+        if len(copy) > _MOST_COPY:
+            raise BadOrder(f"kept: a text of {_MOST_COPY} letters at most")
         before = self._said.get(node)
         if before is None and len(self._said) >= MOST_NODES:
             self._forget()
+        verdict, now = node_verdict_from_json(health, at), self._clock()
         if (
             before is not None
+            and before.heard >= now - REPORT_MAX_AGE_SECONDS  # else nothing can be on its way still
             and before.pid == pid
             and before.sequence > sequence
             and at <= before.verdict.at  # else an agent of the same pid, in a container that was restarted
         ):
             return False
-        verdict, now = node_verdict_from_json(health, at), self._clock()
-        self._said[node] = _Said(verdict, pid, sequence, now)
+        self._said[node] = _Said(verdict, pid, sequence, now, copy)
         if before is None or before.heard < now - REPORT_MAX_AGE_SECONDS:
             return True
-        return _gist(before.verdict) != _gist(verdict)
+        return copy != before.copy or _gist(before.verdict) != _gist(verdict)
 
     def _forget(self) -> None:
         """Make room for a node by those that say nothing any more.
@@ -88,6 +94,11 @@ class NodeReports:
             for name, said in self._said.items()
             if said.heard >= oldest and not said.verdict.reason
         }
+
+    @property
+    def copies(self) -> Mapping[str, str]:
+        """What is to be kept for node agents of which something is known at present, by node; empty: nothing."""
+        return {name: self._said[name].copy for name in self.verdicts}
 
     @property
     def gpus(self) -> Mapping[str, Verdict]:

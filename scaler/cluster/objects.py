@@ -89,10 +89,14 @@ class SeatObjects:
         Raises:
             NotFound: there is none of this name.
         """
-        seat = self._shelf.get(name)
+        seat = self.find(name)
         if seat is None:
             raise NotFound(f"seat {name} is gone")
         return seat
+
+    def find(self, name: SeatName) -> Seat | None:
+        """See `scaler.cluster.port.Cluster.seat`."""
+        return self._shelf.get(name)
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after each change; the returned function ends that."""

@@ -34,6 +34,9 @@ class Cluster(Protocol):
         look at a large cluster costs no more than a look at each fleet.
         """
 
+    def seat(self, name: SeatName) -> Seat | None:
+        """Return one seat from the cache, as `seats` does, without a look at the others; None if there is none of this name."""
+
     def replicas(self, fleet: FleetName) -> int:
         """Return how many seats the fleet's workload is asked for at present, from the cache.
 

@@ -67,25 +67,30 @@ class Entry:
         self.at, self.last = at, Refusal(code, message[:_LONGEST_MESSAGE])
 
 
-_Asked = tuple[str, ...]
+Key = tuple[Asker, tuple[str, ...]]
+"""Who asks, and for what, as plain text: under which an entry is found."""
 
 
-def _asked(trigger: Trigger | None) -> _Asked:
-    """Return what a trigger asks for as plain text, which is a fast key."""
+def key_of(asker: Asker, trigger: Trigger | None) -> Key:
+    """Return under which key a trigger's entry is; None: that of metadata that asks for nothing."""
     if trigger is None:
-        return ()
-    return (trigger.subject.value, trigger.namespace, trigger.name, trigger.value.value, trigger.metric)
+        return asker, ()
+    words = trigger.subject.value, trigger.namespace, trigger.name, trigger.value.value, trigger.metric
+    return asker, words
 
 
 class Book:
     """Entries by who asks, and for what."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[Asker, _Asked], Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()
 
     def entry(self, asker: Asker, trigger: Trigger | None) -> Entry:
         """Return the entry of a trigger; None: of metadata that asks for nothing."""
-        key = (asker, _asked(trigger))
+        return self.under(key_of(asker, trigger), trigger)
+
+    def under(self, key: Key, trigger: Trigger | None) -> Entry:
+        """Return the entry of a trigger whose key is known."""
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = Entry(trigger)

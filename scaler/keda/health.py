@@ -4,17 +4,21 @@ grpcio's own servicer keeps a lock for each watcher and ends none of them when t
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2
 
+from scaler.keda.heads import BadCall, Heads, parsed
 from scaler.keda.published import Board
 
 SERVICE: Final = str(health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
 _MOST_WATCHERS: Final = 64
 """Watches that are open at once; a mesh has one or two."""
 _STATUS: Final = health_pb2.HealthCheckResponse
+_Answer = Callable[[Any, Any], Awaitable[Any]]
+_Handler = Callable[[object, Any], Awaitable[Any]]
 
 
 class Health:
@@ -38,16 +42,31 @@ class Health:
         for watcher in self._watchers:
             watcher.set()
 
-    def handlers(self) -> Any:  # noqa: ANN401 - grpc has no types
-        """Return what answers the calls."""
-        reads, writes = health_pb2.HealthCheckRequest.FromString, _STATUS.SerializeToString
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check, reads, writes),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch, reads, writes),
-            },
-        )
+    def handlers(self, heads: Heads) -> Any:  # noqa: ANN401 - grpc has no types
+        """Return what answers the calls.
+
+        Args:
+            heads: wait for the calls' requests.
+        """
+        unary, streamed = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        writes = _STATUS.SerializeToString
+        methods = {
+            "Check": unary(self._reading(heads, self._check), None, writes),
+            "Watch": streamed(self._reading(heads, self._watch), None, writes),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    @staticmethod
+    def _reading(heads: Heads, answer: "_Answer") -> "_Handler":
+        async def handle(_: object, context: Any) -> Any:  # noqa: ANN401 - as above
+            try:
+                request = parsed(await heads.request(context), health_pb2.HealthCheckRequest.FromString)
+            except BadCall as error:
+                await context.abort(error.status, str(error))
+                raise
+            return await answer(request, context)
+
+        return handle
 
     async def _check(self, request: Any, context: Any) -> Any:  # noqa: ANN401 - as above
         status = self._status(request.service)

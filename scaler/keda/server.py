@@ -8,36 +8,35 @@ whose request doesn't come is ended.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
-from grpc_reflection.v1alpha import reflection
 
 from scaler.errors import ScalerError, UserError
 from scaler.keda import health
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.answers import TARGET, Answer, Code, Refused, answer, check_known, check_metric
-from scaler.keda.book import Asker, Book, Entry
-from scaler.keda.counting import CANCELLED, OK, UNKNOWN, Counting, Uncounted
+from scaler.keda.asking import Asked, Asking, Written
+from scaler.keda.book import Book, Entry
+from scaler.keda.counting import CANCELLED, OK, STREAMS, UNKNOWN, Counting, Uncounted
+from scaler.keda.heads import BadCall, Heads, parsed
 from scaler.keda.health import Health
 from scaler.keda.published import Board
 from scaler.keda.pushes import Pushes, TooManyStreams
+from scaler.keda.reflecting import REFLECTION, Reflecting
 from scaler.keda.settings import KedaSettings
 from scaler.keda.tls import Certificates
-from scaler.keda.trigger import BadTrigger, Trigger, printable, read
+from scaler.keda.trigger import BadTrigger, Trigger, printable
 
 SERVICE: Final = "externalscaler.ExternalScaler"
-_REQUEST_SECONDS: Final = 2.0
-"""From the head of a call to its request. Both are in one packet; who sends the one alone is broken, or means harm."""
 _WRITE_SECONDS: Final = 30.0
 """A stream that takes no message for so long has nobody who reads it."""
 _END_SECONDS: Final = 2.0
 """What calls in hand get when the server ends."""
-_MOST_CALLS: Final = 16_384
+MOST_CALLS: Final = 16_384
 """Calls and streams in hand at once; what is beyond is refused."""
 _PEER_CHARACTERS: Final = 253
 """What is kept of who asks, by address and certificate."""
@@ -46,8 +45,8 @@ _REQUEST_BYTES: Final = 64 * 1024
 OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second process on the same port should fail, not take half of the calls
     ("grpc.max_concurrent_streams", 8192),  # of one connection: 4,096 streams, and as many calls at once
-    ("grpc.server.max_pending_requests", _MOST_CALLS),
-    ("grpc.server.max_pending_requests_hard_limit", 2 * _MOST_CALLS),
+    ("grpc.server.max_pending_requests", MOST_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", 2 * MOST_CALLS),
     ("grpc.max_receive_message_length", _REQUEST_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.max_allowed_incoming_connections", 1024),  # an operator has one or two
@@ -86,6 +85,8 @@ class KedaServer:
         self._counting = counting or Uncounted()
         self._pushes = Pushes(board, monotonic)
         self._health = Health(board, (SERVICE,), self._pushes.ended)
+        self._heads = Heads()
+        self._asking = Asking()
         self.book = Book()
 
     @property
@@ -102,9 +103,10 @@ class KedaServer:
         """
         settings = self._settings
         certificates = None if settings.tls is None else Certificates(settings.tls, self._monotonic)
-        server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
-        server.add_generic_rpc_handlers((self._handlers(), self._health.handlers()))
-        reflection.enable_server_reflection((SERVICE, health.SERVICE, reflection.SERVICE_NAME), server)
+        server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_CALLS)
+        reflecting = Reflecting((SERVICE, health.SERVICE, REFLECTION))
+        handlers = (self._handlers(), self._health.handlers(self._heads), reflecting.handlers())
+        server.add_generic_rpc_handlers(handlers)
         port = _bind(server, settings, certificates)
         await server.start()
         try:
@@ -124,198 +126,171 @@ class KedaServer:
         All take their request as a stream of one, which is the same on the wire: so the wait for it can be bounded.
         """
         unary, streamed = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        ref, ask = _reference, _metrics_request
         handlers = {
-            "IsActive": unary(self._counted("IsActive", self._is_active)),
-            "GetMetricSpec": unary(self._counted("GetMetricSpec", self._metric_spec)),
-            "GetMetrics": unary(self._counted("GetMetrics", self._metrics)),
-            "StreamIsActive": streamed(self._counted("StreamIsActive", self._stream_is_active)),
+            "IsActive": unary(self._answering("IsActive", ref, self._is_active)),
+            "GetMetricSpec": unary(self._answering("GetMetricSpec", ref, self._metric_spec)),
+            "GetMetrics": unary(self._answering("GetMetrics", ask, self._metrics)),
+            "StreamIsActive": streamed(self._answering("StreamIsActive", ref, self._stream_is_active)),
         }
         if self._settings.streams_specs:
-            handlers["StreamMetricSpec"] = streamed(
-                self._counted("StreamMetricSpec", self._stream_metric_spec)
-            )
+            answering = self._answering("StreamMetricSpec", ref, self._stream_metric_spec)
+            handlers["StreamMetricSpec"] = streamed(answering)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    def _counted(self, method: str, handler: "_Handler") -> "_Answering":
-        """Have a handler's calls counted by how they end, streams when they do."""
-        answering, counting, now = _answering(handler), self._counting, self._monotonic
+    def _answering(self, method: str, parse: "_Parse", answer: "_Answer") -> "_Handler":
+        """Return what reads a call, has it answered, and counts it by how it ends: a stream when it does.
 
-        async def handle(request: object, context: Any) -> bytes | None:  # noqa: ANN401 - grpc has no types
-            began, code = now(), UNKNOWN
+        What is raised becomes the call's status. Not by grpc's own way to abort: its exception stays in a cycle with all frames that
+        it has come through, and a caller who is refused a thousand times a second would have the garbage collector stop everybody.
+        It is all one step, for a call costs grpc alone some hundred microseconds, and a thousand objects ask at one moment.
+        """
+        counting, now, heads = self._counting, self._monotonic, self._heads
+
+        async def handle(_: object, context: Any) -> bytes | None:  # noqa: ANN401 - grpc has no types
+            began, code, entry = now(), UNKNOWN, None
             try:
-                answer, code = await answering(request, context)
+                ref, metric = parsed(await heads.request(context), parse)
+                asked = self._asking.read(ref)
+                entry = self._entry(asked, method, context)
+                answered = await answer(_Call(asked, entry, asked.wanted(), metric, context))
+                code = OK
             except asyncio.CancelledError:
                 code = CANCELLED
                 raise
+            except _REFUSALS as error:
+                status = _status(error)
+                code = status.name
+                if entry is not None:
+                    entry.refused(self._wall(), code, str(error))
+                context.set_code(status)
+                context.set_details(str(error))
+                return b""
             finally:
                 counting.called(method, code, now() - began)
-            return answer
+            return answered
 
         return handle
 
     # ------------------------------------------------------------------ the calls
 
-    async def _is_active(self, context: Any) -> bytes:  # noqa: ANN401 - grpc has no types
-        ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry, trigger = self._entry(ref, "IsActive", context)
-        return bytes(pb.IsActiveResponse(result=self._answer(entry, trigger, "").active).SerializeToString())
+    async def _is_active(self, call: "_Call") -> bytes:
+        return _ACTIVITY[self._answer(call).active]
 
-    async def _metric_spec(self, context: Any) -> bytes:  # noqa: ANN401 - as above
-        ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry, trigger = self._entry(ref, "GetMetricSpec", context)
-        with self._noted(entry):
-            check_known(trigger, self._board.current)
-        return _spec(trigger)
+    async def _metric_spec(self, call: "_Call") -> bytes:
+        check_known(call.trigger, self._board.current)
+        return _spec(call.asked, call.trigger)
 
-    async def _metrics(self, context: Any) -> bytes:  # noqa: ANN401 - as above
-        request = await _request(context, pb.GetMetricsRequest.FromString)
-        entry, trigger = self._entry(request.scaledObjectRef, "GetMetrics", context)
-        answered = self._answer(entry, trigger, request.metricName)
-        value = pb.MetricValue(
-            metricName=request.metricName or trigger.metric,
-            metricValue=answered.rounded_up,
-            metricValueFloat=answered.value,
-        )
-        return bytes(pb.GetMetricsResponse(metricValues=[value]).SerializeToString())
+    async def _metrics(self, call: "_Call") -> bytes:
+        value, before = self._answer(call), call.asked.metrics
+        if before is not None and before.metric == call.metric and before.value == value.value:
+            return before.text
+        text = _metrics(call.metric or call.trigger.metric, value)
+        call.asked.metrics = Written(call.metric, value.value, text)
+        return text
 
-    async def _stream_is_active(self, context: Any) -> None:  # noqa: ANN401 - as above
-        ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry, trigger = self._entry(ref, "StreamIsActive", context)
-        asker = Asker.of(ref.namespace, ref.name)
-        with self._noted(entry), self._pushes.opened(asker, trigger) as push:
-            entry.streams += 1
+    async def _stream_is_active(self, call: "_Call") -> None:
+        with self._pushes.opened(call.asked.asker, call.trigger) as push:
+            call.entry.streams += 1
             try:
                 async for active in push.states():
-                    await _write(context, pb.IsActiveResponse(result=active).SerializeToString())
+                    await _write(call.context, _ACTIVITY[active])
                     self._counting.pushed(active=active)
             finally:
-                entry.streams -= 1
+                call.entry.streams -= 1
 
-    async def _stream_metric_spec(self, context: Any) -> None:  # noqa: ANN401 - as above
+    async def _stream_metric_spec(self, call: "_Call") -> None:
         """Send the specs once: they never change."""
-        ref = await _request(context, pb.ScaledObjectRef.FromString)
-        entry, trigger = self._entry(ref, "StreamMetricSpec", context)
-        with self._noted(entry), self._pushes.counted(Asker.of(ref.namespace, ref.name)):
-            check_known(trigger, self._board.current)
-            await _write(context, _spec(trigger))
+        with self._pushes.counted(call.asked.asker):
+            check_known(call.trigger, self._board.current)
+            await _write(call.context, _spec(call.asked, call.trigger))
             await self._pushes.ended.wait()
 
     # ------------------------------------------------------------------ what they share
 
-    def _entry(self, ref: pb.ScaledObjectRef, call: str, context: Any) -> tuple[Entry, Trigger]:  # noqa: ANN401
-        """Enter a call into the book, whether or not its metadata asks for anything.
-
-        Raises:
-            BadTrigger: it doesn't.
-        """
-        asker = Asker.of(ref.namespace, ref.name)
-        try:
-            trigger = read(ref.scalerMetadata)
-        except BadTrigger:
-            with self._noted(self._called(asker, None, call, context)):
-                raise
-        return self._called(asker, trigger, call, context), trigger
-
-    def _called(self, asker: Asker, trigger: Trigger | None, call: str, context: Any) -> Entry:  # noqa: ANN401
-        entry = self.book.entry(asker, trigger)
-        if not entry.calls[call] or call.startswith("Stream"):
+    def _entry(self, asked: Asked, method: str, context: Any) -> Entry:  # noqa: ANN401 - grpc has no types
+        """Enter a call into the book, whether or not its metadata asks for anything."""
+        entry = self.book.under(asked.key, asked.trigger)
+        if not entry.calls[method] or method in STREAMS:
             entry.peer = _peer(context)
-        entry.calls[call] += 1
+        entry.calls[method] += 1
         return entry
 
-    def _answer(self, entry: Entry, trigger: Trigger, metric: str) -> Answer:
-        with self._noted(entry):
-            check_metric(trigger, metric)
-            answered = answer(trigger, self._board.current, self._monotonic())
-        entry.at, entry.last = self._wall(), answered
+    def _answer(self, call: "_Call") -> Answer:
+        check_metric(call.trigger, call.metric)
+        answered = answer(call.trigger, self._board.current, self._monotonic())
+        call.entry.at, call.entry.last = self._wall(), answered
         return answered
 
-    @contextmanager
-    def _noted(self, entry: Entry) -> Iterator[None]:
-        """Note in an entry why what happens inside is refused."""
-        try:
-            yield
-        except _REFUSALS as error:
-            entry.refused(self._wall(), _status(error).name, str(error))
-            raise
 
-
-_Handler = Callable[[Any], Awaitable[bytes | None]]
-_Answering = Callable[[object, Any], Awaitable[bytes | None]]
-
-
-def _answering(handler: _Handler) -> Callable[[object, Any], Awaitable[tuple[bytes | None, str]]]:
-    """Make what a handler raises the call's status, which is returned beside the answer.
-
-    Not by grpc's own way to abort: its exception stays in a cycle with all frames that it has come through, and a caller who is
-    refused a thousand times a second would have the garbage collector stop everybody.
-    """
-
-    async def handle(_: object, context: Any) -> tuple[bytes | None, str]:  # noqa: ANN401 - grpc has no types
-        try:
-            return await handler(context), OK
-        except _REFUSALS as error:
-            status, message = _status(error), str(error)
-        context.set_code(status)
-        context.set_details(message)
-        return b"", str(status.name)
-
-    return handle
-
-
-class _BadCall(ScalerError):
-    """A call isn't made as it should be.
+class _Call(NamedTuple):
+    """A call that was read.
 
     Attributes:
-        status: what it is answered with.
+        asked: who asks for what.
+        entry: where that is noted.
+        trigger: what is asked for.
+        metric: the name of the metric that is asked for; empty where none is.
+        context: grpc's own.
     """
 
-    def __init__(self, status: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    asked: Asked
+    entry: Entry
+    trigger: Trigger
+    metric: str
+    context: Any
 
 
-def _spec(trigger: Trigger) -> bytes:
-    spec = pb.MetricSpec(metricName=trigger.metric, targetSize=TARGET, targetSizeFloat=float(TARGET))
-    return bytes(pb.GetMetricSpecResponse(metricSpecs=[spec]).SerializeToString())
+_Parse = Callable[[bytes], tuple[pb.ScaledObjectRef, str]]
+"""Reads who asks for what, and for which metric by name."""
+_Answer = Callable[[_Call], Awaitable[bytes | None]]
+_Handler = Callable[[object, Any], Awaitable[bytes | None]]
 
 
-async def _request(context: Any, parse: Callable[[bytes], Any]) -> Any:  # noqa: ANN401 - grpc has no types
-    """Read the one request of a call.
+def _reference(raw: bytes) -> tuple[pb.ScaledObjectRef, str]:
+    return pb.ScaledObjectRef.FromString(raw), ""
 
-    Raises:
-        _BadCall: it doesn't come, or is none.
-    """
-    try:
-        async with asyncio.timeout(_REQUEST_SECONDS):
-            raw = await context.read()
-    except TimeoutError as error:
-        message = f"no request within {_REQUEST_SECONDS:g} s"
-        raise _BadCall(grpc.StatusCode.DEADLINE_EXCEEDED, message) from error
-    if raw is grpc.aio.EOF:
-        raise _BadCall(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
-    try:
-        return parse(raw)
-    except DecodeError as error:
-        raise _BadCall(grpc.StatusCode.INVALID_ARGUMENT, "the request can't be decoded") from error
+
+def _metrics_request(raw: bytes) -> tuple[pb.ScaledObjectRef, str]:
+    request = pb.GetMetricsRequest.FromString(raw)
+    return request.scaledObjectRef, request.metricName
+
+
+_ACTIVITY: Final = {
+    active: bytes(pb.IsActiveResponse(result=active).SerializeToString()) for active in (False, True)
+}
+"""Both answers to whether a workload is active."""
+
+
+def _spec(asked: Asked, trigger: Trigger) -> bytes:
+    """Return a trigger's specification, which never changes."""
+    if asked.spec is None:
+        spec = pb.MetricSpec(metricName=trigger.metric, targetSize=TARGET, targetSizeFloat=float(TARGET))
+        asked.spec = bytes(pb.GetMetricSpecResponse(metricSpecs=[spec]).SerializeToString())
+    return asked.spec
+
+
+def _metrics(metric: str, value: Answer) -> bytes:
+    told = pb.MetricValue(metricName=metric, metricValue=value.rounded_up, metricValueFloat=value.value)
+    return bytes(pb.GetMetricsResponse(metricValues=[told]).SerializeToString())
 
 
 async def _write(context: Any, message: bytes) -> None:  # noqa: ANN401 - grpc has no types
     """Send one message of a stream.
 
     Raises:
-        _BadCall: nobody reads it.
+        BadCall: nobody reads it.
     """
     try:
         async with asyncio.timeout(_WRITE_SECONDS):
             await context.write(message)
     except TimeoutError as error:
         message_text = f"nothing was read for {_WRITE_SECONDS:g} s"
-        raise _BadCall(grpc.StatusCode.RESOURCE_EXHAUSTED, message_text) from error
+        raise BadCall(grpc.StatusCode.RESOURCE_EXHAUSTED, message_text) from error
 
 
 _STATUSES: Final = {code: grpc.StatusCode[code.name] for code in Code}
-_REFUSALS: Final = (Refused, BadTrigger, TooManyStreams, _BadCall)
+_REFUSALS: Final = (Refused, BadTrigger, TooManyStreams, BadCall)
 
 
 def _status(error: ScalerError) -> grpc.StatusCode:
@@ -323,7 +298,7 @@ def _status(error: ScalerError) -> grpc.StatusCode:
     match error:
         case Refused(code=code):
             return _STATUSES[code]
-        case _BadCall(status=status):
+        case BadCall(status=status):
             return status
         case TooManyStreams():
             return grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -13,6 +13,8 @@ from typing import Final
 
 from scaler.errors import ScalerError
 
+Metadata = Mapping[str, str]
+"""A trigger's metadata."""
 _LONGEST: Final = 253
 """Characters that names of objects in Kubernetes have at most."""
 _SHOWN: Final = 60
@@ -106,7 +108,7 @@ class Trigger:
         return found is not None and metric[found.end() :] == self.metric
 
 
-def read(metadata: Mapping[str, str]) -> Trigger:
+def read(metadata: Metadata) -> Trigger:
     """Read a trigger's metadata.
 
     Raises:
@@ -152,7 +154,7 @@ def printable(text: str, most: int) -> str:
     return ascii(text[:most])[1:-1][:most]
 
 
-def _key(metadata: Mapping[str, str], key: str) -> str | None:
+def _key(metadata: Metadata, key: str) -> str | None:
     """Return under which key something is given; None where it isn't."""
     return next((each for each in (key, f"{key}FromEnv") if each in metadata), None)
 
@@ -161,7 +163,7 @@ def _is_ours(key: str) -> bool:
     return key.removesuffix("FromEnv") in _OURS
 
 
-def _no_subject(metadata: Mapping[str, str], *, both: bool) -> str:
+def _no_subject(metadata: Metadata, *, both: bool) -> str:
     if both:
         return "the trigger's metadata names a fleet and a policy; keep one of them"
     keys = ", ".join(shown(key) for key in sorted(metadata)[:8]) or "no key at all"

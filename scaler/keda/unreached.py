@@ -5,8 +5,10 @@ spoken, and whether a client must show one: a gRPC server speaks first, and one 
 """
 
 import asyncio
+import os
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -100,12 +102,19 @@ def _place(address: str) -> tuple[str, int | None]:
 
 
 async def _closed(host: str, port: int) -> Unreached | None:
-    """Say why there is no TCP connection; None: there is one."""
+    """Say why there is no TCP connection to any address that a name has; None: there is one."""
+    failures: dict[str, OSError] = {}
     try:
         async with asyncio.timeout(_KNOCK_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        return Unreached("the connection is refused, for nobody listens there", _LISTENING)
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            for family, _, _, _, address in found:
+                try:
+                    _, writer = await asyncio.open_connection(str(address[0]), port, family=family)
+                except OSError as error:
+                    failures[str(address[0])] = error
+                else:
+                    writer.close()
+                    return None
     except socket.gaierror as error:
         return Unreached(f"the name {host} leads nowhere: {error.strerror}", "see --address")
     except TimeoutError:
@@ -113,10 +122,24 @@ async def _closed(host: str, port: int) -> Unreached | None:
             f"no connection within {_KNOCK_SECONDS:g} s",
             "a firewall or a NetworkPolicy may swallow it; see --address",
         )
-    except OSError as error:
-        return Unreached(f"no connection: {error.strerror or error}", _LISTENING)
-    writer.close()
-    return None
+    return unconnected(failures)
+
+
+def unconnected(failures: Mapping[str, OSError]) -> Unreached:
+    """Say in one sentence why none of the addresses that a name has takes a connection. PURE.
+
+    Where one of them refuses it, that is it: nobody listens, and the others are those that a name often has for nothing.
+
+    Args:
+        failures: what came of each address.
+    """
+    refused = [at for at, error in failures.items() if isinstance(error, ConnectionRefusedError)]
+    if refused:
+        return Unreached(
+            f"the connection is refused, for nobody listens there ({', '.join(refused)})", _LISTENING
+        )
+    told = [f"{at}: {os.strerror(error.errno) if error.errno else error}" for at, error in failures.items()]
+    return Unreached(f"no connection ({'; '.join(told) or 'the name has no address'})", _LISTENING)
 
 
 async def _greeting(host: str, port: int) -> _Greeting:

@@ -1,12 +1,13 @@
 """Carrying out actions over the in-memory cluster, in virtual time: what succeeds, what fails, what overtakes what."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
 
+from scaler.errors import Unreachable
 from scaler.runtime.actuator import Actuator, Deadlines, Ports
 from scaler.runtime.events import EventLog, Trigger
 from tests.fakes.loop_clock import LoopClock
@@ -14,7 +15,17 @@ from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster
 from warmpool.claim import Errand, Term, new_claim
 from warmpool.errors import AgentBusy, EngineLost, GpuUnfit, NoRoom
 from warmpool.plan import Action, Demote, Park, Promote, Recall, Release, Replace, Resize, Switch, Unpark
-from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatValue, seat_value
+from warmpool.seats import (
+    Claim,
+    FleetName,
+    Operation,
+    PolicyName,
+    Resident,
+    Seat,
+    SeatName,
+    SeatValue,
+    seat_value,
+)
 from warmpool.states import Depth
 from warmpool.states import ResidentState as S
 
@@ -24,9 +35,42 @@ FLEET, CHAT, CODE = FleetName("spares"), PolicyName("chat"), PolicyName("code")
 WHY = {"why": "test"}
 
 
+class UncertainCluster(MemoryCluster):
+    """Loses answers, or what was to be answered, as it is told; says at how many seats it let somebody look.
+
+    Attributes:
+        unheard: claims that are written and not answered.
+        lost: settlements that never arrive.
+        looked: seats that were looked at, by all who didn't name one.
+        slow: seconds that a claim takes.
+    """
+
+    unheard = lost = looked = 0
+    slow = 0.0
+
+    def seats(self) -> Sequence[Seat]:
+        found = super().seats()
+        self.looked += len(found)
+        return found
+
+    async def claim(self, seat: Seat, claim: Claim) -> Seat:
+        await asyncio.sleep(self.slow)
+        written = await super().claim(seat, claim)
+        if self.unheard:
+            self.unheard -= 1
+            raise Unreachable("no answer")
+        return written
+
+    async def settle(self, name: SeatName, claim: Claim, *, serving: PolicyName | None) -> Seat:
+        if self.lost:
+            self.lost -= 1
+            raise Unreachable("no answer")
+        return await super().settle(name, claim, serving=serving)
+
+
 @dataclass
 class Stage:
-    cluster: MemoryCluster
+    cluster: UncertainCluster
     agents: MemoryAgents
     actuator: Actuator
     records: list[Mapping[str, object]]
@@ -49,7 +93,7 @@ class Stage:
 @asynccontextmanager
 async def stage(seats: int = 1) -> AsyncIterator[Stage]:
     clock = LoopClock()
-    cluster = MemoryCluster({FLEET: [CHAT, CODE]}, clock.wall)
+    cluster = UncertainCluster({FLEET: [CHAT, CODE]}, clock.wall)
     agents = MemoryAgents(cluster.engines)
     records: list[Mapping[str, object]] = []
     actuator = Actuator(
@@ -341,6 +385,118 @@ async def test_a_claim_of_an_earlier_term_is_resolved() -> None:
         on.actuator.adopt(on.cluster.seats())
         await asyncio.sleep(1)
         assert (on.seat().claim, on.seat().serving) == (None, frozenset())
+
+
+async def test_a_settlement_that_is_lost_is_made_up_for_at_once() -> None:
+    async with stage() as on:
+        on.cluster.lost = 1
+        on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        await asyncio.sleep(0.5)
+        claim = on.seat().claim
+        assert claim is not None
+        on.actuator.adopt(on.cluster.seats())
+        await asyncio.sleep(0.01)
+        assert (on.seat().claim, on.seat().serving) == (None, frozenset({CHAT}))
+        assert LoopClock().wall() < claim.deadline - 5
+
+
+async def test_a_claim_that_nobody_knows_of_is_taken_back_at_once() -> None:
+    async with stage() as on:
+        on.cluster.unheard = 1
+        on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        await asyncio.sleep(0.5)
+        assert on.seat().claim is not None
+        on.actuator.adopt(on.cluster.seats())
+        await asyncio.sleep(0.01)
+        assert (on.seat().claim, on.seat().serving, on.agents.orders) == (None, frozenset(), [])
+
+
+async def test_a_claim_that_cannot_be_ended_is_tried_again_after_a_while() -> None:
+    async with stage() as on:
+        on.cluster.unheard, on.cluster.lost = 1, 3
+        on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        await asyncio.sleep(0.5)
+        for _ in range(50):
+            on.actuator.adopt(on.cluster.seats())
+            await asyncio.sleep(0.01)
+        assert on.cluster.lost == 0
+        assert on.seat().claim is not None
+        await asyncio.sleep(0.5)
+        on.actuator.adopt(on.cluster.seats())
+        await asyncio.sleep(0.01)
+        assert on.seat().claim is None
+
+
+async def test_what_is_under_way_is_not_ended_when_who_would_overtake_it_fails() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.in_flight[seat.name, CHAT] = 1
+        on.start(Demote(seat=on.seat(), policy=CHAT, **WHY))
+        await asyncio.sleep(0.1)
+        on.start(Recall(seat=seat, policy=CHAT, **WHY))  # of what was read before the demotion
+        await asyncio.sleep(0.1)
+        on.actuator.adopt(on.cluster.seats())
+        await asyncio.sleep(0.1)
+        claim = on.seat().claim
+        assert claim is not None
+        assert claim.operation is Operation.DEMOTE
+
+
+async def test_no_seat_is_replaced_because_the_cluster_cannot_be_told() -> None:
+    async with stage() as on:
+        uid = on.seat().uid
+        for _ in range(4):
+            on.cluster.lost = 1
+            await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+            on.actuator.adopt(on.cluster.seats())
+            await asyncio.sleep(1)
+            await on.done(Demote(seat=on.seat(), policy=CHAT, **WHY))
+        assert on.seat().uid == uid
+        assert len(on.kinds("promotion")) == 4
+
+
+async def test_a_seat_counts_as_taken_while_its_claim_is_on_its_way() -> None:
+    async with stage(seats=2) as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.slow = 1.0
+
+        def planned() -> Seat:
+            return on.actuator.candidates_of(on.cluster.stock())[FLEET][0]
+
+        on.start(Demote(seat=seat, policy=CHAT, **WHY))
+        await asyncio.sleep(0.5)
+        assert on.seat() == seat  # nobody else knows yet
+        assert planned().serving == frozenset()
+        assert planned().claim is not None
+        await asyncio.sleep(2)
+        assert planned() is on.seat()
+        assert on.seat().serving == frozenset()
+
+
+async def test_a_seat_whose_claim_failed_is_as_it_was() -> None:
+    async with stage() as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.slow = 0.1
+        on.start(Demote(seat=replace(seat, version="old"), policy=CHAT, **WHY))
+        await asyncio.sleep(0.2)
+        assert on.actuator.candidates_of(on.cluster.stock())[FLEET] == (seat,)
+
+
+async def test_an_operation_that_fails_looks_at_no_seat_but_its_own() -> None:
+    async with stage(seats=50) as on:
+        seat = await on.done(Promote(seat=on.seat(), policy=CHAT, **WHY))
+        on.cluster.engines.in_flight[seat.name, CHAT] = 1
+        other = on.cluster.seats()[1]
+        on.cluster.engines.refuse = lambda verb, *_: AgentBusy("no time") if verb == "park" else None
+        on.start(Demote(seat=seat, policy=CHAT, **WHY))
+        await asyncio.sleep(0.1)
+        seat, on.cluster.looked = on.seat(), 0
+        on.start(Recall(seat=seat, policy=CHAT, **WHY))
+        on.start(Park(seat=other, policy=CHAT, **WHY))
+        await asyncio.sleep(1)
+        assert [record["outcome"] for record in on.kinds("demotion")] == ["Recalled"]
+        assert [record["outcome"] for record in on.kinds("move")] == ["Failed"]
+        assert on.cluster.looked == 0
 
 
 async def test_an_action_before_the_actuator_runs_blocks_nothing() -> None:

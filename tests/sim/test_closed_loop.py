@@ -200,9 +200,9 @@ def codes(decision: FleetDecision) -> set[ReasonCode]:
 @pytest.mark.parametrize(
     ("requests", "hpa"),
     [
-        pytest.param(0, Hpa(max_replicas=100), id="idle"),
+        pytest.param(0, Hpa(max_replicas=100), id="idle", marks=pytest.mark.long),
         pytest.param(8, Hpa(max_replicas=100), id="a seat to its last place"),
-        pytest.param(20, Hpa(max_replicas=100), id="some"),
+        pytest.param(20, Hpa(max_replicas=100), id="some", marks=pytest.mark.long),
         pytest.param(150, Hpa(max_replicas=100), id="in the dead zone"),
         pytest.param(150, NO_TOLERANCE, id="without a tolerance"),
     ],
@@ -219,9 +219,14 @@ def test_constant_demand_moves_nothing_for_an_hour(requests: int, hpa: Hpa) -> N
 @pytest.mark.parametrize(
     ("noise", "wanted"),
     [
-        pytest.param(lambda now: 20 + round(now) % 5, 5, id="a saw inside one seat"),
+        pytest.param(lambda now: 20 + round(now) % 5, 5, id="a saw inside one seat", marks=pytest.mark.long),
         pytest.param(lambda now: 17 + (round(now) * 7919) % 8, 5, id="from one end of a seat to the other"),
-        pytest.param(lambda now: 24 if round(now) % 60 < 2 else 17, 5, id="short peaks up to its end"),
+        pytest.param(
+            lambda now: 24 if round(now) % 60 < 2 else 17,
+            5,
+            id="short peaks up to its end",
+            marks=pytest.mark.long,
+        ),
         pytest.param(lambda now: 17 if round(now) % 60 < 30 else 23, 5, id="half a minute each"),
     ],
 )
@@ -232,7 +237,7 @@ def test_noise_inside_one_seat_moves_nothing_for_an_hour(noise: Demand, wanted: 
     assert [total for _, total in on.totals] == [wanted]
 
 
-@pytest.mark.parametrize("found", [1, 3, 9])
+@pytest.mark.parametrize("found", [1, pytest.param(3, marks=pytest.mark.long), 9])
 def test_from_whatever_it_is_found_with_a_fleet_settles_once_and_then_never_moves(found: int) -> None:
     on = Cluster(constant(20), replicas=found)
     on.run(HOUR)
@@ -245,7 +250,9 @@ def test_from_whatever_it_is_found_with_a_fleet_settles_once_and_then_never_move
 # ------------------------------------------------------------------ steps
 
 
-@pytest.mark.parametrize(("before", "after"), [(20, 30), (20, 60), (4, 100)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(20, 30), pytest.param(20, 60, marks=pytest.mark.long), (4, 100)]
+)
 def test_a_step_up_settles_once_and_then_never_moves(before: int, after: int) -> None:
     at, wanted = 600.0, -(-after // TARGET) + 2
     on = Cluster(steps((0.0, before), (at, after)), replicas=-(-before // TARGET) + 2)
@@ -402,7 +409,7 @@ def test_another_trigger_has_its_seats_for_as_long_as_it_wants_them_and_they_go_
     assert on.totals[-1][0] <= up[0] + DOWN + 1.0, "it needs our help for one window only"
 
 
-@pytest.mark.parametrize("window", [600.0, 1800.0])
+@pytest.mark.parametrize("window", [600.0, pytest.param(1800.0, marks=pytest.mark.long)])
 def test_an_hpa_that_follows_later_than_by_default_gets_there_all_the_same(window: float) -> None:
     """Taken for wishes, the replicas that it still keeps would keep the total up, and that the replicas."""
     at = 600.0

@@ -1,6 +1,7 @@
 """What fleets have learned is kept through a restart, and never replaced by what was learned while it couldn't be read."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,12 +46,12 @@ class Archive:
             raise NotKept("no")
         return self.kept
 
-    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
+    async def write(self, present: Callable[[], Kept], fleet: FleetName | None = None) -> None:
         if self.fails:
             raise NotKept("no")
         self.written.append(asyncio.get_running_loop().time())
         self.fleets.append(fleet)
-        self.kept = kept
+        self.kept = present()
 
 
 def keeping(archive: Archive | FileArchive, holder: Holder) -> Keeping:

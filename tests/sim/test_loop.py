@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from scaler.core.model import Burst, FleetShare, FleetSpec, Pace, PolicySpec
+from scaler.errors import Conflict
 from scaler.policy.base import API_VERSION, Metadata
 from scaler.policy.calendar import Calendar
 from scaler.policy.fleet import Fleet, Frozen
@@ -15,7 +16,7 @@ from tests.fakes.loop_clock import LoopClock
 from tests.fakes.memory_cluster import Timing
 from tests.sim.world import World, world
 from warmpool.errors import EngineLost, GpuUnfit
-from warmpool.seats import FleetName, PolicyName, SeatValue, seat_value
+from warmpool.seats import Claim, FleetName, PolicyName, Seat, SeatName, SeatValue, seat_value
 
 pytestmark = pytest.mark.looptime
 
@@ -260,3 +261,25 @@ async def test_a_gpu_that_errs_in_mid_promotion_costs_no_burst_its_seat() -> Non
         assert erring
         assert not any(seat.serving for seat in on.cluster.seats() if seat.name in erring)
         assert on.events("replace") == []
+
+
+async def test_what_is_refused_again_and_again_is_not_tried_without_end() -> None:
+    """A cluster that withholds each claim at once, as for a fleet whose paused residents a Service could reach."""
+    async with world([policy(CHAT), policy(CODE)], [fleet(max_seats=6, spare_target=3)]) as on:
+        await warm(on)
+        claim, tried = on.cluster.claim, list[SeatName]()
+
+        async def refuse(seat: Seat, _: Claim) -> Seat:
+            tried.append(seat.name)
+            raise Conflict("withheld")
+
+        on.cluster.claim = refuse  # type: ignore[method-assign]
+        for _ in range(24):
+            on.traffic.arrive(CHAT, 60.0)
+        looks = on.controller.looks
+        await asyncio.sleep(10)
+        assert len(set(tried)) > 1  # one after the other, and not the same one again
+        assert on.controller.looks - looks < 300
+        assert len(tried) < 300
+        on.cluster.claim = claim  # type: ignore[method-assign]
+        await on.until(lambda: on.serving("chat") > 1, 2.0)

@@ -24,6 +24,7 @@ from scaler.runtime.metrics import ControllerMetrics
 from tests.fakes.loop_clock import EPOCH, LoopClock
 from tests.fakes.memory_cluster import MemoryAgents, MemoryCluster, Timing
 from warmpool.claim import Term
+from warmpool.healing import Rule
 from warmpool.seats import FleetName, PolicyName, SeatName
 
 
@@ -189,6 +190,7 @@ async def world(
     calendar: Calendar | None = None,
     signals: Callable[[MemoryCluster, Mapping[PolicyName, int], Mailbox], Traffic] = Traffic,
     pinned: Callable[[], Mapping[FleetName, OneWay | None]] = dict,
+    healing: Mapping[FleetName, Rule] | None = None,
 ) -> AsyncIterator[World]:
     """Run a controller over a simulated machine; `signals` are what it is told of the traffic."""
     clock, mailbox = LoopClock(), Mailbox()
@@ -225,6 +227,7 @@ async def world(
         hash="sim",
         calendar=calendar or Calendar(),
         seat_budget=budget,
+        healing=healing or {},
     )
     controller = Controller(table, wiring, mailbox)
     async with asyncio.TaskGroup() as tasks:

@@ -29,6 +29,7 @@ from scaler.cluster.kube.reflector import Reflector
 from scaler.cluster.kube.resources import NODE, POD
 from scaler.cluster.kube.resources import Collection as Objects
 from scaler.cluster.kube.roster import Roster
+from scaler.cluster.kube.rotation import Rotation
 from scaler.cluster.kube.scale import Sizer
 from scaler.cluster.kube.seats import WRITE_SECONDS, SeatWriter
 from scaler.cluster.kube.views import Node, node_from_json, pod_from_json
@@ -36,7 +37,8 @@ from scaler.cluster.kube.writing import Writing
 from scaler.cluster.reports import Reader
 from scaler.cluster.subscribers import Subscribers
 from scaler.errors import ClusterError, NotFound
-from warmpool.claim import holds
+from warmpool.claim import holds, leaves
+from warmpool.nodehealth.others import Heeded
 from warmpool.seats import FLEET_LABEL, Claim, FleetName, Operation, PolicyName, Seat, SeatName, Verdict
 
 log = structlog.get_logger(__name__)
@@ -55,7 +57,7 @@ class Place:
         dry_run: have the server check every write, and carry none out.
         through: the lanes that writes take.
         wall: Unix seconds.
-        clock: monotonic seconds.
+        clock: seconds that nobody sets; terms are counted by them, so in a controller they go on while its machine sleeps.
     """
 
     client: KubeClient
@@ -88,6 +90,7 @@ class KubeCluster:
         self._nodes = Reflector(place.client, Objects(kind=NODE), node_from_json)
         writing = Writing(place.client, dry_run=place.dry_run)
         self._writer = SeatWriter(writing, place.namespace, place.through, self._pods.learn, place.wall)
+        self._rotation = Rotation(self._roster.shelf, self._writer)
         self._sizer = Sizer(writing, place.through.promotions)
         self._recorder = events.Recorder(writing, place.through.events, place.instance, place.wall)
         self._watch = FleetWatch(
@@ -151,6 +154,10 @@ class KubeCluster:
         """See `Cluster.stock`."""
         return self._roster.shelf.stock()
 
+    def seat(self, name: SeatName) -> Seat | None:
+        """See `Cluster.seat`."""
+        return self._roster.shelf.get(name)
+
     def uid(self, name: str) -> str:
         """Return a seat's UID by its name; empty where it is gone."""
         pod = self._roster.pod(SeatName(name))
@@ -190,10 +197,15 @@ class KubeCluster:
         """See `Cluster.claim`.
 
         Raises:
-            Withheld: the fleet's mode is Observe, or a Service could reach its paused residents and the claim is no demotion.
+            Withheld: the fleet's mode is Observe, or a Service could reach its paused residents and the claim is no demotion; or
+                somebody would leave rotation who is the last to serve, as it turns out.
         """
         self._watch.check_writable(seat.fleet, whatever=claim.operation is Operation.DEMOTE)
-        return await self._writer.claim(seat, claim)
+        leaving = leaves(claim)
+        if leaving is None or leaving not in seat.serving:
+            return await self._writer.claim(seat, claim)
+        async with self._rotation.left(seat, leaving):
+            return await self._writer.claim(seat, claim)
 
     async def settle(self, name: SeatName, claim: Claim, *, serving: PolicyName | None) -> Seat:
         """See `Cluster.settle`; whoever is promoted first lets the pod become Ready.
@@ -300,6 +312,11 @@ class KubeCluster:
     def fence(self, gpus: Collection[str]) -> None:
         """Take the GPUs that the scheduler gives nobody, by UUID."""
         if self._roster.fence(gpus):
+            self._changed()
+
+    def heed(self, heeded: Heeded) -> None:
+        """Take what others say of nodes that counts."""
+        if self._roster.heed(heeded):
             self._changed()
 
     def observe_health(self, fleets: Collection[FleetName]) -> None:

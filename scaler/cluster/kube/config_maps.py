@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scaler.cluster.kube.client import Request
 from scaler.cluster.kube.errors import Forbidden, Rejected, Withheld
-from scaler.cluster.kube.lanes import Lane
+from scaler.cluster.kube.lanes import Lanes
 from scaler.cluster.kube.resources import CONFIG_MAP
 from scaler.cluster.kube.views import Config, config_from_json
 from scaler.cluster.kube.writing import MANAGER, Writing
@@ -25,13 +25,13 @@ class KeptConfigMaps:
 
     Args:
         writing: sends the writes.
-        lane: the lane that they take.
+        through: the lanes that they take.
         namespace: where they are.
     """
 
-    def __init__(self, writing: Writing, lane: Lane, namespace: str) -> None:
+    def __init__(self, writing: Writing, through: Lanes, namespace: str) -> None:
         self._writing = writing
-        self._lane = lane
+        self._lanes = through
         self._namespace = namespace
         self._versions: dict[str, str] = {}
         self._sent: dict[str, Mapping[str, str]] = {}  # by name, what was sent last and not answered
@@ -58,12 +58,13 @@ class KeptConfigMaps:
         self._sent.clear()
         return found
 
-    async def write(self, of: str, data: Mapping[str, str]) -> None:
-        """Replace one, or make it.
+    async def write(self, of: str, data: Mapping[str, str], *, awaited: bool = False) -> None:
+        """Replace one, or make it. Two writes of the same come one after the other, which is the caller's to see to.
 
         Args:
             of: what it is of; a label's value.
             data: file name → text.
+            awaited: a person waits for it, and housekeeping is not to stand before it.
 
         Raises:
             Conflict: somebody else has written it since it was read.
@@ -94,7 +95,8 @@ class KeptConfigMaps:
         )
         self._sent[name] = dict(data)
         try:
-            written = await self._writing.send(self._lane, request, seconds=_SECONDS)
+            lane = self._lanes.orders if awaited else self._lanes.housekeeping
+            written = await self._writing.send(lane, request, seconds=_SECONDS)
         except (Withheld, Forbidden, Rejected):
             del self._sent[name]  # nothing was written
             raise

@@ -30,10 +30,13 @@ from warmpool.nodehealth.device_marks import (
     DeviceMark,
     DevicePlan,
     Gpus,
+    Standing,
     bad_gpus,
     plan_device_marks,
+    seeded,
 )
 from warmpool.nodehealth.marks import EFFECT, OWNER_ANNOTATION, TAINT_KEY
+from warmpool.nodehealth.verdicts import NodeVerdict
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +50,13 @@ _LOOK_SECONDS: Final = 5.0
 _COALESCE_SECONDS: Final = 0.5
 """Between two looks: each reads all rules, and every report of a node asks for one."""
 _NAMES_SECONDS: Final = 60.0
+"""How old the names of devices may be that marks are to be set on, or are on: a driver that starts anew gives others."""
+_NAMES_SOONEST_SECONDS: Final = 5.0
 _PAGE: Final = "500"
+_NAMELESS: Final = (
+    "DRA doesn't hand it out, so a seat on it is a place-holder, and nothing else keeps others from it"
+)
+_HELD_BACK: Final = "too many GPUs were within the breaker's window"
 _UUID: Final = "uuid"
 
 
@@ -229,6 +238,7 @@ class DevicePost:
         record: takes what was done, for the audit trail.
         fence: takes the UUIDs of GPUs from which marks keep the scheduler.
         wall: Unix seconds.
+        clock: monotonic seconds.
     """
 
     taints: DeviceTaints
@@ -240,6 +250,7 @@ class DevicePost:
     record: Callable[..., None]
     fence: Callable[[Collection[str]], None]
     wall: Callable[[], float] = time.time
+    clock: Callable[[], float] = loop_time
 
 
 class DeviceMarking:
@@ -249,17 +260,19 @@ class DeviceMarking:
         post: what it works with.
 
     Attributes:
-        plan: what was last wanted; None where the cluster has no devices, or before the first look.
+        plan: what was last wanted; None where the cluster has no devices, or before a leader's first look.
         fenced: UUIDs of GPUs that our marks keep the scheduler from.
     """
 
     def __init__(self, post: DevicePost) -> None:
         self._post = post
         self._changed = asyncio.Event()
-        self._state = BreakerState()
+        self._state: BreakerState | None = None
         self._complaint = ""
         self._devices: Mapping[str, Device] = {}
         self._devices_at = float("-inf")
+        self._lives: Mapping[str, tuple[str, int]] = {}
+        self._said: Mapping[str, str] = {}
         self.plan: DevicePlan | None = None
         self.fenced: frozenset[str] = frozenset()
 
@@ -267,9 +280,19 @@ class DeviceMarking:
         """Look again soon."""
         self._changed.set()
 
+    def standing(self, uuid: str) -> Standing | None:
+        """Return how a GPU stands; None for one that isn't to be excluded by itself, as far as is known."""
+        if uuid in self.fenced:
+            return Standing.EXCLUDED
+        if self.plan is None:
+            return None
+        if uuid in self.plan.admission.waiting:
+            return Standing.WAITING
+        return Standing.NAMELESS if uuid in self.plan.nameless else None
+
     async def run(self) -> None:
-        """Mark until cancelled."""
-        self._state = BreakerState()
+        """Mark until cancelled. What was excluded lately, by whichever leader, counts for the breaker."""
+        self.plan, self._state, self._said, self._devices_at = None, None, {}, float("-inf")
         while True:
             self._changed.clear()
             try:
@@ -296,20 +319,53 @@ class DeviceMarking:
             return
         verdicts = post.reports.verdicts
         spared = set(post.spared(verdicts.keys()))
-        marks = await post.taints.ours()
-        devices = await self._devices_of(bad_gpus(verdicts, spared))
+        marks, now = await post.taints.ours(), post.wall()
+        devices = await self._named(verdicts, bad_gpus(verdicts, spared).keys() | marks.keys())
         gpus = Gpus(verdicts=verdicts, spared=spared, devices=devices, marks=marks)
-        self.plan, self._state = plan_device_marks(gpus, self._state, post.limits(), post.wall())
+        state = seeded(marks, now) if self._state is None else self._state
+        self.plan, self._state = plan_device_marks(gpus, state, post.limits(), now)
         self.fenced = frozenset(marks)
+        self._tell_of_others(self.plan, verdicts)
         if post.writes():
             await self._carry_out(self.plan, marks)
 
-    async def _devices_of(self, wanted: Collection[str]) -> Mapping[str, Device]:
-        """Return what DRA calls GPUs. All are read where one is missing, and not again and again for one that has no name."""
-        now = loop_time()
-        if not self._devices.keys() >= set(wanted) and now - self._devices_at >= _NAMES_SECONDS:
-            self._devices, self._devices_at = await self._post.taints.devices(), now
+    async def _named(
+        self, verdicts: Mapping[str, NodeVerdict], wanted: Collection[str]
+    ) -> Mapping[str, Device]:
+        """Return what DRA calls GPUs.
+
+        They are read at first, and then while a name is needed: every minute, and soon after a node of which one is needed has
+        booted or lists more GPUs or fewer.
+
+        Args:
+            verdicts: what is said of nodes.
+            wanted: UUIDs of GPUs whose names are needed.
+        """
+        age = self._post.clock() - self._devices_at
+        lives = {
+            name: (node.boot, node.listed)
+            for name, node in verdicts.items()
+            if any(gpu.uuid in wanted for gpu in node.gpus)
+        }
+        anew = any(self._lives.get(name, life) != life for name, life in lives.items())
+        due = _NAMES_SOONEST_SECONDS if anew else _NAMES_SECONDS
+        if age == float("inf") or (wanted and age >= due):
+            self._devices, self._devices_at = await self._post.taints.devices(), self._post.clock()
+            self._lives = lives
+        self._lives = {**lives, **self._lives}
         return self._devices
+
+    def _tell_of_others(self, plan: DevicePlan, verdicts: Mapping[str, NodeVerdict]) -> None:
+        """Tell once of each Bad GPU that isn't kept from new pods: DRA doesn't hand it out, or the breaker holds it back."""
+        said = dict.fromkeys(plan.nameless, _NAMELESS) | dict.fromkeys(plan.admission.waiting, _HELD_BACK)
+        nodes = {gpu.uuid: name for name, node in verdicts.items() for gpu in node.gpus}
+        for uuid, why in said.items():
+            if self._said.get(uuid) != why:
+                log.warning("gpu", gpu=uuid, node=nodes[uuid], act="Wait", why=why)
+                self._post.record("gpu", node=nodes[uuid], gpu=uuid, act="Wait", dry=False, why=why)
+                about = events.Subject.of(NODE, "", nodes[uuid])
+                self._post.tell(events.not_excluded(about, f"{uuid} is Bad and isn't excluded: {why}"))
+        self._said = said
 
     async def _carry_out(self, plan: DevicePlan, there: Mapping[str, DeviceMark]) -> None:
         taints, fenced = self._post.taints, set(there)

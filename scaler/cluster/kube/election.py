@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 ADDRESS_ANNOTATION: Final = "emberpool.dev/api"
 """Base URL of the holder's API, on the Lease."""
 _RELEASE_SECONDS: Final = 1.0
+_Found = TypeVar("_Found")
 
 
 def boot_time() -> float:
@@ -220,6 +221,27 @@ class Elector:
                 return
             _end_if_cancelled()
 
+    async def look_on(self) -> None:
+        """See who leads and since when, without a wish to lead, until cancelled; `run` goes on from there.
+
+        Whoever looks at a lease for the first time waits for its whole duration, so it had better begin at once.
+        """
+        while True:
+            await self._try(self._look)
+            await asyncio.sleep(self._pause(self._timing.retry))
+
+    async def _try(self, step: Callable[[], Awaitable[_Found]]) -> _Found | None:
+        """Make a step; None if it failed, which is told unless somebody else was faster."""
+        try:
+            found = await step()
+        except Conflict:
+            return None
+        except ClusterError as error:
+            self._complain("the lease can't be had", error)
+            return None
+        self._complaint = ""
+        return found
+
     def _complain(self, what: str, error: ClusterError) -> None:
         """Tell of a trouble once, not at each attempt."""
         if (complaint := f"{what}: {error}") != self._complaint:
@@ -230,26 +252,29 @@ class Elector:
 
     async def _acquire(self) -> Held:
         while True:
-            wait = self._timing.retry
-            try:
-                await self._look()
-                if (
-                    self._sighting is None
-                    or (wait := free_in(self._sighting, self._candidate.identity, self._clock())) == 0
-                ):
-                    wanted = bid(self._sighting, self._candidate, self._timing, floor=self._highest())
-                    began = self._clock()
-                    record = await self._leases.write(wanted, self._timing.attempt)
-                    log.info("leading", identity=self._candidate.identity, epoch=record.epoch)
-                    self._sighting = seen(self._sighting, record, self._clock())
-                    return Held(record=record, renewed=began)
-            except ClusterError as error:
-                wait = self._timing.retry
-                if not isinstance(error, Conflict):
-                    self._complain("the lease can't be had", error)
-            else:
-                self._complaint = ""
-            await asyncio.sleep(self._pause(wait))
+            found = await self._try(self._bid)
+            if isinstance(found, Held):
+                return found
+            await asyncio.sleep(self._pause(self._timing.retry if found is None else found))
+
+    async def _bid(self) -> Held | float:
+        """Take the lease if it is free; return it, or after how many seconds it will be free if nobody renews it.
+
+        Raises:
+            ClusterError: it can't be read or written now.
+        """
+        await self._look()
+        sighting = self._sighting
+        if sighting is not None:
+            wait = free_in(sighting, self._candidate.identity, self._clock())
+            if wait > 0:
+                return wait
+        wanted = bid(sighting, self._candidate, self._timing, floor=self._highest())
+        began = self._clock()
+        record = await self._leases.write(wanted, self._timing.attempt)
+        log.info("leading", identity=self._candidate.identity, epoch=record.epoch)
+        self._sighting = seen(sighting, record, self._clock())
+        return Held(record=record, renewed=began)
 
     def _pause(self, wait: float) -> float:
         """Return how long to wait before the next look, if the lease is free in `wait` seconds.

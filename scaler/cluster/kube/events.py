@@ -129,6 +129,11 @@ def quarantined(node: Subject, why: str) -> Event:
     return Event(subject=node, action="Quarantine", reason="GpuUnhealthy", note=why, warning=True)
 
 
+def not_excluded(node: Subject, why: str) -> Event:
+    """A GPU should be kept from new pods and isn't."""
+    return Event(subject=node, action="Quarantine", reason="GpuNotExcluded", note=why, warning=True)
+
+
 def readmitted(node: Subject, why: str) -> Event:
     """A node gets new pods again."""
     return Event(subject=node, action="Readmit", reason="GpuHealthy", note=why)

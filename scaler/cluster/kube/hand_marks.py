@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from warmpool.nodehealth.marks import owned_value, since_of
+
 EXCLUDED_BY_HAND: Final = "ExcludedByHand"
 """Value of the taint of a node that a person has excluded."""
 
@@ -41,6 +43,42 @@ class HandMark:
             "until": self.until,
         }
         return json.dumps(data, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMark:
+    """Why a node is out, or kept in though something is said of its GPUs.
+
+    Attributes:
+        excluded: it gets no new pods.
+        reason: why, in words.
+        since: Unix time.
+        actor: the person who ordered it; empty where it follows from what is said of its GPUs.
+        until: Unix time at which it ends by itself; None: when what it follows from ends.
+    """
+
+    excluded: bool
+    reason: str
+    since: float
+    actor: str = ""
+    until: float | None = None
+
+
+def node_mark(annotation: str | None) -> NodeMark | None:
+    """Read the annotation, a person's or ours; None where it tells of neither."""
+    order = hand_mark(annotation)
+    if order is not None:
+        return NodeMark(
+            excluded=order.excluded,
+            reason=order.reason,
+            since=order.since,
+            actor=order.actor,
+            until=order.until,
+        )
+    since = since_of(annotation)
+    if annotation is None or since is None or owned_value(annotation) is None:
+        return None
+    return NodeMark(excluded=True, reason=str(json.loads(annotation).get("why", "")), since=since)
 
 
 def hand_mark(annotation: str | None) -> HandMark | None:

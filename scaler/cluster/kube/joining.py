@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from scaler.cluster.kube.views import Node, Pod
 from scaler.cluster.reports import Life, Report, bracketed, routable
+from warmpool.nodehealth.others import Heeded
 from warmpool.seats import GpuWord, Resident, Seat, Verdict, worst_of
 from warmpool.tiers import Budget
 
@@ -93,6 +94,7 @@ class Known:
         verdicts: what nodes say of GPUs, by UUID, beside what the agent was told; a GPU that is missing is Ok.
         observed: what is said of GPUs is shown and not acted on.
         fenced: UUIDs of GPUs that the scheduler gives nobody, whose nodes take new pods all the same.
+        heeded: what others say of nodes that counts.
         now: Unix seconds.
     """
 
@@ -102,12 +104,13 @@ class Known:
     verdicts: Mapping[str, Verdict] = field(default_factory=lambda: MappingProxyType({}))
     observed: bool = False
     fenced: frozenset[str] = frozenset()
+    heeded: Heeded = Heeded()  # noqa: RUF009 - it can't be changed
     now: float = 0.0
 
 
 def joined(pod: Pod, known: Known) -> Seat:
     """Return the seat."""
-    told, leaving = known.heard, "" if known.node is None else known.node.leaving
+    told, leaving = known.heard, "" if known.node is None else known.node.leaving(known.heeded)
     fenced = known.node is not None and known.node.fenced
     if told is None:
         return replace(

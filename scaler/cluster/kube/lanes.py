@@ -34,6 +34,8 @@ PROMOTIONS = Budget(per_second=200, burst=400, at_once=400)
 """100 spare seats promoted on one burst make 200 writes at once; twice that before anything waits."""
 HOUSEKEEPING = Budget(per_second=20, burst=40, at_once=8)
 """Labels that mirror values, nodes, deletions: client-go's customary limit of 20 a second."""
+ORDERS = Budget(per_second=10, burst=20, at_once=4)
+"""What a person waits for who has given an order; few give any, and some write a hundred of them in a loop."""
 EVENTS = Budget(per_second=5, burst=50, at_once=1)
 """What is told for people to read, and may come late."""
 
@@ -94,15 +96,17 @@ class Lanes:
 
     Attributes:
         promotions: claims, settlements, sizes, the lease: what a burst or the term waits for.
+        orders: what is kept of a person's order before it is answered.
         housekeeping: labels, nodes, deletions.
         events: what people read.
     """
 
     promotions: Lane
+    orders: Lane
     housekeeping: Lane
     events: Lane
 
 
 def lanes(clock: Callable[[], float] = loop_time) -> Lanes:
     """Make the lanes with their usual budgets."""
-    return Lanes(Lane(PROMOTIONS, clock), Lane(HOUSEKEEPING, clock), Lane(EVENTS, clock))
+    return Lanes(*(Lane(budget, clock) for budget in (PROMOTIONS, ORDERS, HOUSEKEEPING, EVENTS)))

@@ -6,7 +6,6 @@ left to the next look.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -18,7 +17,13 @@ import structlog
 
 from scaler.cluster.kube import events
 from scaler.cluster.kube.errors import Withheld
-from scaler.cluster.kube.hand_marks import EXCLUDED_BY_HAND, HandMark, hand_mark
+from scaler.cluster.kube.hand_marks import (
+    EXCLUDED_BY_HAND,
+    HandMark,
+    NodeMark,
+    hand_mark,
+    node_mark,
+)
 from scaler.cluster.kube.nodes import GPU_CONDITION, GPU_TAINT, NodeWriter
 from scaler.cluster.kube.reflector import Reflector
 from scaler.cluster.kube.resources import NODE
@@ -26,7 +31,17 @@ from scaler.cluster.kube.views import Node
 from scaler.cluster.node_reports import NodeReports
 from scaler.errors import ClusterError, NotFound
 from warmpool.nodehealth.breaker import BreakerLimits, BreakerState
-from warmpool.nodehealth.marks import Act, Fleet, Marking, NodeMarks, Plan, owned_value, plan_marks
+from warmpool.nodehealth.marks import (
+    Act,
+    Fleet,
+    Marking,
+    NodeMarks,
+    Plan,
+    gpus_of,
+    owned_value,
+    plan_marks,
+    since_of,
+)
 from warmpool.nodehealth.verdicts import NodeVerdict
 from warmpool.seats import Verdict
 
@@ -95,6 +110,12 @@ class NodeMarking:
         """Nodes that have our taint."""
         return [node.name for node in self._post.nodes.values() if owned_value(node.gpu_mark) is not None]
 
+    @property
+    def orders(self) -> Mapping[str, NodeMark]:
+        """Why nodes are out, or kept in by a person: what is written beside our taints, by node."""
+        marks = {node.name: node_mark(node.gpu_mark) for node in self._post.nodes.values()}
+        return {name: mark for name, mark in marks.items() if mark is not None}
+
     async def run(self) -> None:
         """Mark until cancelled. What was excluded lately, by whichever leader, counts for the breaker."""
         self._begin()
@@ -112,7 +133,7 @@ class NodeMarking:
             for node in self._post.nodes.values()
             if owned_value(node.gpu_mark) is not None
             and hand_mark(node.gpu_mark) is None
-            and (since := _since(node)) is not None
+            and (since := since_of(node.gpu_mark)) is not None
         }
         self._state, self._dry_state = BreakerState(excluded=MappingProxyType(excluded)), BreakerState()
         self._said, self._shown = {}, {}
@@ -132,6 +153,7 @@ class NodeMarking:
         if post.writes():
             for marking in (*self.plan.markings, *told.markings):
                 await self._do(marking)
+            await self._keep_copies(nodes)
 
     async def _do(self, marking: Marking) -> None:
         """Write one node's marks; what is said of it is said once, whether its condition can be written or not."""
@@ -159,6 +181,26 @@ class NodeMarking:
             return
         except ClusterError as error:
             self._complain(str(error) or type(error).__name__)
+
+    async def _keep_copies(self, nodes: Mapping[str, Node]) -> None:
+        """Keep what node agents want to be kept of what they have found."""
+        for name, copy in self._post.reports.copies.items():
+            node = nodes.get(name)
+            if node is None or node.gpu_latches == copy:
+                continue
+            try:
+                await self._post.writer.keep(name, copy)
+            except Withheld:
+                return
+            except ClusterError as error:
+                self._complain(str(error) or type(error).__name__)
+
+    def kept(self, name: str) -> str | None:
+        """Return what is kept for a node's agent; empty: nothing is; None: the nodes aren't known yet."""
+        if not self._post.nodes.synced:
+            return None
+        node = self._post.nodes.get(name)
+        return "" if node is None else node.gpu_latches
 
     def _complain(self, why: str) -> None:
         if why != self._complaint:
@@ -231,7 +273,7 @@ def _without(verdicts: Mapping[str, NodeVerdict], names: Collection[str]) -> Map
 
 
 def _fleet(nodes: Mapping[str, Node], verdicts: Mapping[str, NodeVerdict]) -> Fleet:
-    since = {name: at for name, node in nodes.items() if (at := _since(node)) is not None}
+    since = {name: at for name, node in nodes.items() if (at := since_of(node.gpu_mark)) is not None}
     return Fleet(verdicts=verdicts, marks={name: _marks(node) for name, node in nodes.items()}, since=since)
 
 
@@ -240,12 +282,9 @@ def _marks(node: Node) -> NodeMarks:
     if node.gpu_reason is not None:
         condition = (node.conditions.get(GPU_CONDITION) == "True", node.gpu_reason)
     taint: Iterable[str] = (each.value for each in node.taints if each.key == GPU_TAINT)
-    return NodeMarks(taint=next(iter(taint), None), owned=owned_value(node.gpu_mark), condition=condition)
-
-
-def _since(node: Node) -> float | None:
-    """Return when a node got our mark; None where it has none."""
-    try:
-        return float(json.loads(node.gpu_mark or "")["since"])
-    except (ValueError, KeyError, TypeError):
-        return None
+    return NodeMarks(
+        taint=next(iter(taint), None),
+        owned=owned_value(node.gpu_mark),
+        gpus=gpus_of(node.gpu_mark),
+        condition=condition,
+    )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from scaler.cluster.kube import bodies
-from scaler.cluster.kube.client import JSON_PATCH, STRATEGIC, Request
+from scaler.cluster.kube.client import JSON_PATCH, MERGE, STRATEGIC, Request
 from scaler.cluster.kube.errors import Rejected, Withheld
 from scaler.cluster.kube.lanes import Lane
 from scaler.cluster.kube.resources import NODE
@@ -14,7 +14,14 @@ from scaler.cluster.kube.times import seconds_text
 from scaler.cluster.kube.views import Json, Taint
 from scaler.cluster.kube.writing import Writing, patch
 from scaler.errors import Conflict
-from warmpool.nodehealth.marks import CONDITION, EFFECT, OWNER_ANNOTATION, TAINT_KEY, owned_value
+from warmpool.nodehealth.marks import (
+    CONDITION,
+    EFFECT,
+    LATCHES_ANNOTATION,
+    OWNER_ANNOTATION,
+    TAINT_KEY,
+    owned_value,
+)
 
 GPU_TAINT: Final = TAINT_KEY
 """Keeps new pods off a node with a bad GPU."""
@@ -106,6 +113,16 @@ class NodeWriter:
             kind, status=status, reason=reason, message=message, at=seconds_text(self._wall())
         )
         await self._send(patch(NODE.path("", name, "status"), body, STRATEGIC))
+
+    async def keep(self, name: str, copy: str) -> None:
+        """Keep a copy of what was found of a node's GPUs, in an annotation; empty: take it away. Idempotent.
+
+        Raises:
+            NotFound: there is no such node.
+            Unreachable: no answer in time.
+        """
+        body = {"metadata": {"annotations": {LATCHES_ANNOTATION: copy or None}}}
+        await self._send(patch(NODE.path("", name), body, MERGE))
 
     async def _send(self, request: Request) -> None:
         node = await self._writing.send(self._lane, request, seconds=HOUSEKEEPING_SECONDS, repeatable=True)

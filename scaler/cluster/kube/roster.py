@@ -16,6 +16,7 @@ from scaler.cluster.kube.views import Node, Pod
 from scaler.cluster.reports import HighestTerm, Report, follow, parse
 from scaler.cluster.shelf import Shelf
 from warmpool.errors import BadOrder
+from warmpool.nodehealth.others import Heeded
 from warmpool.seats import FleetName, Seat, SeatName, Verdict
 from warmpool.wire import budget_from_json
 
@@ -54,6 +55,7 @@ class Roster:
         self._verdicts: Mapping[str, Verdict] = MappingProxyType({})
         self._observed: frozenset[FleetName] = frozenset()
         self._fenced: frozenset[str] = frozenset()
+        self._heeded = Heeded()
 
     # ------------------------------------------------------------ what there is
 
@@ -141,7 +143,7 @@ class Roster:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = node
-        if _for_pods(before) == _for_pods(node):
+        if self._for_pods(before) == self._for_pods(node):
             return False
         return self._join_all(tuple(self._on_node.get(name, ())))
 
@@ -210,6 +212,13 @@ class Roster:
         self._fenced = frozenset(gpus)
         return self._join_all(tuple(self._pods))
 
+    def heed(self, heeded: Heeded) -> bool:
+        """Take what others say of nodes that counts."""
+        if self._heeded == heeded:
+            return False
+        self._heeded = heeded
+        return self._join_all(tuple(self._pods))
+
     def observe_health(self, fleets: Collection[FleetName]) -> bool:
         """Take the fleets for which what is said of GPUs is shown and not acted on."""
         if self._observed == frozenset(fleets):
@@ -243,6 +252,7 @@ class Roster:
             verdicts=self._verdicts,
             observed=pod.seat.fleet in self._observed,
             fenced=self._fenced,
+            heeded=self._heeded,
             now=now,
         )
         seat = joined(pod, known)
@@ -252,7 +262,6 @@ class Roster:
         self.touched.add(name)
         return before is None or replace(seat, version=before.version) != before
 
-
-def _for_pods(node: Node | None) -> tuple[str, bool]:
-    """Return what a node says of the pods on it: why they are about to go, and whether new ones come."""
-    return ("", False) if node is None else (node.leaving, node.fenced)
+    def _for_pods(self, node: Node | None) -> tuple[str, bool]:
+        """Return what a node says of the pods on it: why they are about to go, and whether new ones come."""
+        return ("", False) if node is None else (node.leaving(self._heeded), node.fenced)

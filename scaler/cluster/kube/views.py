@@ -12,8 +12,10 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
+from scaler.cluster.kube.stamps import pod_stamps
 from warmpool.errors import BadOrder
-from warmpool.nodehealth.marks import CONDITION, OWNER_ANNOTATION, TAINT_KEY
+from warmpool.nodehealth.marks import CONDITION, LATCHES_ANNOTATION, OWNER_ANNOTATION, TAINT_KEY
+from warmpool.nodehealth.others import Heeded
 from warmpool.seats import (
     CLAIM_ANNOTATION,
     FLEET_LABEL,
@@ -100,6 +102,7 @@ def pod_from_json(body: Json) -> Pod:
     claim, unreadable = read_claim(annotations.get(CLAIM_ANNOTATION))
     ends = metadata.get("deletionTimestamp")
     running, address = status.get("phase", ""), status.get("podIP", "")
+    stamps = pod_stamps(status)
     seat = Seat(
         name=SeatName(metadata["name"]),
         uid=metadata["uid"],
@@ -115,6 +118,8 @@ def pod_from_json(body: Json) -> Pod:
         leaves_by=None if ends is None else unix(ends),
         lent=labels.get(SEAT_LABEL) == SeatValue.LENT,
         created_at=unix(metadata.get("creationTimestamp")),
+        scheduled_at=unix(stamps.scheduled) if stamps.scheduled else None,
+        running_at=unix(stamps.running) if stamps.running else None,
         template=intern(next((labels[key] for key in _TEMPLATE_LABELS if key in labels), "")),
     )
     return Pod(
@@ -198,6 +203,7 @@ class Node:
         conditions: condition → status.
         gpu_mark: the annotation that says that our taint is ours; None: there is none.
         gpu_reason: reason of our condition; None: there is none.
+        gpu_latches: the copy of what was found of its GPUs; empty: there is none.
     """
 
     name: str
@@ -209,13 +215,18 @@ class Node:
     conditions: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     gpu_mark: str | None = None
     gpu_reason: str | None = None
+    gpu_latches: str = ""
 
-    @property
-    def leaving(self) -> str:
-        """Why its pods are about to go, in words; empty if they stay as far as the node says."""
+    def leaving(self, heeded: Heeded) -> str:
+        """Return why its pods are about to go, or had better, in words; empty if they stay as far as the node says.
+
+        Args:
+            heeded: what others say of nodes that counts.
+        """
         if self.cordoned:
             return "cordoned"
-        return next((taint.key for taint in self.taints if taint.key in _LEAVING), "")
+        keys = [taint.key for taint in self.taints]
+        return next((key for key in keys if key in _LEAVING), "") or heeded.against(keys, self.conditions)
 
     @property
     def fenced(self) -> bool:
@@ -226,6 +237,7 @@ class Node:
 def node_from_json(body: Json) -> Node:
     """Read a node."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    annotations = metadata.get("annotations") or {}
     conditions = {
         intern(each.get("type", "")): intern(each.get("status", ""))
         for each in status.get("conditions") or ()
@@ -238,7 +250,8 @@ def node_from_json(body: Json) -> Node:
         taints=taints_from_json(spec.get("taints") or ()),
         gpus=int((status.get("allocatable") or {}).get("nvidia.com/gpu", 0)),
         conditions=MappingProxyType(conditions),
-        gpu_mark=(metadata.get("annotations") or {}).get(OWNER_ANNOTATION),
+        gpu_mark=annotations.get(OWNER_ANNOTATION),
+        gpu_latches=annotations.get(LATCHES_ANNOTATION, ""),
         gpu_reason=next(
             (
                 each.get("reason", "")

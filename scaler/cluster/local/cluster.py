@@ -107,6 +107,10 @@ class LocalCluster:
         """See `Cluster.stock`."""
         return self._objects.stock()
 
+    def seat(self, name: SeatName) -> Seat | None:
+        """See `Cluster.seat`."""
+        return self._objects.find(name)
+
     def replicas(self, fleet: FleetName) -> int:
         """See `Cluster.replicas`."""
         return self._fleet(fleet).replicas

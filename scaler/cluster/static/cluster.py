@@ -99,6 +99,10 @@ class StaticCluster:
         """See `Cluster.stock`."""
         return self._objects.stock()
 
+    def seat(self, name: SeatName) -> Seat | None:
+        """See `Cluster.seat`."""
+        return self._objects.find(name)
+
     def replicas(self, fleet: FleetName) -> int:
         """Return what the fleet was last asked for; what it has is what the list says (`drift` is the difference)."""
         self._size(fleet)

@@ -11,6 +11,8 @@ them, for that is this process's part. A burst is the call sequence of all objec
 come: all three calls of each at once, or each after the one before. In its midst one fleet becomes active or stops being so,
 and the push is timed from the order to its arrival here, which includes the server's own wait before it takes the order.
 
+In the end the same calls go to a bare server of grpcio's, which looks at nothing: what that takes is the limit of every server on it.
+
 With `--hostile` a third process calls as no operator does, in one way after the other, while the operator makes 200 calls a second;
 that one's times are printed beside those without anybody hostile.
 """
@@ -85,10 +87,8 @@ class Server:
 
 
 @asynccontextmanager
-async def _started(objects: int, core: int | None) -> AsyncIterator[Server]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "scaler.keda.bench.server", str(objects), stdin=-1, stdout=-1
-    )
+async def _started(core: int | None, *module: str) -> AsyncIterator[Server]:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", *module, stdin=-1, stdout=-1)
     assert process.stdout is not None
     assert process.stdin is not None
     if core is not None:
@@ -211,7 +211,7 @@ class Burst:
         calls: how many.
         answered: how many of them.
         seconds: until the last was.
-        push: from the order to change a fleet, in its midst, to the arrival of the push, in seconds.
+        push: from the order to change a fleet, in its midst, to the arrival of the push, in seconds; 0 where there was none.
         used: what the server used.
     """
 
@@ -263,17 +263,11 @@ class _Burst:
 async def _burst(
     operator: Operator, server: Server, arrivals: list[asyncio.Queue[float]], *, at_once: bool
 ) -> Burst:
-    chosen = len(arrivals) // 2
-    while not arrivals[chosen].empty():  # heartbeats of before
-        arrivals[chosen].get_nowait()
+    """Make a burst; without `arrivals` nobody becomes active in its midst."""
     burst, before, began = _Burst(operator, at_once=at_once), await server.usage(), time.perf_counter()
     burst.start()
     await asyncio.sleep(_LEAD_SECONDS)
-    ordered = time.monotonic()
-    published = await server.edge(chosen)
-    arrived = await arrivals[chosen].get()
-    while arrived < published:
-        arrived = await arrivals[chosen].get()
+    push = await _pushed(server, arrivals) if arrivals else 0.0
     async with asyncio.timeout(_ANSWER_SECONDS):
         await burst.ended.wait()
     used = (await server.usage()) - before
@@ -281,9 +275,22 @@ async def _burst(
         calls=burst.calls,
         answered=burst.answered,
         seconds=burst.last - began,
-        push=arrived - ordered,
+        push=push,
         used=used,
     )
+
+
+async def _pushed(server: Server, arrivals: list[asyncio.Queue[float]]) -> float:
+    """Change whether a fleet is active, and return the seconds from the order to the push."""
+    chosen = len(arrivals) // 2
+    while not arrivals[chosen].empty():  # heartbeats of before
+        arrivals[chosen].get_nowait()
+    ordered = time.monotonic()
+    published = await server.edge(chosen)
+    arrived = await arrivals[chosen].get()
+    while arrived < published:
+        arrived = await arrivals[chosen].get()
+    return arrived - ordered
 
 
 def _at(values: Sequence[float], percent: float) -> float:
@@ -310,7 +317,7 @@ async def _measure(given: argparse.Namespace) -> None:
     core = cores[-1] if len(cores) > 1 else None
     if core is not None:
         os.sched_setaffinity(0, set(cores) - {core})
-    async with _started(given.objects, core) as server:
+    async with _started(core, "scaler.keda.bench.server", str(given.objects)) as server:
         connection = await connect("127.0.0.1", server.port)
         operator = Operator(connection, given.objects)
         arrivals = await operator.streams()
@@ -320,21 +327,41 @@ async def _measure(given: argparse.Namespace) -> None:
             await _beside_hostile(operator, server, given.seconds)
             connection.close()
             return
-        await _paced(operator, server, 500.0, 2.0)  # caches are warm, and lists have their size
-        paced = await _paced(operator, server, 1000.0, given.seconds)
-        _say_paced(1000.0, paced)
-        for at_once in (True, False):
-            for _ in range(given.bursts):
-                burst = await _burst(operator, server, arrivals, at_once=at_once)
-                form = "all at once      " if at_once else "in each's order  "
-                _say(
-                    f"burst, {form}: {burst.answered} of {burst.calls} answered in {burst.seconds * 1000:5.0f} ms,"
-                    f" push in its midst after {burst.push * 1000:4.0f} ms; server: CPU"
-                    f" {burst.used.cpu * 1000:4.0f} ms, waited for a core {burst.used.waited * 1000:4.0f} ms"
-                )
+        await _paced_and_bursts(operator, server, arrivals, given)
         await _highest(operator, server, given)
         _say(f"server's memory at most: {(await server.usage()).mib:.0f} MiB")
         connection.close()
+    _say("\nthe limit: a bare server of grpcio's, which answers without a look at what is asked")
+    async with _started(core, "scaler.keda.bench.bare") as server:
+        connection = await connect("127.0.0.1", server.port)
+        operator = Operator(connection, given.objects)
+        await operator.streams()
+        await server.settle()
+        await _paced_and_bursts(operator, server, [], given)
+        connection.close()
+
+
+async def _paced_and_bursts(
+    operator: Operator,
+    server: Server,
+    arrivals: list[asyncio.Queue[float]],
+    given: argparse.Namespace,
+) -> None:
+    await _paced(operator, server, 500.0, 2.0)  # caches are warm, and lists have their size
+    _say_paced(1000.0, await _paced(operator, server, 1000.0, given.seconds))
+    for at_once in (True, False):
+        for _ in range(given.bursts):
+            _say_burst(await _burst(operator, server, arrivals, at_once=at_once), at_once=at_once)
+
+
+def _say_burst(burst: Burst, *, at_once: bool) -> None:
+    form = "all at once      " if at_once else "in each's order  "
+    push = f", push in its midst after {burst.push * 1000:4.0f} ms" if burst.push else ""
+    _say(
+        f"burst, {form}: {burst.answered} of {burst.calls} answered in {burst.seconds * 1000:5.0f} ms{push};"
+        f" server: CPU {burst.used.cpu * 1000:4.0f} ms, {burst.used.cpu / burst.calls * 1e6:4.0f} µs a call,"
+        f" waited for a core {burst.used.waited * 1000:4.0f} ms"
+    )
 
 
 async def _beside_hostile(operator: Operator, server: Server, seconds: float) -> None:

@@ -44,7 +44,7 @@ async def bystander(desk: Desk) -> AsyncIterator[list[float]]:
                 await asyncio.sleep(0.001)
             yield took
             seen = len(took)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while len(took) < seen + 3:
                     await asyncio.sleep(0.001)
             asking.cancel()
@@ -55,7 +55,7 @@ async def status(port: int, message: bytes, *metadata: tuple[str, str]) -> str:
     options = [("grpc.max_metadata_size", 1 << 20)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         try:
-            await channel.unary_unary(PATH)(message, timeout=10, metadata=metadata)
+            await channel.unary_unary(PATH)(message, timeout=30, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             return str(error.code().name)
     return "OK"
@@ -141,12 +141,13 @@ async def test_calls_whose_request_never_comes_are_ended(desk: Desk) -> None:
 
     ended: list[Stream] = []
     async with raw(desk) as connection, bystander(desk):
-        for _ in range(500):
-            connection.open(PATH, ended.append)
+        for path in (PATH, "/grpc.health.v1.Health/Check"):
+            for _ in range(250):
+                connection.open(path, ended.append)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{desk.port}") as channel:
             with pytest.raises(grpc.aio.AioRpcError, match="no request within 2 s") as caught:
                 await channel.stream_unary(PATH)(nothing(), timeout=10)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(ended) < 500:
                 await asyncio.sleep(0.01)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -160,14 +161,14 @@ async def test_streams_that_nobody_reads_cost_nothing(desk: Desk) -> None:
         for number in range(500):
             ref.name = f"spares-{number}"
             connection.call(f"/{SERVICE}/StreamIsActive", ref.SerializeToString(), lambda _: None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while desk.server.open_streams < 500:
                 await asyncio.sleep(0.01)
         async with bystander(desk):
             for total in (3, 0) * 100:
                 desk.publish(total)
             desk.publish(3)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while desk.server.open_streams:
             await asyncio.sleep(0.01)
 
@@ -177,7 +178,7 @@ async def test_one_scaled_object_cant_take_all_streams(desk: Desk) -> None:
     async with raw(desk) as connection, bystander(desk):
         for _ in range(100):
             connection.call(f"/{SERVICE}/StreamIsActive", asker().ref().SerializeToString(), ended.append)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len([stream for stream in ended if stream.ended]) < 92:
                 await asyncio.sleep(0.01)
         assert desk.server.open_streams == 8
@@ -198,7 +199,7 @@ async def test_what_is_no_http2_ends_its_own_connection(
 ) -> None:
     async with bystander(desk), raw(desk) as connection:
         garbage(connection)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await connection.lost.wait()
 
 
@@ -253,3 +254,15 @@ async def test_a_client_that_gives_up_leaves_nothing(desk: Desk) -> None:
     async with bystander(desk):
         await asyncio.gather(*(give_up(lambda: desk.client.metrics(asker(), "")) for _ in range(300)))
     assert desk.server.open_streams == 0
+
+
+async def test_few_streams_of_reflection_are_open_at_once(desk: Desk) -> None:
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    ended: list[Stream] = []
+    async with raw(desk) as connection, bystander(desk):
+        for _ in range(20):
+            connection.open(path, ended.append)
+        async with asyncio.timeout(30):
+            while len(ended) < 4:
+                await asyncio.sleep(0.01)
+        assert len(ended) == 4  # and the others stay until their time is over

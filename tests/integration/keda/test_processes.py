@@ -2,14 +2,15 @@
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from scaler.keda.client import CallFailed, KedaClient, Metric, NotReached, ScaledObject, connected
+from tests.fakes import forked
+from tests.fakes.ports import free_ports
 from tests.integration.keda.conftest import Desk
-from tests.integration.processes.rig import Processes, free_ports, silent_agents
+from tests.integration.processes.rig import Processes, silent_agents
 
 POLICIES = """\
 apiVersion: emberpool.dev/v1alpha1
@@ -25,12 +26,8 @@ spec: {fleets: [{name: spares, targetInFlight: 4}], serving: {min: 0, max: 2}}
 
 
 async def emberpool(*arguments: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "scaler", *arguments, stdout=-1, stderr=-1
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    done = await asyncio.to_thread(forked.run, *arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 async def first_answer(client: KedaClient, asker: ScaledObject) -> list[Metric]:

@@ -27,9 +27,10 @@ from tests.fakes.kube_api import KubeApi, User, kubeconfig, serving
 from tests.fakes.kube_api.kinds import POD
 from tests.fakes.kube_api.store import Change
 from tests.fakes.memory_cluster import Timing
+from tests.fakes.ports import free_ports
 from tests.fakes.scripted_agents import scripted_agents
 from tests.integration.kube.conftest import written
-from tests.integration.processes.rig import TOKEN, Processes, free_ports
+from tests.integration.processes.rig import TOKEN, Processes
 from tests.integration.standby.rig import CHAT, FLEET, PodAgents, Replica, Rig
 from warmpool.plan import Promote
 from warmpool.seats import Seat
@@ -168,7 +169,7 @@ async def stepped(rig: Rig, spare: int) -> Step:
         labels.heard(Change(each.version, None, each))
     before = set(labels.at)
     assert len(before) == spare // 2
-    (controller,) = psutil.Process().children()
+    controller = rig.processes.process("a")
     unlisten = rig.api.store.listen(POD, labels.heard)
     theirs, mine, at = _seconds(controller), time.process_time(), time.time()
     await rig.push(queued=spare * IN_FLIGHT, in_flight=spare // 2 * IN_FLIGHT)

@@ -29,7 +29,7 @@ from tests.contract.kube_rig import (
 )
 from tests.fakes.kube_api import Cut, User
 from tests.fakes.kube_api.api import Target as Object
-from tests.fakes.kube_api.kinds import BY_PATH, NODE
+from tests.fakes.kube_api.kinds import BY_PATH, NODE, POD
 from tests.integration.kube.conftest import documented_role, resource_of
 from warmpool.claim import Errand, Term, new_claim, resolve_orphan
 from warmpool.errors import StaleEpoch
@@ -517,6 +517,41 @@ ENDS = {
     "drained": (SeatValue.DRAINING, S.DRAINING),
     "paused": (SeatValue.SPARE, S.PAUSED),
 }
+
+
+async def serving_all(made: Stage, cluster: KubeCluster, count: int) -> Sequence[Seat]:
+    for seat in await grown(cluster, count):
+        await promoted(made, cluster, seat)
+
+    def serve(seats: Sequence[Seat]) -> bool:
+        return all(seat.ready and seat.residents[0].state is S.SERVING for seat in seats)
+
+    return await until(cluster, serve)
+
+
+async def test_who_only_seems_to_have_others_beside_it_stays_in_rotation(set_up: Stage) -> None:
+    """The watch says nothing any more, and the other seat is being removed."""
+    async with set_up.controller([fleet_of(FLEET)]) as cluster:
+        first, second = await serving_all(set_up, cluster, 2)
+        set_up.api.faults.silent = True
+        set_up.api.delete(Object(kind=POD, namespace=NAMESPACE_NAME, name=second.name), {}, {})
+        assert not any(seat.terminating for seat in cluster.seats())
+        with pytest.raises(Withheld, match="chat stays in rotation on seat"):
+            await cluster.claim(first, claim_of(Operation.DEMOTE, number=7))
+        assert "serving.emberpool.dev/chat" in set_up.pod(first.name)["metadata"]["labels"]
+
+
+async def test_of_two_that_leave_at_the_same_moment_neither_counts_on_the_other(set_up: Stage) -> None:
+    async with set_up.controller([fleet_of(FLEET)]) as cluster:
+        seats = await serving_all(set_up, cluster, 2)
+        claims = [
+            cluster.claim(seat, claim_of(Operation.DEMOTE, number=number))
+            for number, seat in enumerate(seats, 7)
+        ]
+        outcomes = await asyncio.gather(*claims, return_exceptions=True)
+        assert [isinstance(outcome, Withheld) for outcome in outcomes].count(True) == 1
+        labels = [set_up.pod(seat.name)["metadata"]["labels"] for seat in seats]
+        assert ["serving.emberpool.dev/chat" in each for each in labels].count(True) == 1
 
 
 @pytest.mark.parametrize("step", STEPS)

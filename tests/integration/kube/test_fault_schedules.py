@@ -29,17 +29,17 @@ from tests.fakes.kube_api import Call, Cut, KubeApi, User, kubeconfig, serving
 from tests.fakes.kube_api.api import Target
 from tests.fakes.kube_api.kinds import BY_PATH
 from tests.fakes.kube_calls import calling
-from tests.integration.processes.rig import TOKEN, Processes, free_ports
+from tests.fakes.ports import free_ports
+from tests.integration.processes.rig import TOKEN, Processes
 from tests.sim.fault_schedules.invariants import Invariants
 from tests.sim.fault_schedules.invariants import serving as in_rotation
 from tests.sim.fault_schedules.machines import NAMESPACE_NAME, Machines, SeatAgents, behind, control_plane
-from tests.sim.fault_schedules.running import wanted
+from tests.sim.fault_schedules.running import spares_beside, wanted
 from tests.sim.fault_schedules.world import (
     CHAT,
     CODE,
     FLEET,
     IN_FLIGHT,
-    MAX_SEATS,
     POLICIES,
     POLICY_NAMES,
     sample,
@@ -119,12 +119,17 @@ class Rig:
                         pass
             await asyncio.sleep(0.5)
 
-    async def leads(self, name: str) -> bool:
+    async def answered(self, name: str, path: str) -> str:
+        """Return what a controller answers; nothing where it doesn't, or says that it can't."""
+        url = f"http://127.0.0.1:{self.ports[name]}{path}"
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            url = f"http://127.0.0.1:{self.ports[name]}/metrics"
             async with self.session.get(url, timeout=aiohttp.ClientTimeout(total=1.0)) as answer:
-                return re.search(r"^emberpool_leader 1\.0$", await answer.text(), re.MULTILINE) is not None
-        return False
+                return await answer.text() if answer.status == 200 else ""
+        return ""
+
+    async def leads(self, name: str) -> bool:
+        page = await self.answered(name, "/metrics")
+        return re.search(r"^emberpool_leader 1\.0$", page, re.MULTILINE) is not None
 
     async def stands_ready(self) -> None:
         """Wait until both controllers run, one leads, and everything is as it should be."""
@@ -133,8 +138,7 @@ class Rig:
         await self.led()
         async with asyncio.timeout(WAIT_SECONDS):
             for name in NAMES:
-                url = f"http://127.0.0.1:{self.ports[name]}/readyz"
-                while not await self._ready(url):
+                while not await self.answered(name, "/readyz"):
                     await asyncio.sleep(0.1)
         await self.settle()
 
@@ -144,19 +148,13 @@ class Rig:
             while [await self.leads(name) for name in NAMES].count(True) != 1:
                 await asyncio.sleep(0.1)
 
-    async def _ready(self, url: str) -> bool:
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            async with self.session.get(url, timeout=aiohttp.ClientTimeout(total=1.0)) as answer:
-                return answer.status == 200
-        return False
-
     async def served(self) -> float:
         """Wait until every policy has what it needs, and return how long that took."""
         return await self.looking.until(lambda: self.looking.unserved(wanted(self.load)), WAIT_SECONDS)
 
     async def settle(self) -> float:
         need = wanted(self.load)
-        spares = max(0, min(1, MAX_SEATS - sum(need.values())))
+        spares = spares_beside(need)
         return await self.looking.until(lambda: self.looking.unsettled(need, spares), WAIT_SECONDS)
 
     def words(self) -> str:

@@ -32,7 +32,7 @@ from tests.integration.kube.conftest import NAMESPACES, Cluster, written
 from tests.integration.nodes.test_base import may
 from tests.unit.scaler.cluster.test_node_reports import Clock, report, verdict
 from warmpool.nodehealth.breaker import BreakerLimits
-from warmpool.nodehealth.marks import OWNER_ANNOTATION
+from warmpool.nodehealth.marks import LATCHES_ANNOTATION, OWNER_ANNOTATION
 from warmpool.seats import Verdict
 
 NAMES = ("gpu-1", "gpu-2", "gpu-3")
@@ -250,6 +250,18 @@ async def test_what_a_person_excludes_stays_so_until_its_time(rig: Rig) -> None:
     assert (await rig.taints("gpu-1"), await rig.owned("gpu-1")) == ({"other/owner": ""}, False)
 
 
+async def test_why_a_node_is_out_is_told(rig: Rig) -> None:
+    await rig.said(Verdict.BAD, "gpu-1")
+    await rig.marking.order(
+        "gpu-2", HandMark(excluded=True, actor="ada", reason="row 3", since=990.0, until=2000.0)
+    )
+    await rig.until(lambda: len(rig.marking.orders) == 2)
+    ours, theirs = rig.marking.orders["gpu-1"], rig.marking.orders["gpu-2"]
+    assert (ours.excluded, ours.since, ours.actor, ours.until) == (True, 1000.0, "", None)
+    assert "is Bad" in ours.reason
+    assert (theirs.actor, theirs.reason, theirs.since, theirs.until) == ("ada", "row 3", 990.0, 2000.0)
+
+
 async def test_what_a_person_readmits_stays_so_until_nothing_bad_is_said_of_it(rig: Rig) -> None:
     await rig.said(Verdict.BAD, "gpu-1")
     await rig.marking.order("gpu-1", order(excluded=False))
@@ -264,3 +276,15 @@ async def test_what_a_person_readmits_stays_so_until_nothing_bad_is_said_of_it(r
 async def test_an_order_on_a_node_that_is_not_there_is_refused(rig: Rig) -> None:
     with pytest.raises(NotFound, match="no node gpu-9"):
         await rig.marking.order("gpu-9", order(excluded=True))
+
+
+async def test_what_node_agents_have_found_is_kept_on_their_nodes_as_long_as_it_stands(rig: Rig) -> None:
+    for sequence, copy in enumerate(("{1}", "{2}", "{2}"), start=1):
+        rig.reports.take(report(verdict(), sequence, node="gpu-1", kept=copy))
+        await rig.marking.look()
+        assert (await rig.body("gpu-1"))["metadata"]["annotations"][LATCHES_ANNOTATION] == copy
+        assert rig.marking.kept("gpu-1") == copy
+    rig.reports.take(report(verdict(Verdict.OK), 4, node="gpu-1"))
+    await rig.marking.look()
+    assert LATCHES_ANNOTATION not in ((await rig.body("gpu-1"))["metadata"].get("annotations") or {})
+    assert [rig.marking.kept(name) for name in ("gpu-1", "gpu-2", "elsewhere")] == ["", "", ""]

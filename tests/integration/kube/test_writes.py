@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -240,7 +241,7 @@ async def test_housekeeping_that_has_to_wait_delays_no_promotion(api: KubeApi, c
     seat = await cluster.seat()
     other = pod_from_json(await cluster.pod("seat-1")).seat
     slow = Budget(per_second=0.01, burst=1, at_once=1)
-    through = Lanes(lanes().promotions, Lane(slow), Lane(slow))
+    through = replace(lanes(), housekeeping=Lane(slow), events=Lane(slow))
     seats = writer(cluster, through=through)
     api.faults.delay(30, lambda call: call.verb == "patch" and call.name == "seat-1")
     async with asyncio.TaskGroup() as tasks:
@@ -267,7 +268,7 @@ async def test_what_is_withheld_is_not_tried_again(api: KubeApi, cluster: Cluste
     seat, closed = await cluster.seat(), Closed(Budget(per_second=1, burst=1, at_once=1))
     before = len(api.calls)
     with pytest.raises(Withheld):
-        await writer(cluster, through=Lanes(closed, closed, closed)).claim(seat, claim_of())
+        await writer(cluster, through=Lanes(closed, closed, closed, closed)).claim(seat, claim_of())
     with pytest.raises(Withheld):
         await Sizer(Writing(cluster.client), closed).resize(await workload(cluster), 3)
     assert [call.verb for call in api.calls[before:]] == ["create", "get"]

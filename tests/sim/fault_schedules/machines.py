@@ -34,7 +34,7 @@ from tests.fakes.scripted_agents import ScriptedAgents
 from tests.sim.fault_schedules.processes import Process
 from tests.sim.fault_schedules.wires import Network, WireConnector, WiredClient
 from warmpool.agent.orders import OrderKind
-from warmpool.errors import AgentBusy, EngineLost, GpuUnfit, WarmpoolError
+from warmpool.errors import AgentBusy, EngineLost, GpuUnfit
 from warmpool.seats import FLEET_LABEL, SERVING_LABEL_PREFIX, FleetName, PolicyName, Seat, SeatName
 from warmpool.states import COMPUTING
 
@@ -270,8 +270,9 @@ class SeatAgents(ScriptedAgents):
 
 
 def _seen(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled() and isinstance(task.exception(), WarmpoolError):
-        return
+    """Take note of what came of it: whoever waited for the answer may be gone."""
+    if not task.cancelled():
+        task.exception()
 
 
 class Machines:

@@ -78,10 +78,15 @@ def wanted(load: Mapping[PolicyName, int]) -> dict[PolicyName, int]:
     return {policy: max(1, math.ceil(held / IN_FLIGHT)) for policy, held in load.items()}
 
 
+def spares_beside(need: Mapping[PolicyName, int]) -> int:
+    """Return how many spare seats there should be beside those that policies need."""
+    return max(0, min(1, MAX_SEATS - sum(need.values())))
+
+
 async def settle(world: World, seconds: float, *, exact: bool = False) -> float:
     """Wait until everything is as it should be and stays so, and return how long that took; exactly as many seats if `exact`."""
     need, looking = wanted(world.load), world.looking
-    spares = max(0, min(1, MAX_SEATS - sum(need.values())))
+    spares = spares_beside(need)
 
     def lacking() -> str:
         return looking.unsettled(need, spares) or (looking.too_many(need, spares) if exact else "")

@@ -177,7 +177,6 @@ class World:
             session=session,
             me=Candidate(identity=identity, address=f"http://{process.name}:{PORT}"),
             role=role,
-            since_boot=clock.monotonic,
         )
         begin = Begin(
             options=ControllerOptions(policies=(), kubernetes=KubernetesOptions(), token=TOKEN),

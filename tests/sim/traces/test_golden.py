@@ -29,7 +29,9 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     return request.param
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=() if rule == "law" else pytest.mark.long) for rule in RULES]
+)
 def test_the_figures_are_as_recorded(golden: Golden, rule: str) -> None:
     """If a change is meant: python -m scaler.runtime.bench.law.golden --write tests/sim/traces."""
     assert run(golden.name, rule)[0] == recorded(golden, rule)

@@ -6,6 +6,7 @@ import pytest
 
 from scaler.cluster.node_reports import REPORT_MAX_AGE_SECONDS, NodeReports
 from warmpool.errors import BadOrder
+from warmpool.nodehealth.copies import MOST_BYTES
 from warmpool.nodehealth.verdicts import GpuVerdict, NodeVerdict, Reason
 from warmpool.nodehealth.wire import HealthAnswer, health_to_json, node_verdict_from_json
 from warmpool.seats import Verdict
@@ -77,12 +78,34 @@ def test_an_agent_that_began_anew_under_the_same_pid_is_heard() -> None:
     assert reports.gpus == {}
 
 
+def test_an_agent_that_began_anew_after_its_clock_was_set_back_is_heard_soon() -> None:
+    clock = Clock()
+    reports = NodeReports(clock)
+    reports.take(report(verdict(), 5000))
+    again = {**report(verdict(Verdict.OK), 1), "at": 100.0}
+    assert not reports.take(again)
+    clock.now = REPORT_MAX_AGE_SECONDS + 0.1
+    assert reports.take(again)
+    assert list(reports.verdicts) == ["n"]
+
+
 def test_what_was_said_too_long_ago_is_unknown() -> None:
     clock = Clock()
     reports = NodeReports(clock)
     reports.take(report(verdict()))
     clock.now = REPORT_MAX_AGE_SECONDS + 0.1
     assert (reports.verdicts, reports.gpus) == ({}, {})
+
+
+def test_what_is_to_be_kept_is_that_of_the_newest_report_and_of_who_knows_something() -> None:
+    reports = NodeReports(Clock())
+    assert reports.take(report(verdict(), kept="{}"))
+    assert reports.take(report(verdict(), 2, kept="[]"))
+    assert reports.copies == {"n": "[]"}
+    reports.take(report(verdict(), 3))
+    assert reports.copies == {"n": ""}
+    reports.take(report(verdict(reason="NVML can't be opened"), 4))
+    assert reports.copies == {}
 
 
 def test_a_node_that_knows_nothing_says_nothing() -> None:
@@ -93,7 +116,15 @@ def test_a_node_that_knows_nothing_says_nothing() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"node": ""}, {"node": "x" * 254}, {"seq": "many"}, {"health": []}, {"health": {}}, {"at": None}],
+    [
+        {"node": ""},
+        {"node": "x" * 254},
+        {"seq": "many"},
+        {"health": []},
+        {"health": {}},
+        {"at": None},
+        {"kept": "x" * (2 * MOST_BYTES + 1)},
+    ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadOrder):

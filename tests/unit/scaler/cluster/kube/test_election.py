@@ -264,6 +264,30 @@ async def test_a_lease_that_was_deleted_begins_above_the_terms_that_agents_know(
         assert (await leads(a, HANDOVER)).term.epoch == 42
 
 
+async def test_who_has_looked_on_meanwhile_need_not_wait_for_a_whole_lease_to_end() -> None:
+    """A replica that has yet to see its cluster, after a leader that was killed."""
+    server = Server()
+    dead = Line(server)
+    await dead.write(Record(holder="dead", epoch=4, duration=TIMING.lease), 1.0)
+    late = Candidate(Line(server, cut=True), "late")
+    elector = late.elector()
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(elector.look_on())
+        await asyncio.sleep(3.0)
+        assert elector.leader is None
+        late.line.cut = False
+        await asyncio.sleep(2.0)
+        assert elector.leader is not None
+        assert elector.leader.holder == "dead"
+        await asyncio.sleep(TIMING.lease)
+        assert server.record is not None
+        assert server.record.holder == "dead"  # it has no wish to lead
+        looking.cancel()
+        running = tasks.create_task(elector.run(late.lead))
+        await leads(late, within=0.5)
+        running.cancel()
+
+
 async def test_a_bid_whose_answer_was_lost_is_no_reason_to_wait_for_ones_own_lease() -> None:
     server = Server()
     a, _ = pair(server)

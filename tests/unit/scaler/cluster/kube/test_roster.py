@@ -13,6 +13,7 @@ from scaler.cluster.kube.roster import REPORT_MAX_AGE_SECONDS, Roster
 from scaler.cluster.kube.views import Node, Taint
 from tests.unit.scaler.cluster.kube.pods import FLEET, pod, report, seat
 from warmpool.errors import BadOrder
+from warmpool.nodehealth.others import Heeded
 from warmpool.seats import Seat, SeatName, SeatValue, Verdict
 
 NAME = SeatName("seat-0")
@@ -105,6 +106,21 @@ def test_a_new_pod_of_the_same_name_is_on_its_node(roster: Roster) -> None:
     roster.take_pod(NAME, pod(replace(seat(), uid="another")))
     assert roster.take_node("a", Node(name="a", version="1", cordoned=True))
     assert only(roster).node_leaving == "cordoned"
+
+
+def test_what_others_say_of_a_node_counts_where_it_is_to_be_heeded(roster: Roster) -> None:
+    taint = Taint(key="example.com/gpu-fault", effect="PreferNoSchedule")
+    said = Node(name="a", version="1", taints=(taint,), conditions={"GpuFault": "True", "Ready": "True"})
+    assert not roster.take_node("a", said)
+    assert only(roster).node_leaving == ""
+    heeded = Heeded(taints=frozenset({"example.com/gpu-fault"}), conditions={"GpuFault": "True"})
+    assert roster.heed(heeded)
+    assert not roster.heed(heeded)
+    assert only(roster).node_leaving == "example.com/gpu-fault"
+    assert roster.take_node("a", replace(said, taints=()))
+    assert only(roster).node_leaving == "GpuFault=True"
+    assert roster.take_node("a", replace(said, taints=(), conditions={"GpuFault": "False"}))
+    assert only(roster).node_leaving == ""
 
 
 def test_a_version_alone_is_kept_and_no_news(roster: Roster) -> None:
