@@ -77,6 +77,10 @@ _READ_BYTES = 65_536
 _PIPE_BYTES = 2**20  # the most that /proc/sys/fs/pipe-max-size lets unprivileged processes have
 _PARTIAL_SECONDS = 1.0
 _TAIL_BYTES = 4_096
+_MOST_MARKS = 32
+_MARK_CHARACTERS = 128
+_MOST_KEPT = 256  # lines of one stream
+_KEPT_BYTES = 1_024  # of one line
 _SURELY_WRITABLE_BYTES = 4_096  # PIPE_BUF: what a pipe that polls writable takes without blocking
 _AHEAD_MILLISECONDS = 1_000
 _MOST_SECONDS = 86_400
@@ -215,6 +219,19 @@ def _note(message: Message) -> dict[str, Any]:
     if not isinstance(note, dict) or len(json.dumps(note)) > HELLO_BYTES:
         raise _Refused("BadMessage", f"note: an object of at most {HELLO_BYTES} bytes")
     return note
+
+
+def _marks(message: Message) -> Sequence[bytes]:
+    marks = message.get("keep") or []
+    if (
+        not isinstance(marks, list)
+        or len(marks) > _MOST_MARKS
+        or not all(_is_text(mark) and 0 < len(mark) <= _MARK_CHARACTERS for mark in marks)
+    ):
+        raise _Refused(
+            "BadMessage", f"keep: at most {_MOST_MARKS} texts of at most {_MARK_CHARACTERS} characters"
+        )
+    return [mark.encode() for mark in marks]
 
 
 # ---------------------------------------------------------------------- the system
@@ -710,8 +727,10 @@ class _Stream:
     second or is too long; its rest goes on behind another prefix.
     """
 
-    def __init__(self, loop: _Loop, name: str, outlet: _Outlet) -> None:
+    def __init__(self, loop: _Loop, name: str, outlet: _Outlet, marks: Sequence[bytes] = ()) -> None:
         self._loop = loop
+        self._marks = marks
+        self.kept: list[bytes] = []  # the first lines with a mark in them
         self._first, self._further = f"[{name}] ".encode(), f"[{name}]+ ".encode()
         self._outlet = outlet
         self._tail = b""
@@ -817,7 +836,17 @@ class _Stream:
         start = self._further if self._cut else self._first
         self.lines += text.count(b"\n") + 1
         self._tail = (self._tail + text[-_TAIL_BYTES:] + b"\n")[-_TAIL_BYTES:]
+        if any(mark in text for mark in self._marks):
+            self._keep(text)
         self._outlet.put(self._queue, start + text.replace(b"\n", b"\n" + self._first) + b"\n")
+
+    def _keep(self, text: bytes) -> None:
+        """Keep the lines that the agent wants to read later. The first ones count: they are of the engine's start."""
+        room = _MOST_KEPT - len(self.kept)
+        told = [line for line in text.split(b"\n") if any(mark in line for mark in self._marks)]
+        self.kept += [line[:_KEPT_BYTES] for line in told[:room]]
+        if len(self.kept) == _MOST_KEPT:
+            self._marks = ()
 
 
 # ---------------------------------------------------------------------- the keeper
@@ -1049,6 +1078,7 @@ class _Engine:
         token: which start it is, by the agent's choice.
         spec: how it was started.
         note: what the agent wants to be told again after its own restart.
+        marks: lines of its output that contain one of these are kept for the agent.
         keeper: its keeper's process id.
         pid: its own; 0 until it is known to run.
         start_time: when it started, in clock ticks since boot.
@@ -1068,6 +1098,7 @@ class _Engine:
         self.spec = spec
         self.digest = spec.digest()
         self.note = note
+        self.marks: Sequence[bytes] = ()
         self.keeper = self.pid = self.start_time = 0
         self.started_at = self.started_monotonic = 0.0
         self.lines: _Lines | None = None
@@ -1208,7 +1239,7 @@ class _Engines:
             if self._outlets is not None:
                 ours.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
                 for outlet in self._outlets:
-                    engine.streams.append(_Stream(self._loop, engine.name, outlet))
+                    engine.streams.append(_Stream(self._loop, engine.name, outlet, engine.marks))
                     ours.append(engine.streams[-1].write_end)
                 stdio = (ours[0], ours[1], ours[2])
             charge = _Charge(engine.name, engine.spec, _environment(engine.spec), stdio)
@@ -1679,6 +1710,7 @@ class Launcher:
             "signal": self._asked_to_signal,
             "owns": self._asked_whose,
             "note": self._asked_to_note,
+            "kept": self._asked_for_lines,
             "list": lambda _message: {"engines": [engine.to_json() for engine in self._engines]},
             "acknowledge": self._told_of_receipt,
             "drained": self._told_of_draining,
@@ -1693,7 +1725,9 @@ class Launcher:
                 "BadMessage",
                 "engine: letters, digits, '.', '_' and '-', the first a letter or digit; not 'launcher'",
             )
-        return _Engine(name, _text(message, "token", most=128), _read_spec(message), _note(message))
+        engine = _Engine(name, _text(message, "token", most=128), _read_spec(message), _note(message))
+        engine.marks = _marks(message)
+        return engine
 
     def _start(self, engine: _Engine, lines: _Lines, asked: object) -> None:
         def tell(failure: str) -> None:
@@ -1726,6 +1760,10 @@ class Launcher:
     def _asked_to_note(self, message: Message) -> Message:
         self._meant(message).note = _note(message)
         return {}
+
+    def _asked_for_lines(self, message: Message) -> Message:
+        streams = self._meant(message).streams
+        return {"lines": [line.decode(errors="replace") for stream in streams for line in stream.kept]}
 
     def _told_of_receipt(self, message: Message) -> Message:
         self._engines.reports.acknowledge(_integer(message, "sequence"))

@@ -1267,6 +1267,8 @@ class _Draft:
 
     def _useless_because(self, seat: Seat, *, warm_elsewhere: bool) -> str:
         """Say why a seat had better be another one; empty if it stays."""
+        if seat.ailing and not seat.serving:
+            return seat.ailing
         if seat.verdict is Verdict.BAD:  # what isn't fenced off would be its replacement's again, and again
             return "its GPU is Bad, and another seat is warm" if warm_elsewhere and seat.fenced else ""
         if seat.verdict is Verdict.OK and seat.residents and all(map(self.moment.given_up, seat.residents)):

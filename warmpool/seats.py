@@ -14,6 +14,7 @@ from typing import NamedTuple, NewType
 from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.states import COMPUTING, MOVING, PROMOTABLE, Depth, ResidentState
 from warmpool.tiers import Budget
+from warmpool.timeline import StartFacts
 
 PolicyName = NewType("PolicyName", str)
 FleetName = NewType("FleetName", str)
@@ -131,7 +132,8 @@ class Resident:
         parked_bytes: host memory that holds its weights; 0 while they have no copy there, None if unknown.
         wake_seconds: per depth, the seconds that its last promotions from there took from the order to the canary's answer, as
             a median; only depths from which it has been promoted.
-        phases: seconds that each start-up phase took.
+        phases: seconds that each phase of its last completed start took (`warmpool.timeline`); they add up to all of it.
+        start: what else is known of that start; None before the first, and for one that an earlier agent has seen.
         capabilities: what its engine was found to be able to do; None before it was asked.
         verification: what its engine said after the last change that it was told; None before the first.
     """
@@ -151,6 +153,7 @@ class Resident:
     parked_bytes: int | None = None
     wake_seconds: Mapping[Depth, float] = field(default_factory=lambda: MappingProxyType({}))
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    start: StartFacts | None = None
     capabilities: Capabilities | None = None
     verification: Verification | None = None
 
@@ -206,7 +209,10 @@ class Seat:
         fenced: the scheduler puts no new pod where this one is, so that a replacement gets another GPU.
         lent: the serving resident only borrows the seat.
         drained: a person has ordered it to take no promotion.
+        ailing: why it is being replaced, in words: its engines don't start as they should; empty while it isn't.
         created_at: Unix time of creation.
+        scheduled_at: Unix time at which a node took it; None where nobody tells. Kubernetes' times are in whole seconds.
+        running_at: Unix time at which its containers ran; None before, and where nobody tells.
         template: hash of the pod template that it was made from.
         agent: base URL of its agent; empty until known.
         memory: what its residents take of its memory, as its agent reckons it; None until it is told.
@@ -233,7 +239,10 @@ class Seat:
     fenced: bool = False
     lent: bool = False
     drained: bool = False
+    ailing: str = ""
     created_at: float = 0.0
+    scheduled_at: float | None = None
+    running_at: float | None = None
     template: str = ""
     agent: str = ""
     memory: Budget | None = None
@@ -283,13 +292,14 @@ class Seat:
 
     @property
     def usable(self) -> bool:
-        """Whether the seat may take a promotion at all: it answers, is here to stay, and isn't drained by an order."""
+        """Whether the seat may take a promotion at all: it answers, is here to stay, isn't drained by an order, and starts engines."""
         return (
             self.verdict is _OK
             and self.reachable
             and not self.terminating
             and not self.node_leaving
             and not self.drained
+            and not self.ailing
         )
 
     @property

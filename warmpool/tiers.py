@@ -1,9 +1,9 @@
 """Which residents of a seat are paused, parked or cold, and who gives way to whom: arithmetic over the memory of one seat.
 
-    Σ held + max(compute) + 2 % ≤ device memory        one resident computes at a time
-    Σ held + Σ compute    + 2 % ≤ device memory        all of them may compute at once
+    Σ held + max(compute) + stage + 2 % ≤ device memory        one resident computes at a time
+    Σ held + Σ compute    + stage + 2 % ≤ device memory        all of them may compute at once
 
-Held is what a resident takes in its tier; compute is what it takes more while it computes, and is kept free for whoever in
+Stage is what the node's stage daemon takes of the seat. Held is what a resident takes in its tier; compute is what it takes more while it computes, and is kept free for whoever in
 device memory takes most. A start-up computes beside whoever serves, so what computes already is added up. What isn't known
 counts as nothing: it can't be refused for a figure that nobody has, and is counted from its first measurement on.
 PURE: no I/O, no clock.
@@ -75,6 +75,8 @@ class Budget:
         host_bytes: host memory that parked residents may take.
         parked_bytes: host memory that their weights take, and copies of those that aren't parked any more.
         verified: device memory and what residents hold were measured, not merely configured.
+        stage_bytes: device memory of the seat that the node's stage daemon takes.
+        stage_reason: why that isn't known, or isn't known anew; empty if it is, or nobody is asked.
     """
 
     device_bytes: int | None
@@ -84,13 +86,16 @@ class Budget:
     host_bytes: int
     parked_bytes: int
     verified: bool = False
+    stage_bytes: int = 0
+    stage_reason: str = ""
 
     @property
     def free_bytes(self) -> int | None:
         """What is left of device memory; negative if it is too little, None while unknown."""
         if self.device_bytes is None:
             return None
-        return self.device_bytes - self.paused_bytes - self.largest_compute_bytes - self.reserve_bytes
+        kept = self.stage_bytes + self.reserve_bytes
+        return self.device_bytes - self.paused_bytes - self.largest_compute_bytes - kept
 
     @property
     def fits(self) -> bool:
@@ -100,8 +105,9 @@ class Budget:
     def __str__(self) -> str:
         """Say it with its figures."""
         device = "unknown" if self.device_bytes is None else f"{self.device_bytes // _MIB} MiB"
+        stage = f"{mib(self.stage_bytes)} MiB of the stage daemon + " if self.stage_bytes else ""
         return (
-            f"{mib(self.paused_bytes)} MiB held + {mib(self.largest_compute_bytes)} MiB for computing + "
+            f"{mib(self.paused_bytes)} MiB held + {mib(self.largest_compute_bytes)} MiB for computing + {stage}"
             f"{mib(self.reserve_bytes)} MiB reserve of {device} device memory"
         )
 
@@ -115,12 +121,14 @@ class Room:
         device_bytes: device memory; None if nobody knows.
         host_bytes: host memory for parked residents; 0 lets none be parked.
         exclusive: one resident computes at a time.
+        stage_bytes: what of it the node's stage daemon takes, which no resident can have.
     """
 
     footprints: Sequence[Footprint]
     device_bytes: int | None
     host_bytes: int = 0
     exclusive: bool = True
+    stage_bytes: int = 0
 
     def footprint(self, policy: str) -> Footprint:
         """Return what a resident takes.
@@ -143,6 +151,7 @@ class Room:
             reserve_bytes=reserve,
             host_bytes=self.host_bytes,
             parked_bytes=self.parked_bytes(tiers),
+            stage_bytes=self.stage_bytes,
         )
 
     def fits(self, tiers: Tiers) -> bool:

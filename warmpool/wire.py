@@ -27,6 +27,7 @@ from warmpool.seats import (
 )
 from warmpool.states import Depth, ResidentState
 from warmpool.tiers import Budget
+from warmpool.timeline import CacheUse, StartFacts, WeightLoad
 
 Json = Mapping[str, Any]
 
@@ -56,6 +57,7 @@ def resident_to_json(resident: Resident) -> dict[str, Any]:
         "parkedBytes": resident.parked_bytes,
         "wakeSeconds": {str(depth): seconds for depth, seconds in resident.wake_seconds.items()},
         "phases": dict(resident.phases),
+        "start": None if resident.start is None else start_to_json(resident.start),
         "capabilities": None
         if resident.capabilities is None
         else capabilities_to_json(resident.capabilities),
@@ -92,11 +94,56 @@ def resident_from_json(data: Json) -> Resident:
                 if depth in _DEPTHS
             },
             phases={_text(name): _number(seconds) for name, seconds in data.get("phases", {}).items()},
+            start=_optional(start_from_json, data.get("start")),
             capabilities=_optional(capabilities_from_json, data.get("capabilities")),
             verification=_optional(_verification_from_json, data.get("verification")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a resident: {error!r}") from error
+
+
+def start_to_json(start: StartFacts) -> dict[str, Any]:
+    """Render what is known of a start beside its phases."""
+    weights, cache = start.weights, start.compile_cache
+    return {
+        "at": start.at,
+        "told": start.told,
+        "weights": None
+        if weights is None
+        else {"tier": weights.tier, "bytes": weights.nbytes, "seconds": weights.seconds},
+        "compileCache": None if cache is None else {"hits": cache.hits, "misses": cache.misses},
+        "firstRequestSeconds": start.first_request_seconds,
+    }
+
+
+def start_from_json(data: Json) -> StartFacts:
+    """Read what is known of a start.
+
+    Raises:
+        BadOrder: a key is missing or has the wrong type.
+    """
+    try:
+        return StartFacts(
+            at=_number(data["at"]),
+            told=_flag(data.get("told", False)),
+            weights=_optional(_weight_load, data.get("weights")),
+            compile_cache=_optional(_cache_use, data.get("compileCache")),
+            first_request_seconds=_optional(_number, data.get("firstRequestSeconds")),
+        )
+    except _MALFORMED as error:
+        raise BadOrder(f"not a start: {error!r}") from error
+
+
+def _weight_load(data: Json) -> WeightLoad:
+    return WeightLoad(
+        tier=_text(data.get("tier", "")),
+        nbytes=_whole(data.get("bytes", 0)),
+        seconds=_number(data["seconds"]),
+    )
+
+
+def _cache_use(data: Json) -> CacheUse:
+    return CacheUse(hits=_whole(data["hits"]), misses=_whole(data["misses"]))
 
 
 def capabilities_to_json(found: Capabilities) -> dict[str, Any]:
@@ -221,7 +268,10 @@ def seat_to_json(seat: Seat) -> dict[str, Any]:
         "fenced": seat.fenced,
         "lent": seat.lent,
         "drained": seat.drained,
+        "ailing": seat.ailing,
         "createdAt": seat.created_at,
+        "scheduledAt": seat.scheduled_at,
+        "runningAt": seat.running_at,
         "template": seat.template,
         "agent": seat.agent,
         "memory": None if seat.memory is None else budget_to_json(seat.memory),
@@ -257,7 +307,10 @@ def seat_from_json(data: Json) -> Seat:
             fenced=_flag(data.get("fenced", False)),
             lent=_flag(data.get("lent", False)),
             drained=_flag(data.get("drained", False)),
+            ailing=_text(data.get("ailing", "")),
             created_at=_number(data.get("createdAt", 0.0)),
+            scheduled_at=_optional(_number, data.get("scheduledAt")),
+            running_at=_optional(_number, data.get("runningAt")),
             template=_text(data.get("template", "")),
             agent=_text(data.get("agent", "")),
             memory=_optional(budget_from_json, data.get("memory")),
@@ -300,6 +353,8 @@ def budget_to_json(budget: Budget) -> dict[str, Any]:
         "hostBytes": budget.host_bytes,
         "parkedBytes": budget.parked_bytes,
         "verified": budget.verified,
+        "stageBytes": budget.stage_bytes,
+        "stageReason": budget.stage_reason,
     }
 
 
@@ -318,6 +373,8 @@ def budget_from_json(data: Json) -> Budget:
             host_bytes=_whole(data.get("hostBytes", 0)),
             parked_bytes=_whole(data.get("parkedBytes", 0)),
             verified=_flag(data.get("verified", False)),
+            stage_bytes=_whole(data.get("stageBytes", 0)),
+            stage_reason=_text(data.get("stageReason", "")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a budget: {error!r}") from error

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "fleet": "See the fleets: the seats that there are.",
     "seat": "See the seats, and the residents on them.",
     "engine": "See what an engine must be started with.",
+    "coldstart": "See how fast an engine starts on this machine.",
     "signals": "See what policies' signals say, and how old that is.",
     "decision": "See what was decided, and why.",
     "keda": "Ask the external scaler as KEDA does.",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from scaler.cluster.kube.stamps import pod_stamps
 from scaler.cluster.kube.views import Json, Pod, pod_from_json, unix
 from warmpool.seats import FLEET_LABEL, SeatValue
 from warmpool.wire import seat_to_json
@@ -30,8 +31,9 @@ _REPORTED: Final = (
     "agent",
     "memory",
     "reachable",
+    "ailing",
 )
-"""Keys of a seat that its agent tells, not its pod."""
+"""Keys of a seat that its agent and its controller tell, not its pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +67,12 @@ class _Fleet:
 def seats(objects: Objects, told: Told = NOTHING_TOLD) -> Items:
     """Return the seats, in the order of their names."""
     known = {each.get("uid"): each for each in told.seats or ()}
-    pods = [pod_from_json(body) for body in objects.pods]
-    namespaces = [_metadata(body).get("namespace", "") for body in objects.pods]
-    items = [
-        _seat(pod, namespace, known.get(pod.seat.uid))
-        for pod, namespace in zip(pods, namespaces, strict=True)
-    ]
+    items = []
+    for body in objects.pods:
+        pod = pod_from_json(body)
+        items.append(
+            _seat(pod, _metadata(body).get("namespace", ""), known.get(pod.seat.uid)) | _stamps(body)
+        )
     return sorted(items, key=lambda item: (item["namespace"], item["name"]))
 
 
@@ -90,6 +92,15 @@ def _seat(pod: Pod, namespace: str, known: Json | None) -> dict[str, Any]:
         "podIP": pod.ip,
         "declared": declared(pod.residents),
         "reported": known is not None,
+    }
+
+
+def _stamps(body: Json) -> dict[str, float | None]:
+    """Return when a node took a pod and when its containers ran, in Unix seconds; null where that isn't told."""
+    stamps = pod_stamps(body.get("status") or {})
+    return {
+        "scheduledAt": unix(stamps.scheduled) if stamps.scheduled else None,
+        "runningAt": unix(stamps.running) if stamps.running else None,
     }
 
 

@@ -110,10 +110,11 @@ def write_template(  # noqa: PLR0917 - typer hands every option over by name
 
     The pod template gets the label emberpool.dev/fleet, the annotation emberpool.dev/residents, which lists an engine
     for each policy that names the fleet, and the readiness gate emberpool.dev/admitted. Where the fleet says what a seat may
-    take (seat.memoryMiB, seat.kvWhenPaused, spare.parked), the annotation emberpool.dev/memory says it, too. Everything else in
-    the file stays as it is, and a second run changes nothing. What was changed is said on stderr, and what was assumed: an engine
-    that no --port of its command or its container's args tells where to listen is taken to use its default, 8000 for vLLM.
-    The resident's own port, the guard's, is the policy's engine.port.
+    take (seat.memoryMiB, seat.kvWhenPaused, spare.parked), the annotation emberpool.dev/memory says it, too, and
+    emberpool.dev/gpu-health says gpuHealth.mode where the fleet observes. Everything else in the file stays as it is, and a second
+    run changes nothing. What was changed is said on stderr, and what was assumed: an engine that no --port of its command or its
+    container's args tells where to listen is taken to use its default, 8000 for vLLM. The resident's own port, the guard's, is the
+    policy's engine.port.
 
     To add a resident: create its policy, run this, roll out. To remove one: take the fleet out of its policy, run
     this, roll out.

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -55,16 +55,53 @@ def _taint(taint: NodeTaint) -> str:
     return f"{taint.key}{value}:{taint.effect}"
 
 
+_STANDING: Final = {
+    "Excluded": "excluded by itself",
+    "Waiting": "waits for the breaker",
+    "Nameless": "unknown to DRA",
+}
+"""How a GPU is called that is to be kept from new pods by itself."""
+
+
 def _show_health(target: Target, name: str) -> None:
     """Show what the controller knows of a node's GPUs, or why that isn't known."""
     try:
-        items = asked(target).ask("/v1/nodes").get("items") or ()
+        answer = asked(target).ask("/v1/nodes")
     except Failed as error:
         emit(Text(f"GPU health:\n  not known: {error}"))
         return
-    gpus = [gpu for item in items if item.get("name") == name for gpu in item.get("gpus") or ()]
-    rows = [list(_reason(gpu, reason)) for gpu in gpus for reason in gpu.get("reasons") or [{}]]
-    _list("GPU health", ["GPU", "VERDICT", "SINCE", "UNTIL", "REASON", "CLEARED BY"], rows)
+    marks = [item.get("mark") for item in answer.get("items") or () if item.get("name") == name]
+    if marks and marks[0]:
+        emit(pairs([("Excluded" if marks[0].get("excluded") else "Readmitted", _why(marks[0]))]))
+    rows = [
+        (*_reason(gpu, reason), _standing(item, gpu))
+        for item in answer.get("items") or ()
+        if item.get("name") == name
+        for gpu in item.get("gpus") or ()
+        for reason in gpu.get("reasons") or [{}]
+    ]
+    header = ["GPU", "VERDICT", "SINCE", "UNTIL", "REASON", "CLEARED BY", "MARK"]
+    _list("GPU health", header, [list(row) for row in rows])
+    for what, breaker in (("nodes", answer.get("breaker")), ("GPUs", answer.get("gpuBreaker"))):
+        if breaker and breaker.get("tripped"):
+            used = f"{breaker.get('used')} of {breaker.get('allowed')}"
+            emit(Text(f"  the breaker holds {what} back: {used} exclusions were within its window"))
+
+
+def _standing(node: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
+    """Say how a GPU stands that is to be kept from new pods by itself."""
+    word = (node.get("gpuMarks") or {}).get(gpu.get("uuid"))
+    return _STANDING.get(str(word), NOTHING)
+
+
+def _why(mark: Mapping[str, Any]) -> str:
+    """Say since when a node is out, or kept in, who has ordered it, why, and until when."""
+    parts = [
+        f"since {mark.get('since')}",
+        f"by {mark['actor']}" if mark.get("actor") else "for what is said of its GPUs",
+        *([f"until {mark['until']}"] if mark.get("until") else []),
+    ]
+    return f"{', '.join(parts)}: {mark.get('reason') or 'no reason is known'}"
 
 
 def _reason(gpu: Mapping[str, Any], reason: Mapping[str, Any]) -> tuple[str, ...]:

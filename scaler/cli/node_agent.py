@@ -7,6 +7,7 @@ import platform
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -186,7 +187,7 @@ def _telling(controllers: str, node_name: str) -> "Telling | None":
     if not urls:
         return None
     for url in urls:
-        if not url.startswith(("http://", "https://")):
+        if not _is_address(url):
             raise UserError(
                 f"--controllers: {url!r} is no address of a controller",
                 hint="name each replica as http://HOST:PORT, parted by commas",
@@ -198,6 +199,15 @@ def _telling(controllers: str, node_name: str) -> "Telling | None":
             hint=f"set {_CONTROLLERS_TOKEN} to what the controllers have",
         )
     return Telling(node=node_name or platform.node(), controllers=tuple(urls), token=token)
+
+
+def _is_address(url: str) -> bool:
+    """Whether it names a scheme, a host and no port that can't be."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _table(path: Path | None) -> "XidTable":

@@ -4,7 +4,7 @@ import time
 
 from rich.text import Text
 
-from scaler.cli import seat_orders, show
+from scaler.cli import seat_orders, seat_timeline, show
 from scaler.cli.answers import SeatAnswer
 from scaler.cli.failures import OK
 from scaler.cli.human import NOTHING, age, duration, listed, plural, size
@@ -96,11 +96,14 @@ def _memory(memory: Budget | None) -> list[tuple[str, str]]:
         return []
     free = memory.free_bytes
     left = "" if free is None else f", {size(free)} free" if free >= 0 else f", {size(-free)} too little"
+    stage = f" {size(memory.stage_bytes)} stage daemon," if memory.stage_bytes else ""
     taken = (
         f"{size(memory.paused_bytes)} held, {size(memory.largest_compute_bytes)} for computing,"
-        f" {size(memory.reserve_bytes)} reserve, of {size(memory.device_bytes)}{left}"
+        f"{stage} {size(memory.reserve_bytes)} reserve, of {size(memory.device_bytes)}{left}"
     )
     lines = [("Memory", taken), ("Measured", "yes" if memory.verified else "no, or not all of it")]
+    if memory.stage_reason:
+        lines.append(("Stage daemon", memory.stage_reason))
     if memory.host_bytes or memory.parked_bytes:
         lines.append(
             ("Host memory", f"{size(memory.parked_bytes)} of {size(memory.host_bytes)} for parked weights")
@@ -123,6 +126,8 @@ def _health(row: SeatAnswer) -> str:
         facts.append("verdicts on GPUs are shown and not acted on")
     if seat.drained:
         facts.append("drained by order")
+    if seat.ailing:
+        facts.append(f"being replaced: {seat.ailing}")
     if seat.node_leaving:
         facts.append(f"node is being emptied ({seat.node_leaving})")
     return ", ".join([*facts, "terminating"] if seat.terminating else facts)
@@ -187,3 +192,4 @@ def _engine(resident: Resident) -> list[tuple[str, str]]:
 
 
 seat_orders.register(app)
+seat_timeline.register(app)

@@ -8,6 +8,7 @@ promotion rests for a while first.
 import asyncio
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from scaler.cluster.port import Cluster, Stock
 from scaler.errors import ClusterError, Conflict, LeadershipLost
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog, PromotionRecord, Trigger
-from warmpool.claim import Errand, Resolution, Term, new_claim, overtakes, resolve_orphan
+from warmpool.claim import Errand, Resolution, Term, apply_claim, holds, new_claim, overtakes, resolve_orphan
 from warmpool.errors import AgentBusy, GpuUnfit, NeedsWitness, NoRoom, StaleEpoch, WarmpoolError, WrongState
 from warmpool.plan import (
     Action,
@@ -47,12 +48,18 @@ _AT_ONCE_SECONDS = 0.05
 """What requests on a lent seat that is wanted back have to end by themselves, where their policy says Abort."""
 _REST_SECONDS = 2.0
 """How long a seat rests after a failed promotion, doubled with each further one."""
+_AGAIN_SECONDS = 0.2
+"""How long a seat stays taken after an action that failed: what is refused at once would otherwise be tried without end."""
+_REMEMBERED_SECONDS = 600.0
+"""How long after its rest it is remembered how often promotions on a seat have failed in a row."""
 _ALONE_SECONDS = 5.0
 """How long a resident is left alone after a failed parking, unparking or proof, doubled with each further one."""
 _LONGEST_ALONE_SECONDS = 300.0
 """Room comes and goes: what was refused is asked for again every five minutes."""
 _PAUSE_MARGIN_SECONDS = 2.0
 """What a demotion keeps of a terminating seat's grace for pausing and settling, once the requests have ended."""
+_MOST_COMPLAINTS = 1000
+"""Seats of which it is remembered what failed there last."""
 _WAKES_BEFORE_LATE = 4.0
 """A wake that takes so many times what wakes have taken hangs; one that has to make room first takes some two of them."""
 _OPERATIONS: Mapping[type[Action], Operation] = {
@@ -115,6 +122,14 @@ class _Rest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Taking:
+    """A claim on its way to a seat."""
+
+    fleet: FleetName
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Ticket:
     """The right to work on a seat; compared by identity, so that an overtaken operation can't give back another's."""
 
@@ -159,8 +174,11 @@ class Actuator:
         self._ended = ended
         self._deadlines = deadlines or Deadlines()
         self._busy: dict[SeatName, _Ticket] = {}
+        self._at_work: Counter[SeatName] = Counter()  # those that were overtaken included
         self._rests: dict[SeatName, _Rest] = {}
+        self._taking: dict[SeatName, _Taking] = {}
         self._left_alone: dict[Place, _Rest] = {}
+        self._complaints: dict[SeatName, str] = {}
         self._awaited: dict[tuple[SeatName, PolicyName], PromotionRecord] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._numbers = itertools.count(1)
@@ -181,14 +199,33 @@ class Actuator:
         return [seat for seat in seats if not self._rests_now(seat, now)]
 
     def candidates_of(self, stock: Stock) -> Stock:
-        """Return the same fleet by fleet: the stock itself while nothing rests, which nearly always nothing does."""
+        """Return the same fleet by fleet, with seats that are being claimed as they will be once that is known.
+
+        It is the stock itself while nothing rests and nothing is being claimed, which is so nearly always.
+        """
         now = self._ports.clock.wall()
+        for fleet in {taking.fleet for taking in self._taking.values()} & stock.keys():
+            stock = {**stock, fleet: tuple(map(self._as_taken, stock[fleet]))}
         if all(rest.until <= now for rest in self._rests.values()):
             return stock
         return {
             fleet: self.candidates(seats) if any(seat.name in self._rests for seat in seats) else seats
             for fleet, seats in stock.items()
         }
+
+    def _as_taken(self, seat: Seat) -> Seat:
+        """Return a seat as it will be when the claim has succeeded that is on its way to it."""
+        taking = self._taking.get(seat.name)
+        return seat if taking is None or seat.claim is not None else apply_claim(seat, taking.claim)
+
+    async def _take(self, seat: Seat, claim: Claim) -> Seat:
+        """Claim a seat. Until it is known what came of that, plans count it as taken: else a tick in between takes one too many."""
+        taking = self._taking[seat.name] = _Taking(seat.fleet, claim)
+        try:
+            return await self._ports.cluster.claim(seat, claim)
+        finally:
+            if self._taking.get(seat.name) is taking:
+                del self._taking[seat.name]
 
     def works_on(self, seat: SeatName) -> bool:
         """Whether an action is under way on a seat."""
@@ -242,6 +279,7 @@ class Actuator:
         if running is not None and not ticket.overtakes(running):
             return
         self._busy[seat.name] = ticket
+        self._at_work[seat.name] += 1
         self._spawn(self._guarded(seat, ticket, work))
 
     async def _guarded(
@@ -250,14 +288,30 @@ class Actuator:
         name = seat.name
         try:
             await work()
+            self._complaints.pop(name, None)
         except (WarmpoolError, ClusterError) as error:
-            log.warning("action failed", seat=name, operation=str(ticket.operation), error=str(error))
+            self._complain(name, ticket, error)
             if isinstance(error, StaleEpoch):
                 raise LeadershipLost(str(error)) from error
+            self._ended(seat.fleet)  # another seat may do instead
+            await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             if self._busy.get(name) is ticket:
                 del self._busy[name]
+            self._at_work[name] -= 1
+            if not self._at_work[name]:
+                del self._at_work[name]
             self._ended(seat.fleet)
+
+    def _complain(self, name: SeatName, ticket: "_Ticket", error: Exception) -> None:
+        """Tell of a failure, and not again while the same one comes back on the same seat."""
+        what = f"{ticket.operation}: {error}"
+        if self._complaints.get(name) == what:
+            return
+        if len(self._complaints) >= _MOST_COMPLAINTS:
+            self._complaints.clear()  # and so some are told again
+        self._complaints[name] = what
+        log.warning("action failed", seat=name, operation=str(ticket.operation), error=str(error))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         if self._tasks is None:
@@ -266,18 +320,26 @@ class Actuator:
         self._tasks.create_task(work)
 
     def adopt(self, seats: Iterable[Seat]) -> None:
-        """End claims that nobody carries out any more: of an earlier term, or of ours whose settlement was lost."""
+        """End claims that nobody carries out any more: of an earlier term, or of ours whose settlement didn't get through."""
         now = self._ports.clock.wall()
         for seat in seats:
-            if seat.claim is None or seat.name in self._busy:
+            if seat.claim is None or seat.name in self._at_work:
                 continue
-            resolution = resolve_orphan(seat, now, self._term.epoch)
+            resolution = resolve_orphan(seat, now, self._judging(seat.claim))
             if resolution is not None:
                 log.info(
                     "orphaned claim resolved", seat=seat.name, claim=resolution.claim.id, why=resolution.why
                 )
                 ticket = _Ticket(resolution.claim.operation, resolution.claim.policy)
                 self._begin(seat, ticket, partial(self._resolve, seat, resolution))
+
+    def _judging(self, claim: Claim) -> int:
+        """Return the term that says what becomes of a claim on a seat where nothing is under way.
+
+        To one of our own that was left there we come like those that lead next: nobody else will end it before its deadline.
+        """
+        left_by_us = (claim.holder, claim.epoch) == (self._term.holder, self._term.epoch)
+        return self._term.epoch + left_by_us
 
     async def _resolve(self, seat: Seat, resolution: Resolution) -> None:
         await self._settle(seat.name, resolution.claim, resolution.serving)
@@ -310,7 +372,9 @@ class Actuator:
         try:
             await self._carry_out(seat, claim, record, drain)
         except Conflict:
-            raise  # somebody else was faster; nothing was begun
+            # somebody else was faster, or it is withheld: nothing was begun, and another seat may do instead
+            self._put_off(seat, _AGAIN_SECONDS)
+            raise
         except (WarmpoolError, ClusterError) as error:
             record.error = str(error) or type(error).__name__
             self._ports.events.promotion(record)
@@ -320,8 +384,8 @@ class Actuator:
         self._ports.events.promotion(record)
 
     async def _carry_out(self, seat: Seat, claim: Claim, record: PromotionRecord, drain: float) -> None:
-        clock, cluster, agents = self._ports.clock, self._ports.cluster, self._ports.agents
-        claimed = await cluster.claim(seat, claim)
+        clock, agents = self._ports.clock, self._ports.agents
+        claimed = await self._take(seat, claim)
         record.claimed = clock.wall()
         serving: PolicyName | None = None
         try:
@@ -354,11 +418,12 @@ class Actuator:
     async def _rest(self, seat: Seat, error: Exception) -> None:
         """Leave a seat alone for a while after a failed promotion; replace it when it fails again and again.
 
-        One that has no room, no time or no witness at the moment is no worse than another would be in its place; and one on a GPU
-        that its node calls unfit is replaced by what the verdict says, not by how often it refuses.
+        One that has no room, no time or no witness at the moment is no worse than another would be in its place, nor is one
+        of which the cluster can't be told; and one on a GPU that its node calls unfit is replaced by what the verdict says, not
+        by how often it refuses.
         """
-        rest = self._rests.setdefault(seat.name, _Rest())
-        rest.failures += not isinstance(error, NoRoom | AgentBusy | NeedsWitness | GpuUnfit)
+        rest = self._put_off(seat, 0.0)
+        rest.failures += not isinstance(error, NoRoom | AgentBusy | NeedsWitness | GpuUnfit | ClusterError)
         rest.until = self._ports.clock.wall() + _REST_SECONDS * 2 ** max(0, rest.failures - 1)
         if rest.failures >= _FAILURES_BEFORE_REPLACE:
             del self._rests[seat.name]
@@ -366,10 +431,18 @@ class Actuator:
         else:
             self._ports.events.rested(seat)
 
-    def _holds(self, claim: Claim) -> bool:
-        return any(
-            seat.claim is not None and seat.claim.id == claim.id for seat in self._ports.cluster.seats()
-        )
+    def _put_off(self, seat: Seat, seconds: float) -> _Rest:
+        """Plan no promotion on a seat for a while, and return its rest."""
+        now = self._ports.clock.wall()
+        forgotten = now - _REMEMBERED_SECONDS
+        self._rests = {name: rest for name, rest in self._rests.items() if rest.until > forgotten}
+        rest = self._rests.setdefault(seat.name, _Rest())
+        rest.until = max(rest.until, now + seconds)
+        return rest
+
+    def _holds(self, name: SeatName, claim: Claim) -> bool:
+        seat = self._ports.cluster.seat(name)
+        return seat is not None and holds(seat, claim)
 
     def first_content(
         self, policy: PolicyName, seat: SeatName, dispatched: float, queued_since: float, at: float
@@ -389,7 +462,7 @@ class Actuator:
         deadlines = self._deadlines
         seconds = deadlines.draining(seat, self._ports.clock.wall())
         claim = self._claim(Errand(operation=Operation.DEMOTE, policy=policy), seconds + deadlines.pause)
-        claimed = await self._ports.cluster.claim(seat, claim)
+        claimed = await self._take(seat, claim)
         outcome, phases = "Failed", dict[str, float]()
         try:
             drained = await self._ports.agents.drain(claimed, claim, policy, deadline=seconds)
@@ -409,10 +482,10 @@ class Actuator:
 
         A recall took the resident back; a switch went on with the drain in less time.
         """
-        seat = next((seat for seat in self._ports.cluster.seats() if seat.name == name), None)
+        seat = self._ports.cluster.seat(name)
         if seat is None:
             return "Demoted"
-        if seat.claim is not None and seat.claim.id == claim.id:
+        if holds(seat, claim):
             return ""
         back = claim.policy in seat.serving or (seat.claim is not None and seat.claim.policy == claim.policy)
         return "Recalled" if back else "Demoted"
@@ -420,13 +493,13 @@ class Actuator:
     async def _release(self, seat: Seat, policy: PolicyName) -> None:
         """Take a dead resident out of rotation; there is nothing to drain."""
         claim = self._claim(Errand(operation=Operation.DEMOTE, policy=policy), self._deadlines.pause)
-        claimed = await self._ports.cluster.claim(seat, claim)
+        claimed = await self._take(seat, claim)
         await self._settle(claimed.name, claim, None)
         self._ports.events.demotion(claim, seat.name, "Released", {})
 
     async def _prove(self, seat: Seat, policy: PolicyName) -> None:
         claim = self._claim(Errand(operation=Operation.PROVE, policy=policy), self._deadlines.prove)
-        claimed = await self._ports.cluster.claim(seat, claim)
+        claimed = await self._take(seat, claim)
         try:
             await self._ports.agents.prove(claimed, claim, policy, deadline=self._deadlines.prove)
         except (WarmpoolError, ClusterError):
@@ -445,7 +518,7 @@ class Actuator:
             errand = Errand(operation=Operation.PARK, policy=policy)
             order, seconds = agents.park, self._deadlines.park
         claim = self._claim(errand, seconds)
-        claimed = await self._ports.cluster.claim(seat, claim)
+        claimed = await self._take(seat, claim)
         outcome = "Failed"
         phases: Mapping[str, float] = {}
         try:
@@ -453,7 +526,7 @@ class Actuator:
             outcome = "Moved"
             self._left_alone.pop((seat.name, policy), None)
         except (WarmpoolError, ClusterError):
-            if self._holds(claim):
+            if self._holds(seat.name, claim):
                 self._leave_alone((seat.name, policy))
                 raise
             outcome = "Overtaken"

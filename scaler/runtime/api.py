@@ -241,17 +241,10 @@ def authorized(request: web.Request, *tokens: str) -> bool:
     )
 
 
-def unauthorized() -> web.Response:
-    """Answer a request that shows another token, or none."""
-    return web.json_response(
-        {
-            "error": {
-                "code": "Unauthorized",
-                "message": "missing or wrong token; EMBERPOOL_AGENT_TOKEN of the controller is the one",
-            }
-        },
-        status=401,
-    )
+def unauthorized(wanted: str = "EMBERPOOL_AGENT_TOKEN of the controller") -> web.Response:
+    """Answer a request that shows another token than it is `wanted` to show, or none."""
+    message = f"missing or wrong token; {wanted} is the one"
+    return web.json_response({"error": {"code": "Unauthorized", "message": message}}, status=401)
 
 
 def _reasons(reasons: tuple[Reason, ...], now: float) -> list[dict[str, Any]]:

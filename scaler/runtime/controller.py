@@ -49,9 +49,12 @@ from scaler.runtime.observer import Views, observe
 from scaler.runtime.order_rules import Order, OrderRefused, Sight
 from scaler.runtime.orders import Orders, whole
 from scaler.runtime.recent import RecentDecisions
+from scaler.runtime.self_healing import SelfHealing
 from scaler.runtime.start_times import StartTimes
 from scaler.store.histories import History
+from warmpool.healing import Rule
 from warmpool.nodehealth.breaker import BreakerLimits
+from warmpool.nodehealth.others import Heeded
 from warmpool.plan import InFlight, Limits, Plan, Planner, Promote, Recall, Switch, Wants
 from warmpool.seats import FleetName, PolicyName, Seat
 
@@ -94,6 +97,8 @@ class PolicyTable:
         health_observed: fleets for which what is said of GPUs is shown and not acted on.
         gpus_apart: fleets that want a Bad GPU excluded alone, and not its node.
         breaker: how fast nodes may be excluded.
+        heeded: what others say of nodes that counts.
+        healing: when a fleet's seats are replaced because their engines don't start as they should.
     """
 
     policies: Sequence[PolicySpec]
@@ -108,6 +113,8 @@ class PolicyTable:
     health_observed: frozenset[FleetName] = frozenset()
     gpus_apart: frozenset[FleetName] = frozenset()
     breaker: BreakerLimits = BreakerLimits()  # noqa: RUF009 - it can't be changed
+    heeded: Heeded = Heeded()  # noqa: RUF009 - it can't be changed
+    healing: Mapping[FleetName, Rule] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +229,7 @@ class Controller:
         self._limits = limits or Limits()
         self._memory = Memory.initial(wiring.clock.monotonic())
         self._starts = StartTimes()
+        self._healing = SelfHealing(wiring.events)
         self._ledger = Ledger()
         self._lending = Lending()
         self._planner = Planner()
@@ -234,7 +242,7 @@ class Controller:
         self.recent = RecentDecisions()
         self.orders = Orders(wiring.clock, wiring.events, mailbox)
         wiring.events.watch(wiring.metrics)
-        wiring.metrics.loaded(wiring.clock.wall())
+        wiring.metrics.reloads.loaded(wiring.clock.wall())
 
     @property
     def metrics(self) -> ControllerMetrics:
@@ -411,6 +419,7 @@ class Controller:
         kept = self._memory.part((p.name for p in table.policies), (f.name for f in table.fleets))
         self._memory = replace(kept, learned=self._memory.learned)
         self._in_flight.clear()
+        self._healing.keep([fleet.name for fleet in table.fleets])
         self._planner = Planner()
 
     def _see(self, picked: Sequence[Watched], stock: Stock, wall: float, now: float) -> _Seen:
@@ -427,13 +436,17 @@ class Controller:
         marked = self.orders.mark(self._lending.mark(on.policies, clocked.serving_floors, decided, here))
         for fleet, seats in marked.items():
             self._starts.look(fleet, seats, wall)
+        ordered = self.orders.frozen(here)
+        if self._actuator is not None:
+            rules = self._healed(on, clocked.frozen.keys() | ordered.keys())
+            marked = self._healing.mark(rules, marked, wall)
         load = partial(wiring.signals.load, now=now)
         self._views.wall = wall
         snapshot = observe(on.policies, on.fleets, marked, wiring.cluster.replicas, load, self._views)
         wiring.signals.seen(snapshot.loads)
         for each in picked:
             each.replicas = {fleet.name: snapshot.fleets[fleet.name].replicas for fleet in each.island.fleets}
-        ordered, pinned = self.orders.frozen(here), self._pinned(here, now)
+        pinned = self._pinned(here, now)
         snapshot = replace(
             snapshot,
             serving_floors=clocked.serving_floors,
@@ -453,6 +466,15 @@ class Controller:
             snapshot=snapshot,
             left_alone=frozenset(clocked.frozen) | frozenset(ordered),
         )
+
+    def _healed(self, on: Island, frozen: AbstractSet[FleetName]) -> Mapping[FleetName, Rule]:
+        """Return what fleets say of replacing seats, of those on which anything may be done."""
+        rules = self._table.healing
+        return {
+            fleet.name: rules[fleet.name]
+            for fleet in on.fleets
+            if fleet.name in rules and not fleet.observe and fleet.name not in frozen
+        }
 
     def _pinned(self, fleets: Iterable[FleetName], now: float) -> Mapping[FleetName, float]:
         """Return until when pinned fleets keep their size: for a while, in whole steps, so that the ledger has little to tell."""

@@ -24,7 +24,7 @@ from scaler.runtime.mailbox import Mailbox
 from scaler.runtime.metrics import ControllerMetrics
 from scaler.runtime.orders_api import OrdersApi
 from scaler.runtime.policy_process import PolicyReader
-from scaler.runtime.push_tokens import PushTokens
+from scaler.runtime.push_tokens import WANTED, PushTokens
 from scaler.runtime.recent_events import PATH as EVENTS_PATH
 from scaler.runtime.recent_events import RecentEvents
 from scaler.runtime.reload import Followed, Reloader, Told
@@ -155,7 +155,7 @@ class _Assembly:
         reader = PolicyReader(self._begin.options.policies)
         self._stack.push_async_callback(reader.close)
         force = self.keda.following(Followed(self._seats.force(adopt), self.signals.follow))
-        told = Told(metrics=self._metrics, events=self.events, clock=self._begin.clock)
+        told = Told(metrics=self._metrics.reloads, events=self.events, clock=self._begin.clock)
         return Reloader(reader, force, self._begin.policies, told)
 
     def application(
@@ -179,7 +179,7 @@ async def _first_tokens(
 ) -> web.Response:
     pusher = pushers.shown_by(request)
     if pusher is None or not pusher.first_tokens:
-        return unauthorized()
+        return unauthorized(WANTED)
     try:
         tokens = first_tokens.parse(await request.read(), clock.wall())
     except SampleRejected as error:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from scaler.core.model import PolicyDecision
 from scaler.runtime.clock import Clock
+from warmpool.healing import Found
 from warmpool.seats import (
     Claim,
     FleetName,
@@ -83,6 +84,12 @@ class Watcher(Protocol):
     def restarted(self, policy: PolicyName, times: int) -> None:
         """A resident's engine was seen to have been restarted so many times more."""
 
+    def healed(self, fleet: FleetName, found: Found) -> None:
+        """A fleet's seats were looked at for engines that don't start as they should."""
+
+    def started(self, seat: Seat, resident: Resident) -> None:
+        """A resident's start was seen to have been completed; its phases and its facts are there."""
+
 
 class EventLog:
     """Turns changes into records.
@@ -99,9 +106,11 @@ class EventLog:
         self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
         self._residents: dict[SeatName, dict[PolicyName, tuple[ResidentState, int | None, int]]] = {}
         self._told: dict[SeatName, Sequence[Resident]] = {}
+        self._starts: dict[SeatName, dict[PolicyName, float]] = {}
         self._names: dict[FleetName, AbstractSet[SeatName]] = {}
         self._leaving: set[SeatName] = set()
         self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
+        self._ailing: dict[FleetName, Mapping[SeatName, str]] = {}
         self._watchers: list[Watcher] = []
 
     def watch(self, watcher: Watcher) -> None:
@@ -130,6 +139,7 @@ class EventLog:
             del self._values[name]
             self._residents.pop(name, None)
             self._told.pop(name, None)
+            self._starts.pop(name, None)
             self._leaving.discard(name)
             self.record("seat", seat=name, fleet=None, value="Gone", serves=None)
 
@@ -144,6 +154,7 @@ class EventLog:
         if self._told.get(seat.name) is seat.residents:
             return  # the pod has changed, and its agent has told nothing new
         self._told[seat.name] = seat.residents
+        self._completed(seat)
         known = self._residents.get(seat.name)
         if known is None:
             known = self._residents[seat.name] = {}
@@ -152,6 +163,20 @@ class EventLog:
             if before != now:
                 known[resident.policy] = now
                 self._resident(seat, resident, before)
+
+    def _completed(self, seat: Seat) -> None:
+        """Tell of residents whose start is over since the last look; what was over at the first look is an earlier watcher's."""
+        ends = {each.policy: each.start.at for each in seat.residents if each.start is not None}
+        before = self._starts.get(seat.name)
+        if ends == before:
+            return
+        self._starts[seat.name] = {**(before or {}), **ends}
+        if before is None:
+            return
+        for resident in seat.residents:
+            if resident.start is not None and before.get(resident.policy) != resident.start.at:
+                for watcher in self._watchers:
+                    watcher.started(seat, resident)
 
     def _resident(
         self, seat: Seat, resident: Resident, before: tuple[ResidentState, int | None, int] | None
@@ -242,6 +267,23 @@ class EventLog:
             watcher.replaced(seat.fleet)
         self.record("replace", seat=seat.name, fleet=seat.fleet, why=why)
 
+    def healed(self, fleet: FleetName, found: Found) -> None:
+        """Record seats whose engines don't start as they should, and what is done about each, once while it stays so."""
+        for watcher in self._watchers:
+            watcher.healed(fleet, found)
+        before, now = self._ailing.get(fleet, {}), {seat: _done_about(seat, found) for seat in found.ailing}
+        for seat, outcome in now.items():
+            if before.get(seat) != outcome:
+                self.record(
+                    "healing",
+                    seat=seat,
+                    fleet=fleet,
+                    outcome=outcome,
+                    why=found.ailing[seat],
+                    heldBack=found.held_back if outcome == "HeldBack" else "",
+                )
+        self._ailing[fleet] = now
+
     def rested(self, seat: Seat) -> None:
         """Tell that a seat is left alone for a while; its failed promotion has been recorded already."""
         for watcher in self._watchers:
@@ -250,6 +292,12 @@ class EventLog:
     def record(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever the kind carries, as JSON
         """Record one event of any kind."""
         self._append({"at": self._clock.wall(), "kind": kind, **facts})
+
+
+def _done_about(seat: SeatName, found: Found) -> str:
+    if seat in found.replace:
+        return "Replaced"
+    return "HeldBack" if found.held_back or found.replace else "Reported"
 
 
 def _served(seat: Seat) -> PolicyName | None:

@@ -41,7 +41,6 @@ class Keeping:
         self._wanted = asyncio.Event()
         self._urged: set[FleetName] = set()
         self._any_urged = asyncio.Event()
-        self._turn = asyncio.Lock()
         self._complaint = ""
 
     def hurry(self) -> None:
@@ -61,8 +60,7 @@ class Keeping:
         """
         if not self._read:
             raise NotKept("what was kept before has not been read yet")
-        async with self._turn:
-            await self._archive.write(self._present(), fleet)
+        await self._archive.write(self._present, fleet)
 
     async def read(self) -> bool:
         """Take what was kept before, which another may have written since the last time; return whether it could be read."""
@@ -110,8 +108,7 @@ class Keeping:
 
     async def _write(self, fleet: FleetName | None = None) -> None:
         try:
-            async with self._turn:
-                await self._archive.write(self._present(), fleet)
+            await self._archive.write(self._present, fleet)
         except NotKept as error:
             self._complain("what must outlive a controller can't be kept", error)
         else:

@@ -4,7 +4,7 @@ It is what fleets have learned, what residents have agreed on, and orders of peo
 without which a lone survivor could never be proven, and what somebody relies on who has gone home. It is small, and it is nobody's to wait for: whatever goes wrong with it costs the keeping alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -45,12 +45,15 @@ class Archive(Protocol):
             NotKept: it can't be read now.
         """
 
-    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
-        """Keep this in place of what was kept before. What belongs to fleets and policies that aren't in it may stay.
+    async def write(self, present: Callable[[], Kept], fleet: FleetName | None = None) -> None:
+        """Keep what is present in place of what was kept before. What belongs to fleets and policies that aren't in it may stay.
+
+        Of two writes at the same time neither puts what is older in the place of what is newer, and one of a single fleet doesn't
+        wait for all others.
 
         Args:
-            kept: all of it.
-            fleet: what is kept of this one is enough, the orders that stand for it above all; None: of all.
+            present: returns all that is to be kept at the moment; it is asked right before anything is written.
+            fleet: what is kept of this one is enough, the orders that stand for it above all, and somebody waits for it; None: of all.
 
         Raises:
             NotKept: it can't be written now; what was kept before stays.
@@ -64,5 +67,5 @@ class Nowhere:
         """See `Archive.read`."""
         return Kept()
 
-    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
+    async def write(self, present: Callable[[], Kept], fleet: FleetName | None = None) -> None:
         """See `Archive.write`."""

@@ -1,6 +1,7 @@
 """Keeps what must outlive every controller in one ConfigMap a fleet."""
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -27,15 +28,16 @@ class ConfigMapArchive:
     Args:
         maps: reads and writes them.
         clock: time.
-        home: returns the fleet in whose ConfigMap a policy's expectations are kept; None where there is none.
+        homes: returns the fleet in whose ConfigMap each policy's expectations are kept; of policies that aren't in it none are.
     """
 
     def __init__(
-        self, maps: KeptConfigMaps, clock: Clock, home: Callable[[PolicyName], FleetName | None]
+        self, maps: KeptConfigMaps, clock: Clock, homes: Callable[[], Mapping[PolicyName, FleetName]]
     ) -> None:
         self._maps = maps
         self._clock = clock
-        self._home = home
+        self._homes = homes
+        self._turns: dict[FleetName, asyncio.Lock] = {}
 
     async def read(self) -> Kept:
         """See `Archive.read`."""
@@ -63,33 +65,42 @@ class ConfigMapArchive:
             ordered.update(kept.orders)
         return Kept(histories=learned, recordings=agreed, orders=ordered)
 
-    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
+    async def write(self, present: Callable[[], Kept], fleet: FleetName | None = None) -> None:
         """See `Archive.write`; what can't be written of one fleet keeps no other's from being written."""
         failed: list[str] = []
-        for each in self._of_fleets(kept):
-            if fleet not in {None, each.fleet}:
-                continue
-            text = to_text(each, self._clock.monotonic(), self._clock.wall())
+        for each in self._fleets(present()) if fleet is None else [fleet]:
             try:
-                await self._maps.write(each.fleet, {FILE: text})
+                await self._write(present, each, awaited=fleet is not None)
             except ClusterError as error:
-                failed.append(f"{each.fleet}: {error}")
+                failed.append(f"{each}: {error}")
         if failed:
             raise NotKept(f"ConfigMaps can't be written: {failed[0]}")
 
-    def _of_fleets(self, kept: Kept) -> Iterator[OfFleet]:
-        """Yield what is worth keeping, per fleet."""
-        homes = {policy: self._home(policy) for policy in kept.recordings}
-        named = {fleet for fleet in homes.values() if fleet is not None}
-        fleets = kept.histories.keys() | kept.orders.keys() | named
-        for fleet in sorted(fleets):
-            of = OfFleet(
-                fleet=fleet,
-                history=kept.histories.get(fleet),
-                recordings={
-                    policy: each for policy, each in kept.recordings.items() if homes[policy] == fleet
-                },
-                orders=kept.orders.get(fleet),
-            )
+    async def _write(self, present: Callable[[], Kept], fleet: FleetName, *, awaited: bool) -> None:
+        """Write what is worth keeping of one fleet, when nobody else does.
+
+        Raises:
+            ClusterError: it can't be written.
+        """
+        async with self._turns.setdefault(fleet, asyncio.Lock()):
+            of = self._of(present(), fleet)
             if of.worth_keeping:
-                yield of
+                text = to_text(of, self._clock.monotonic(), self._clock.wall())
+                await self._maps.write(fleet, {FILE: text}, awaited=awaited)
+
+    def _fleets(self, kept: Kept) -> Sequence[FleetName]:
+        """Return the fleets of which anything may be worth keeping."""
+        homes = self._homes()
+        named = {homes[policy] for policy in kept.recordings if policy in homes}
+        return sorted(kept.histories.keys() | kept.orders.keys() | named)
+
+    def _of(self, kept: Kept, fleet: FleetName) -> OfFleet:
+        homes = self._homes()
+        return OfFleet(
+            fleet=fleet,
+            history=kept.histories.get(fleet),
+            recordings={
+                policy: each for policy, each in kept.recordings.items() if homes.get(policy) == fleet
+            },
+            orders=kept.orders.get(fleet),
+        )

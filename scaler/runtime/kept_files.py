@@ -1,7 +1,12 @@
-"""Keeps what must outlive a controller in three files of a directory. They are read and written in threads, since a disk may hang."""
+"""Keeps what must outlive a controller in three files of a directory.
+
+They are read and written in one thread, since a disk may hang: one after the other, so that a write that nobody waits for any more
+doesn't meet the next one in the same file.
+"""
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,6 +39,7 @@ class FileArchive:
         self._expectations = directory / EXPECTATIONS
         self._orders = directory / ORDERS
         self._clock = clock
+        self._thread = ThreadPoolExecutor(1, "kept-files")
 
     async def read(self) -> Kept:
         """See `Archive.read`."""
@@ -48,9 +54,9 @@ class FileArchive:
 
         return await self._apart(read)
 
-    async def write(self, kept: Kept, fleet: FleetName | None = None) -> None:
+    async def write(self, present: Callable[[], Kept], fleet: FleetName | None = None) -> None:
         """See `Archive.write`; of one fleet the orders alone, with those of the others."""
-        now, wall = self._clock.monotonic(), self._clock.wall()
+        kept, now, wall = present(), self._clock.monotonic(), self._clock.wall()
 
         def write() -> None:
             standing_orders.save(self._orders, kept.orders)
@@ -63,7 +69,7 @@ class FileArchive:
     async def _apart(self, work: Callable[[], _Result]) -> _Result:
         try:
             async with asyncio.timeout(_LONGEST_SECONDS):
-                return await asyncio.to_thread(work)
+                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except TimeoutError as error:
             raise NotKept(f"{self._learned.parent} doesn't answer within {_LONGEST_SECONDS:g} s") from error
         except OSError as error:

@@ -51,7 +51,7 @@ from scaler.runtime.leaders_answers import LeadersAnswers
 from scaler.runtime.led import LedAgents, led_lanes
 from scaler.runtime.lifetime import or_stop
 from scaler.runtime.metrics.keda import FindingMetrics
-from scaler.runtime.metrics.nodes import NodeMarkMetrics
+from scaler.runtime.metrics.nodes import Marked, NodeMarkMetrics
 from scaler.runtime.nodes_api import NodesApi
 from scaler.runtime.policy_tables import table_of
 from scaler.runtime.reload import Followed, Force
@@ -90,7 +90,13 @@ async def serve(stack: AsyncExitStack, begin: Begin, policies: Reading) -> None:
     session = await stack.enter_async_context(aiohttp.ClientSession())
     role = Role()
     lanes = led_lanes(lambda: role.leadership)
-    place = Place(client=client, namespace=access.namespace, instance=me.identity, through=lanes)
+    place = Place(
+        client=client,
+        namespace=access.namespace,
+        instance=me.identity,
+        through=lanes,
+        clock=boot_time,
+    )
     fleets = await or_stop(begin.stop, _fleets(place, policies))
     log.info("cluster", server=access.server, namespace=access.namespace, source=access.source)
     site = Site(place=place, fleets=fleets, session=session, me=me, role=role)
@@ -137,7 +143,6 @@ class Site:
         session: reaches agents and other replicas.
         me: who it is.
         role: whether it leads.
-        since_boot: seconds that nobody sets: by them terms are counted.
     """
 
     place: Place
@@ -145,7 +150,6 @@ class Site:
     session: aiohttp.ClientSession
     me: Candidate
     role: "Role"
-    since_boot: Callable[[], float] = boot_time
 
 
 class Role:
@@ -195,7 +199,7 @@ class Replica:
         self._cluster = KubeCluster(place, site.fleets, StateReader(site.session, token))
         leases = KubeLeases(place.client, place.namespace, LEASE, place.wall)
         self._elector = Elector(
-            leases, site.me, clock=site.since_boot, highest=lambda: self._cluster.highest_epoch
+            leases, site.me, clock=place.clock, highest=lambda: self._cluster.highest_epoch
         )
         self._watch = KedaWatch(place.client, place.namespace, begin.policies, self._replicas, self._tell)
         self.parts = assemble(stack, begin, self._seats(site, HttpAgents(site.session, token)))
@@ -212,7 +216,9 @@ class Replica:
         app.router.add_get(PATH, self._feed.stream)
         app.add_routes(self._watch.routes())
         intake = Intake(report=self._reports.take, token=token)
-        nodes = NodesApi(self._reports, self._marking, intake, begin.clock.wall, self._heed_nodes)
+        nodes = NodesApi(
+            self._reports, self._marking, self._devices, intake, begin.clock.wall, self._heed_nodes
+        )
         app.add_routes(nodes.routes())
         passing = LeadersAnswers(
             site.session, lambda: self._role.leads, lambda: self._elector.leader, site.me.identity
@@ -221,10 +227,8 @@ class Replica:
 
     def _seats(self, site: Site, agents: HttpAgents) -> Seats:
         place, cluster = site.place, self._cluster
-        writing, lane = Writing(place.client), place.through.housekeeping
-        archive = ConfigMapArchive(
-            KeptConfigMaps(writing, lane, place.namespace), self._begin.clock, self._home
-        )
+        maps = KeptConfigMaps(Writing(place.client), place.through, place.namespace)
+        archive = ConfigMapArchive(maps, self._begin.clock, self._homes)
         lent = LentSeats()
         events = KubeEvents(self._tell, place.namespace, LEASE, cluster.uid, self._workload)
 
@@ -278,16 +282,23 @@ class Replica:
             wall=self._begin.clock.wall,
         )
 
-    def _counted(self) -> tuple[int, bool] | None:
-        plan = self._marking.plan
+    def _counted(self) -> Marked | None:
+        plan, devices = self._marking.plan, self._devices
         if plan is None or not self._role.leads:
             return None
-        return len(self._marking.excluded), plan.admission.tripped
+        of_gpus = devices.plan
+        return Marked(
+            nodes=len(self._marking.excluded),
+            tripped=plan.admission.tripped or (of_gpus is not None and of_gpus.admission.tripped),
+            gpus=len(devices.fenced),
+            nameless=0 if of_gpus is None else len(of_gpus.nameless),
+        )
 
     # ------------------------------------------------------------ what nodes say
 
     def _heed_nodes(self) -> None:
         """Take what nodes say now: of GPUs for seats, and of nodes for their marks."""
+        self._cluster.heed(self.parts.controller.coming.heeded)
         self._cluster.judge(self._reports.gpus)
         self._marking.changed()
         self._devices.changed()
@@ -295,8 +306,8 @@ class Replica:
     async def _age_nodes(self) -> None:
         """Let time pass over what nodes said."""
         while True:
-            await asyncio.sleep(_AGE_SECONDS)
             self._heed_nodes()
+            await asyncio.sleep(_AGE_SECONDS)
 
     def _writes(self) -> bool:
         """Whether anything may be written: some fleet isn't only observed."""
@@ -342,10 +353,10 @@ class Replica:
         except NotFound:
             return None
 
-    def _home(self, policy: PolicyName) -> FleetName | None:
-        """Return the fleet that a policy names first."""
-        named = (spec.fleets for spec in self.parts.controller.coming.policies if spec.name == policy)
-        return next((shares[0].fleet for shares in named if shares), None)
+    def _homes(self) -> Mapping[PolicyName, FleetName]:
+        """Return the fleet that each policy names first."""
+        policies = self.parts.controller.coming.policies
+        return {policy.name: policy.fleets[0].fleet for policy in policies if policy.fleets}
 
     def _conditions(self) -> Sequence[Mapping[str, str]]:
         of_cluster = [
@@ -396,7 +407,10 @@ class Replica:
 
     async def _stand(self) -> None:
         """Stand for election, once the cluster has been seen: who leads acts at once."""
-        await self._cluster.wait_synced()
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._elector.look_on())
+            await self._cluster.wait_synced()
+            looking.cancel()
         await self._elector.run(self._lead)
 
     async def _lead(self, leadership: Leadership) -> None:

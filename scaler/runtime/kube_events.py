@@ -60,6 +60,14 @@ class KubeEvents:
             case {"kind": "resize", "fleet": fleet, "from": before, "to": after} if before != after:
                 workload = self._workload(fleet)
                 return None if workload is None else resized(workload, before, after, "as decided")
+            case {"kind": "healing", "seat": seat, "outcome": outcome, "why": why, "heldBack": held}:
+                return Event(
+                    subject=self._pod(seat),
+                    action="SelfHealing",
+                    reason=f"BadStarts{outcome}",
+                    note=f"{why}; not replaced: {held}" if held else why,
+                    warning=True,
+                )
             case {"kind": "order", "outcome": str(outcome)}:
                 return self._ordered(record, outcome)
             case {"kind": "policies", "outcome": outcome} if outcome in _FAILED:

@@ -73,12 +73,15 @@ from warmpool.claim import Term
 from warmpool.lifeline import follow_parent
 from warmpool.metric_families import expose_declared_only
 from warmpool.nodehealth.local import local_node_agent
-from warmpool.seats import PolicyName, Seat
+from warmpool.nodehealth.preflight.findings import was_refused
+from warmpool.seats import PolicyName, Resident, Seat
 from warmpool.standins import VARIABLE as ZYGOTE_VARIABLE
 from warmpool.states import ResidentState
 
 _GATEWAY_DRAIN_SECONDS = 20.0
 """How long requests in flight may take to finish after Ctrl-C."""
+_REFUSALS = 3
+"""So many pre-flights in a row find something, and whoever started this is told, if no engine of the policy has come up yet."""
 _HEARTBEAT_SECONDS = 30.0
 """A loop that hasn't ticked for this long is stuck."""
 
@@ -177,7 +180,7 @@ async def _node_agent(stack: AsyncExitStack, plan: LocalPlan, directory: Path) -
     """Start what tells agents who holds the GPUs' memory; return its address, or nothing on a machine without GPUs."""
     if not plan.on_gpus:
         return ""
-    return await stack.enter_async_context(local_node_agent(directory / "logs" / "node-agent.log"))
+    return await stack.enter_async_context(local_node_agent(directory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,7 @@ async def _machine(
             cluster.observe_health(table.health_observed)
 
         force = keda.following(Followed(LocalPolicies(plan.set, options.seat_budget, adopt), signals.follow))
-        told = Told(metrics=metrics, events=events, clock=clock)
+        told = Told(metrics=metrics.reloads, events=events, clock=clock)
         reloader = _reloader(stack, options.policies, force, plan.set, told)
         intake = Intake(report=cluster.report, token=door.token, tokens=tokens)
         app = Api(controller, intake, registry, agreement).application()
@@ -424,10 +427,17 @@ async def _watch_failures(cluster: LocalCluster) -> None:
 def _hopeless(seats: Sequence[Seat], proven: set[PolicyName]) -> str | None:
     for seat in seats:
         for resident in seat.residents:
-            given_up = resident.state is ResidentState.FAILED and resident.failure.startswith("given up")
-            if given_up and resident.policy not in proven:
+            if resident.policy not in proven and _gets_nowhere(resident):
                 return f"{resident.policy} can't be started on seat {seat.name}: {resident.failure}"
     return None
+
+
+def _gets_nowhere(resident: Resident) -> bool:
+    """Whether a resident was given up, or a pre-flight has kept its engine from starting time and again."""
+    if resident.state is not ResidentState.FAILED:
+        return False
+    refused = was_refused(resident.failure) and resident.restarts >= _REFUSALS - 1
+    return refused or resident.failure.startswith("given up")
 
 
 async def _announce(machine: _Machine) -> None:

@@ -32,6 +32,9 @@ from warmpool.tiers import Tier
 _DEFAULT_LENGTH = 512
 """Tokens per sequence where nobody said: enough for a chat turn, small enough for a laptop."""
 
+_LOOK_SECONDS = 1.0
+"""Time of the memory test before an engine's start: all of an H200 goes through the first pair of patterns in it."""
+
 _WARMUP = "The first request of an engine finds what the second one has ready. "
 _WARMUP_TOKENS = 4
 """Tokens of each warm-up answer: enough decode steps to have every kernel loaded."""
@@ -332,7 +335,11 @@ def templates(
             ],
             placements=slots,
             environment=environment,
-            settings={**plan.rooms[fleet].settings(), "nodeAgent": node_agent},
+            settings={
+                **plan.rooms[fleet].settings(),
+                **({"gpuHealth": "Observe"} if fleet in plan.set.health_observed else {}),
+                "nodeAgent": node_agent,
+            },
         )
         for fleet, slots in plan.placements.items()
     ]
@@ -345,11 +352,12 @@ def _resident(
     size = plan.footprints[fleet, policy]
     told = written.spec.engine.proof.model_dump(mode="json", by_alias=True, exclude_none=True)
     activation = written.spec.engine.activation_mib
+    engine = _command(options, plan, fleet, policy)
     return {
         "policy": policy,
         "model": _models(written)[0],
         "type": "Reference",
-        "command": _command(options, plan, fleet, policy),
+        "command": [*_pre_flight(options, plan, fleet, size), *engine] if fleet in plan.on_gpus else engine,
         "environment": {},
         "proof": with_policy(proof, told),
         "warmup": _warmup(length(options, plan.set, policy)),
@@ -380,6 +388,14 @@ def _command(options: LocalOptions, plan: LocalPlan, fleet: FleetName, policy: P
     if value_of(arguments, "--max-model-len") is None:
         command += ["--max-model-len", str(length(options, plan.set, policy))]
     return command + arguments
+
+
+def _pre_flight(options: LocalOptions, plan: LocalPlan, fleet: FleetName, size: Footprint) -> list[str]:
+    """Return what looks at the GPU in an engine's place and then becomes it; where others may come, it tests what the engine may take."""
+    needed = str((size.weights_bytes + size.overhead_bytes + size.kv_bytes) // MIB)
+    shared = options.seats_per_gpu > 1 or len(plan.set.policies_on(fleet)) > 1
+    look = [sys.executable, "-m", "warmpool.nodehealth.preflight", "--seconds", f"{_LOOK_SECONDS:g}"]
+    return [*look, "--needed-mib", needed, *(["--most-mib", needed] if shared else []), "--"]
 
 
 def describe(plan: LocalPlan) -> str:

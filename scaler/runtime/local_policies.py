@@ -12,6 +12,7 @@ from scaler.errors import PolicyFault
 from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
 from scaler.runtime.controller import PolicyTable
+from scaler.runtime.policy_tables import healing_of
 from scaler.runtime.routing import limits
 from warmpool.seats import FleetName, PolicyName
 
@@ -66,6 +67,7 @@ def table(begun: PolicySet, policies: PolicySet, seat_budget: int | None) -> Pol
         gpu_budget=policies.gpu_budget,
         namespaces={name: fleet.metadata.namespace for name, fleet in policies.fleets.items()},
         health_observed=policies.health_observed,
+        healing=healing_of(policies),
     )
 
 

@@ -1,6 +1,7 @@
 """What node agents say of their GPUs comes in here; what is known of nodes goes out, and what people order of them is taken.
 
-Every replica hears all node agents; the leader alone marks nodes, and answers people.
+Every replica hears all node agents; the leader alone marks nodes, and answers people. A node agent that remembers nothing gets what is
+kept of its node first, and is heard when it knows that.
 """
 
 import json
@@ -10,12 +11,16 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from scaler.cluster.kube.hand_marks import HandMark
+from scaler.cluster.kube.device_taints import DeviceMarking
+from scaler.cluster.kube.hand_marks import HandMark, NodeMark
 from scaler.cluster.kube.marking import NodeMarking
+from scaler.cluster.kube.times import seconds_text
 from scaler.cluster.node_reports import NodeReports
 from scaler.errors import ClusterError, Conflict, NotFound
 from scaler.runtime.api import Intake, authorized, unauthorized
 from warmpool.errors import BadOrder
+from warmpool.nodehealth.breaker import Admission
+from warmpool.nodehealth.verdicts import NodeVerdict
 from warmpool.nodehealth.wire import node_verdict_to_json
 
 PATH: Final = "/v1/nodes"
@@ -28,6 +33,7 @@ class NodesApi:
     Args:
         reports: take what node agents say.
         marking: carries out orders.
+        devices: marks single GPUs.
         intake: who may report.
         wall: Unix seconds.
         changed: is called when something new was said.
@@ -37,12 +43,14 @@ class NodesApi:
         self,
         reports: NodeReports,
         marking: NodeMarking,
+        devices: DeviceMarking,
         intake: Intake,
         wall: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
         self._reports = reports
         self._marking = marking
+        self._devices = devices
         self._intake = intake
         self._wall = wall
         self._changed = changed
@@ -59,35 +67,49 @@ class NodesApi:
         if not self._intake.takes(request):
             return unauthorized()
         try:
-            news = self._reports.take(await _object(request))
+            report = await _object(request)
+            asks = report.get("asks") is True
+            kept = self._marking.kept(str(report.get("node", ""))) if asks else ""
+            if kept is None:
+                return _refused(503, "Starting", "the cluster's nodes aren't known yet")
+            news = not kept and self._reports.take(report)
         except BadOrder as error:
             return _refused(400, "BadReport", str(error))
         if news:
             self._changed()
-        return web.Response(status=204)
+        return web.json_response({"kept": kept}) if asks else web.Response(status=204)
 
     async def _nodes(self, _: web.Request) -> web.Response:
         plan, excluded = self._marking.plan, set(self._marking.excluded)
         waiting = frozenset() if plan is None else frozenset(plan.admission.waiting)
+        verdicts, marks = self._reports.verdicts, self._marking.orders
         items = [
             {
                 "name": name,
                 "excluded": name in excluded,
                 "waiting": name in waiting,
-                **node_verdict_to_json(verdict),
+                "mark": _mark_to_json(marks[name]) if name in marks else None,
+                **self._said(verdicts.get(name)),
             }
-            for name, verdict in sorted(self._reports.verdicts.items())
+            for name in sorted(verdicts.keys() | marks.keys())
         ]
-        breaker = None
-        if plan is not None:
-            admission = plan.admission
-            breaker = {
-                "tripped": admission.tripped,
-                "allowed": admission.allowed,
-                "used": admission.used,
-                "freeAt": admission.free_at,
-            }
-        return web.json_response({"items": items, "breaker": breaker})
+        of_gpus = self._devices.plan
+        breakers = {
+            "breaker": None if plan is None else _told(plan.admission),
+            "gpuBreaker": None if of_gpus is None else _told(of_gpus.admission),
+        }
+        return web.json_response({"items": items, **breakers})
+
+    def _said(self, verdict: NodeVerdict | None) -> Mapping[str, Any]:
+        """Return what is said of a node's GPUs, and how they stand; nothing of a node that says nothing."""
+        if verdict is None:
+            return {"gpuMarks": {}, "gpus": [], "reason": "nothing was heard of it lately"}
+        return {"gpuMarks": self._gpu_marks(verdict), **node_verdict_to_json(verdict)}
+
+    def _gpu_marks(self, verdict: NodeVerdict) -> Mapping[str, str]:
+        """Return how those of a node's GPUs stand that are to be excluded by themselves, by UUID."""
+        standing = {gpu.uuid: self._devices.standing(gpu.uuid) for gpu in verdict.gpus}
+        return {uuid: str(each) for uuid, each in standing.items() if each is not None}
 
     async def _order(self, request: web.Request) -> web.Response:
         if not authorized(request, self._intake.token):
@@ -131,6 +153,26 @@ class NodesApi:
             since=now,
             until=None if until is None else float(until),
         )
+
+
+def _mark_to_json(mark: NodeMark) -> Mapping[str, Any]:
+    return {
+        "excluded": mark.excluded,
+        "reason": mark.reason,
+        "since": seconds_text(mark.since),
+        "actor": mark.actor,
+        "until": None if mark.until is None else seconds_text(mark.until),
+    }
+
+
+def _told(admission: Admission) -> Mapping[str, Any]:
+    """Return what a breaker says, as it is told."""
+    return {
+        "tripped": admission.tripped,
+        "allowed": admission.allowed,
+        "used": admission.used,
+        "freeAt": admission.free_at,
+    }
 
 
 async def _object(request: web.Request) -> Mapping[str, Any]:

@@ -110,6 +110,7 @@ class PodFollower:
         self._peers = peers
         self._rotation = Rotation(self._routes)
         self._touched: set[PolicyName] = set()
+        self._unreached: Sequence[tuple[str, PolicyName]] = ()
         self._complained: frozenset[tuple[str, PolicyName]] = frozenset()
         self._dirty = asyncio.Event()
 
@@ -189,7 +190,8 @@ class PodFollower:
         self._touched, self._anew = set(), False
 
     def _complain(self) -> None:
-        unreached = frozenset(self.unreached)
+        self._unreached = self._stock.unreached
+        unreached = frozenset(self._unreached)
         for seat, policy in sorted(unreached - self._complained)[:_SHOWN]:
             log.warning(
                 "in rotation by its label, and its pod names no port for it", seat=seat, policy=policy
@@ -214,8 +216,11 @@ class PodFollower:
 
     @property
     def unreached(self) -> Sequence[tuple[str, PolicyName]]:
-        """Seats and policies that labels put in rotation and that can't be reached: no port is named for them."""
-        return self._stock.unreached
+        """Seats and policies that labels put in rotation and that can't be reached: no port is named for them.
+
+        They are those of the last whole look, so that their number doesn't fall while all is worked out anew.
+        """
+        return self._unreached
 
     @property
     def restarts(self) -> int:

@@ -1,11 +1,14 @@
 """What the loop makes of a policy set."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from scaler.core.model import FleetSpec
 from scaler.policy.compile import PolicySet
+from scaler.policy.fleet import HealingAction
 from scaler.runtime.controller import PolicyTable
 from scaler.runtime.routing import limits
+from warmpool.healing import Rule
+from warmpool.seats import FleetName
 
 
 def table_of(policies: PolicySet, fleets: Iterable[FleetSpec] | None = None) -> PolicyTable:
@@ -27,4 +30,19 @@ def table_of(policies: PolicySet, fleets: Iterable[FleetSpec] | None = None) -> 
         health_observed=policies.health_observed,
         gpus_apart=policies.gpus_apart,
         breaker=policies.breaker,
+        healing=healing_of(policies),
+        heeded=policies.heeded,
     )
+
+
+def healing_of(policies: PolicySet) -> Mapping[FleetName, Rule]:
+    """Return when fleets' seats are replaced because their engines don't start as they should."""
+    said = {name: fleet.spec.self_healing for name, fleet in policies.fleets.items()}
+    return {
+        name: Rule(
+            init_seconds=float(each.init_duration_seconds),
+            consecutive=each.consecutive,
+            replaces=each.action is HealingAction.REPLACE_POD,
+        )
+        for name, each in said.items()
+    }

@@ -15,6 +15,10 @@ from scaler.signals.pushers import ANYONE, Pusher, apart, own_names, parse_token
 
 log = structlog.get_logger(__name__)
 
+WANTED: Final = (
+    "EMBERPOOL_SIGNAL_TOKEN or EMBERPOOL_AGENT_TOKEN of the controller, or one of its file of --push-tokens"
+)
+"""What those who push may show, in words."""
 _LOOK_SECONDS: Final = 1.0
 """A changed file is in force after this long."""
 _LARGEST_BYTES: Final = 1024 * 1024

@@ -18,6 +18,7 @@ from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog
+from scaler.runtime.metrics.reloads import ReloadMetrics
 from scaler.runtime.policy_exchange import Changes, changes
 from scaler.runtime.policy_process import PolicyReader, ReaderFailed
 
@@ -95,13 +96,6 @@ class Attempt:
         }
 
 
-class ReloadsCounted(Protocol):
-    """Who counts attempts."""
-
-    def reloaded(self, outcome: str, at: float) -> None:
-        """Count an attempt that ended in this way at Unix time `at`."""
-
-
 class Force(Protocol):
     """Where sets are put in force."""
 
@@ -149,7 +143,7 @@ class Told:
         events: record them; None where nothing is recorded.
     """
 
-    metrics: ReloadsCounted
+    metrics: ReloadMetrics
     clock: Clock
     events: EventLog | None = None
 

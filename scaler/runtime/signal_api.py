@@ -14,7 +14,7 @@ from aiohttp import web
 
 from scaler.errors import SampleRejected
 from scaler.runtime.api import unauthorized
-from scaler.runtime.push_tokens import PushTokens
+from scaler.runtime.push_tokens import WANTED, PushTokens
 from scaler.runtime.signals import PolicySignals
 from scaler.signals.pushed import NameTaken, TooOften
 from scaler.signals.pushers import NotAllowed, Pusher
@@ -60,7 +60,7 @@ class SignalApi:
         pusher = self._tokens.shown_by(request)
         if pusher is None:
             self._signals.refused("Http", "Unauthorized", f"wrong token, from {request.remote}")
-            response = unauthorized()
+            response = unauthorized(WANTED)
             response.force_close()  # the body is nobody's to read
             return response
         try:

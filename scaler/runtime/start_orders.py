@@ -111,9 +111,13 @@ class StartOrders:
     async def run(self, term: Term) -> None:
         """Tell agents whose residents are still to start, whenever something else is needed of them.
 
+        It begins with nothing: what was needed in an earlier term may not be any more, and another has told agents something else since.
+
         Args:
             term: in whose name.
         """
+        self._tick, self._looked, self._told = None, {}, {}
+        self._changed.clear()
         while True:
             await self._changed.wait()
             self._changed.clear()

@@ -18,7 +18,8 @@ from warmpool.engines.port import GuardState
 from warmpool.errors import BadOrder
 from warmpool.expectations import Ownership
 from warmpool.states import MOVING, Depth, ResidentState
-from warmpool.wire import capabilities_from_json, capabilities_to_json
+from warmpool.timeline import PHASES, StartFacts
+from warmpool.wire import capabilities_from_json, capabilities_to_json, start_from_json, start_to_json
 
 _S = ResidentState
 _CAPABILITIES_BYTES: Final = 4096
@@ -39,6 +40,8 @@ class Note:
         held: bytes of device memory that it held when it was last measured, by depth.
         wakes: seconds that its last promotions took, by depth.
         capabilities: what its engine was found to be able to do; None if it wasn't asked.
+        phases: seconds that each phase of its last completed start took.
+        start: what else is known of that start; None before the first.
     """
 
     state: ResidentState | None = None
@@ -50,6 +53,8 @@ class Note:
     held: Mapping[Depth, int] = field(default_factory=lambda: MappingProxyType({}))
     wakes: Mapping[Depth, Sequence[float]] = field(default_factory=lambda: MappingProxyType({}))
     capabilities: Capabilities | None = None
+    phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    start: StartFacts | None = None
 
     @property
     def parked(self) -> bool:
@@ -70,6 +75,8 @@ class Note:
                 str(depth): [round(each, 6) for each in seconds] for depth, seconds in self.wakes.items()
             },
             "capabilities": _noted(self.capabilities),
+            "phases": {phase: round(seconds, 4) for phase, seconds in self.phases.items()},
+            "start": None if self.start is None else start_to_json(self.start),
         }
 
     @classmethod
@@ -86,6 +93,8 @@ class Note:
             held=_by_depth(note.get("held")),
             wakes=_wakes(note.get("wakes")),
             capabilities=_capabilities(note.get("capabilities")),
+            phases=_phases(note.get("phases")),
+            start=_start(note.get("start")),
         )
 
     def recall(self, record: Record) -> None:
@@ -102,6 +111,7 @@ class Note:
         for depth, seconds in self.wakes.items():
             for each in seconds:
                 record.wakes.note(depth, each)
+        record.phases, record.start = MappingProxyType(dict(self.phases)), self.start
         record.capabilities = self.capabilities
         if self.capabilities is not None:
             record.running = record.running.completed(Ownership(engine_version=self.capabilities.version))
@@ -120,6 +130,8 @@ def note_of(record: Record) -> Note:
         held=dict(record.held),
         wakes=record.wakes.seconds(),
         capabilities=record.capabilities,
+        phases=dict(record.phases),
+        start=record.start,
     )
 
 
@@ -170,6 +182,23 @@ def _wakes(noted: object) -> dict[Depth, Sequence[float]]:
 def _capabilities(noted: object) -> Capabilities | None:
     try:
         return capabilities_from_json(noted) if isinstance(noted, dict) else None
+    except BadOrder:
+        return None
+
+
+def _phases(noted: object) -> dict[str, float]:
+    if not isinstance(noted, dict):
+        return {}
+    return {
+        phase: seconds
+        for phase, seconds in noted.items()
+        if phase in set(PHASES) and isinstance(seconds, float) and 0 <= seconds < math.inf
+    }
+
+
+def _start(noted: object) -> StartFacts | None:
+    try:
+        return start_from_json(noted) if isinstance(noted, dict) else None
     except BadOrder:
         return None
 

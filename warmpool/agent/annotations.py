@@ -18,6 +18,8 @@ RESIDENTS: Final = "emberpool.dev/residents"
 """Annotation with the seat's residents: a JSON list, in the order in which they start when nobody says otherwise."""
 MEMORY: Final = "emberpool.dev/memory"
 """Annotation with what the seat may take: `deviceMiB`, `hostMiB` and `kvWhenPaused`."""
+HEALTH: Final = "emberpool.dev/gpu-health"
+"""Annotation with the fleet's `gpuHealth.mode`: Enforce or Observe."""
 _SIZES: Final = {"pausedMiB": "memoryMiB", "kvMiB": "kvMiB", "activationMiB": "activationMiB"}
 _PERCENT: Final = 100
 
@@ -35,9 +37,10 @@ def read_annotations(path: Path) -> Mapping[str, Any]:
     found = {}
     for line in lines:
         key, _, quoted = line.partition("=")
-        if key in {RESIDENTS, MEMORY}:
+        if key in {RESIDENTS, MEMORY, HEALTH}:
             try:
-                found[key] = json.loads(json.loads(quoted))
+                text = json.loads(quoted)
+                found[key] = text if key == HEALTH else json.loads(text)
             except (ValueError, TypeError) as error:
                 raise StartFailed(f"{path}: {key}: holds no JSON: {error}") from error
     return found
@@ -56,6 +59,8 @@ def laid_over(config: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict
             kept = told.pop("kvWhenPaused", None)
             laid["memory"] = {**config.get("memory", {}), **told}
             laid |= {} if kept is None else {"kvWhenPaused": kept}
+        if HEALTH in annotations:
+            laid["gpuHealth"] = annotations[HEALTH]
         if RESIDENTS in annotations:
             known = {each["policy"]: each for each in config["residents"]}
             laid["residents"] = [_resident(each, known) for each in annotations[RESIDENTS]]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import aiohttp
 
 from warmpool import listening
+from warmpool.agent.caches import read_machine, with_caches
 from warmpool.agent.config import AgentConfig
 from warmpool.agent.equipment import Equipment, node_memory
 from warmpool.agent.guarding import connect_guarded
@@ -79,6 +80,7 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
         StartFailed: the agent can't listen where it should.
     """
     headers = {"Authorization": f"Bearer {token}"}
+    config = with_caches(config, await asyncio.to_thread(read_machine, config.gpus))
     listener = _bind(config)
     async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as tasks:
         seat: LiveSeat

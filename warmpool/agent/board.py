@@ -24,6 +24,7 @@ from warmpool.expectations import Ownership
 from warmpool.seats import PolicyName, Resident
 from warmpool.states import Depth, ResidentState, transition
 from warmpool.tiers import Tier
+from warmpool.timeline import StartFacts
 from warmpool.wire import resident_to_json
 
 _S = ResidentState
@@ -94,6 +95,7 @@ class Record:
     memory_bytes: int | None = None
     memory_reason: str = "not measured yet"
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    start: StartFacts | None = None
     capabilities: Capabilities | None = None
     verification: Verification | None = None
     process: Process | None = None
@@ -171,6 +173,7 @@ class Record:
             parked_bytes=self.parked_bytes,
             wake_seconds=self.wakes.medians(),
             phases=self.phases,
+            start=self.start,
             capabilities=self.capabilities,
             verification=self.verification,
         )

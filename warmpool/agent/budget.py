@@ -1,4 +1,7 @@
-"""When a failed engine is started again, and when it is given up. PURE: no I/O, `now` is passed."""
+"""When a failed engine is started again, and when it is given up. PURE: no I/O, `now` is passed.
+
+One that a pre-flight kept from starting is no failed engine: the fault is its GPU's or a neighbour's, and may be gone the next time.
+"""
 
 from collections import deque
 
@@ -10,6 +13,10 @@ LONGEST_WAIT_SECONDS = 30.0
 """The longest wait before a restart."""
 
 
+REFUSED_SECONDS = (15.0, 300.0)
+"""The first wait and the longest after a pre-flight that found something; each is twice the one before."""
+
+
 class FailureBudget:
     """The failures of one resident: waits of 1, 2, 4 … 30 s between restarts, and an end to them."""
 
@@ -17,6 +24,8 @@ class FailureBudget:
         self._failures: deque[float] = deque()
         self._streak = 0
         self._last = float("-inf")
+        self._refusals = 0
+        self._refused_at = float("-inf")
 
     def failed(self, now: float) -> float | None:
         """Record a failure.
@@ -32,3 +41,13 @@ class FailureBudget:
         if len(self._failures) >= FAILURES:
             return None
         return min(LONGEST_WAIT_SECONDS, 2.0 ** (self._streak - 1))
+
+    def refused(self, now: float) -> float:
+        """Record that a pre-flight kept it from starting; return the seconds to wait. It is never given up for that."""
+        first, longest = REFUSED_SECONDS
+        if now - self._refused_at > 2 * longest:  # it has run meanwhile
+            self._refusals = 0
+        self._refused_at = now
+        wait = min(longest, first * 2.0**self._refusals)
+        self._refusals += wait < longest
+        return wait

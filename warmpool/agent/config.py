@@ -31,6 +31,7 @@ _Container = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9
 _Prompt = Annotated[str, StringConstraints(min_length=1)]
 _TokenId = Annotated[int, Field(ge=0)]
 _URL = TypeAdapter(HttpUrl)
+_UNIX = "unix:///"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
@@ -131,10 +132,14 @@ class Warmup(_Strict):
 
     Attributes:
         prompts: their prompts.
+        prompt_tokens: lengths of further prompts, in tokens, which are made up.
+        batch_sizes: how many of those are computed at once.
         max_tokens: tokens that each of them generates.
     """
 
     prompts: tuple[_Prompt, ...] = ()
+    prompt_tokens: tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...] = Field(default=(), max_length=32)
+    batch_sizes: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(default=(), max_length=32)
     max_tokens: int = Field(default=8, ge=1, le=4096)
 
 
@@ -239,7 +244,10 @@ class AgentConfig(_Strict):
         launcher: socket of the launcher that starts the engines; with `{container}` in it each container has one. Without one
             the agent starts them itself.
         node_agent: where the node's memory is asked for: `unix:///run/…`, or `http://` on loopback. Empty: nobody is asked.
+        stage_daemon: where the node's stage daemon is asked what it takes of the GPUs: `unix:///run/…`. Empty: nobody is asked.
         gpu_health: whether what the node says of the seat's GPUs keeps residents from being promoted there.
+        compile_cache: directory in which engines keep what they compile, for the next start to find; the same path where they run.
+            Left out, each keeps it where it does anyway.
         memory: what the seat may take.
         kv_when_paused: what becomes of the KV memory of a paused resident; if left out it is kept by one that is alone.
         exclusive: one resident computes at a time.
@@ -257,7 +265,9 @@ class AgentConfig(_Strict):
     log_directory: Path | None = None
     launcher: Path | None = None
     node_agent: str = ""
+    stage_daemon: str = ""
     gpu_health: GpuHealth = GpuHealth.ENFORCE
+    compile_cache: Path | None = None
     memory: Memory = Memory()
     kv_when_paused: KvWhenPaused | None = None
     exclusive: bool = True
@@ -274,13 +284,29 @@ class AgentConfig(_Strict):
     @field_validator("node_agent")
     @classmethod
     def _is_local(cls, node_agent: str) -> str:
-        if node_agent and not node_agent.startswith("unix:///"):
+        if node_agent and not node_agent.startswith(_UNIX):
             host = _URL.validate_python(node_agent).host
             if host not in _LOOPBACK:
                 raise ValueError(
                     f"{host} is another machine: unix:///PATH, or http:// with a loopback address"
                 )
         return node_agent.rstrip("/")
+
+    @field_validator("stage_daemon")
+    @classmethod
+    def _is_a_socket(cls, stage_daemon: str) -> str:
+        if stage_daemon and not stage_daemon.startswith(_UNIX):
+            raise ValueError(f"{stage_daemon} is no socket of this machine: unix:///PATH")
+        return stage_daemon
+
+    @field_validator("compile_cache")
+    @classmethod
+    def _is_the_same_everywhere(cls, compile_cache: Path | None) -> Path | None:
+        if compile_cache is not None and not compile_cache.is_absolute():
+            raise ValueError(
+                f"{compile_cache} is relative; it takes a path that is the same in every container"
+            )
+        return compile_cache
 
     @model_validator(mode="after")
     def _has_a_place_for_logs(self) -> Self:
@@ -323,6 +349,11 @@ class AgentConfig(_Strict):
         return Path(str(self.launcher).replace(CONTAINER, resident.container))
 
     @property
+    def stage_socket(self) -> Path | None:
+        """The stage daemon's socket; None where nobody is asked."""
+        return Path(self.stage_daemon.removeprefix("unix://")) if self.stage_daemon else None
+
+    @property
     def shared(self) -> bool:
         """Whether several residents live on the seat."""
         return len(self.residents) > 1
@@ -340,6 +371,11 @@ SEAT_VARIABLE: Final = "EMBERPOOL_SEAT"
 POD_VARIABLE: Final = "EMBERPOOL_POD_UID"
 """Environment variable with the UID of the agent's pod: by it a node agent knows whose memory it is asked for, and it is the seat's
 identity where its config has none."""
+NODE_VARIABLE: Final = "EMBERPOOL_NODE_AGENT"
+"""Environment variable that says where the node's memory is asked for, where a config doesn't."""
+
+STAGE_VARIABLE: Final = "EMBERPOOL_STAGE"
+"""Environment variable that says where the node's stage daemon listens, where a config doesn't; engines read it, too."""
 
 
 def load_config(path: Path, annotations: Path | None = None) -> AgentConfig:
@@ -359,7 +395,12 @@ def load_config(path: Path, annotations: Path | None = None) -> AgentConfig:
     except ValueError as error:
         raise StartFailed(f"{path}: not JSON: {error}") from error
     if isinstance(raw, dict):
-        named = {"seat": os.environ.get(SEAT_VARIABLE), "uid": os.environ.get(POD_VARIABLE)}
+        named = {
+            "seat": os.environ.get(SEAT_VARIABLE),
+            "uid": os.environ.get(POD_VARIABLE),
+            "nodeAgent": os.environ.get(NODE_VARIABLE),
+            "stageDaemon": os.environ.get(STAGE_VARIABLE),
+        }
         raw = {**{key: value for key, value in named.items() if value}, **raw}
         raw = raw if annotations is None else laid_over(raw, read_annotations(annotations))
     try:

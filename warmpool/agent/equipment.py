@@ -11,6 +11,7 @@ from warmpool.agent.memory import MemoryReader
 from warmpool.agent.moving import Mover
 from warmpool.agent.room import SeatRoom
 from warmpool.agent.slot import Slot
+from warmpool.agent.staging import StageDaemon
 from warmpool.nodehealth.client import TOKEN_VARIABLE, NodeMemory, connect
 
 
@@ -45,7 +46,8 @@ class Equipment:
             node: where device memory is asked for; None on a machine without GPUs.
         """
         board = Board(config)
-        reader = MemoryReader(board, config.gpus, node)
+        stage = None if config.stage_socket is None else StageDaemon(config.stage_socket)
+        reader = MemoryReader(board, config.gpus, node, stage)
         room, changes = SeatRoom(config, board, reader), Changes(board, reader)
         return cls(
             config=config,

@@ -21,6 +21,7 @@ from typing import Any
 
 from warmpool.agent.config import untold
 from warmpool.agent.processes import Ports, Start, address_in_use, telling
+from warmpool.engines.startup_log import MARKS
 from warmpool.errors import StartFailed, WarmpoolError
 from warmpool.launcher import PROTOCOL, Spec
 
@@ -123,6 +124,14 @@ class LaunchedProcess:
             await self._launcher.ask(
                 "note", {**self._meant, "note": {**note, "ports": _ports_to_json(self._ports)}}
             )
+
+    async def telling_lines(self) -> Sequence[str]:
+        """Return what it has logged of its start; nothing from a launcher that doesn't keep that."""
+        try:
+            kept = (await self._launcher.ask("kept", self._meant))["lines"]
+        except (LauncherSaidNo, LauncherLost):
+            return ()
+        return [str(line) for line in kept]
 
     async def stop(self, *, grace_seconds: float) -> None:
         """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
@@ -231,6 +240,7 @@ class Launcher:
             "engine": start.name,
             "token": secrets.token_hex(16),
             "note": {"ports": _ports_to_json(ports)},
+            "keep": list(MARKS),
         }
         try:
             return self._follow(await self._start(request), ports)

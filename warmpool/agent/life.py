@@ -19,7 +19,6 @@ from warmpool.agent.config import ResidentConfig
 from warmpool.agent.equipment import Equipment
 from warmpool.agent.failure import fail
 from warmpool.agent.moving import once_arrived
-from warmpool.agent.phases import Phases
 from warmpool.agent.processes import Ports, Process, Start, Starter
 from warmpool.agent.starting import (
     POLL_ANSWER_SECONDS,
@@ -31,7 +30,7 @@ from warmpool.agent.starting import (
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Engine
 from warmpool.errors import EngineLacksRoute, EngineLost, EngineTimeout, WarmpoolError
-from warmpool.nodehealth.preflight.findings import OF_THE_GPU, told_in
+from warmpool.nodehealth.preflight.findings import OF_THE_GPU, told_in, was_refused
 from warmpool.states import MOVING, ResidentState
 
 _LOG = logging.getLogger(__name__)
@@ -86,8 +85,9 @@ class Life:
                 self._board.move(record, _S.STARTING)  # it waits for its turn, and nothing is wrong with it
                 continue
             await self._starts.settle()
-            wait_seconds = budget.failed(asyncio.get_running_loop().time())
             _LOG.warning("resident %s failed: %s", record.policy, record.failure)
+            now = asyncio.get_running_loop().time()
+            wait_seconds = budget.refused(now) if was_refused(record.failure) else budget.failed(now)
             if wait_seconds is None:
                 record.failure = (
                     f"given up after {FAILURES} failures in {WINDOW_SECONDS:.0f} s: {record.failure}"
@@ -129,7 +129,7 @@ class Life:
                 if await self._take_up(record, tasks):
                     self._starts.come(record)
                 else:
-                    await self._starts.run(record, lambda each, phases: self._spawn(each, tasks, phases))
+                    await self._starts.run(record, lambda each: self._spawn(each, tasks))
             except WarmpoolError as error:
                 await fail(self._board, record, error)
             await self._board.until(lambda: record.state in ENDED)
@@ -145,7 +145,7 @@ class Life:
 
     # ------------------------------------------------------------------ processes
 
-    async def _spawn(self, record: Record, tasks: asyncio.TaskGroup, phases: Phases) -> None:
+    async def _spawn(self, record: Record, tasks: asyncio.TaskGroup) -> None:
         if record.state is not _S.STARTING:
             if (
                 record.state is not _S.FAILED
@@ -154,10 +154,9 @@ class Life:
                 self._board.move(record, _S.FAILED)
             self._board.move(record, _S.STARTING)
         forget_last_life(record)
-        with phases.step("spawn"):
-            process = await self._engines.starter.start(
-                _start_of(record), Ports.free(self._config.host, record.config.port)
-            )
+        process = await self._engines.starter.start(
+            _start_of(record), Ports.free(self._config.host, record.config.port)
+        )
         self._attend(record, process, tasks)
 
     def _attend(self, record: Record, process: Process, tasks: asyncio.TaskGroup) -> None:

@@ -14,6 +14,7 @@ import psutil
 
 from warmpool.agent.board import Board, Record
 from warmpool.agent.processes import Process, descendants
+from warmpool.agent.staging import StageDaemon
 from warmpool.engines.deadline import Deadline
 from warmpool.nodehealth.client import NodeMemory, SeatHealth, SeatMemory
 from warmpool.seats import UNKNOWN, GpuWord, Verdict
@@ -49,16 +50,20 @@ class MemoryReader:
         board: the residents.
         gpus: the seat's GPUs; empty where the node knows them.
         node: where device memory is asked for; None on a machine without GPUs.
+        stage: the node's stage daemon, which has memory of those GPUs, too; None if nobody is to be asked.
 
     Attributes:
         last: the last reading.
         total_bytes: device memory of the seat's GPUs, once it has been told; None before.
     """
 
-    def __init__(self, board: Board, gpus: Sequence[str], node: NodeMemory | None) -> None:
+    def __init__(
+        self, board: Board, gpus: Sequence[str], node: NodeMemory | None, stage: StageDaemon | None = None
+    ) -> None:
         self._board = board
         self._gpus = tuple(gpus)
         self._node = node
+        self._stage = stage
         self.last = Reading(reason="not measured yet")
         self.total_bytes: int | None = None
         self._words: tuple[GpuWord, ...] = ()
@@ -73,6 +78,26 @@ class MemoryReader:
     def answers(self) -> bool:
         """Whether devices were told of the last time: asking for them again won't cost an order time for nothing."""
         return self.last.device is not None and self.last.device.total_bytes is not None
+
+    @property
+    def stage_bytes(self) -> int:
+        """What the stage daemon takes of the seat's GPUs, by what it said last."""
+        return 0 if self._stage is None else self._stage.taken_bytes(self._uuids)
+
+    @property
+    def stage_reason(self) -> str:
+        """Why that isn't known, or isn't known anew; empty if it is, or nobody is asked."""
+        if self._stage is None:
+            return ""
+        if not self._stage.reason and self._stage.has_devices and not self._uuids:
+            return "what the stage daemon takes isn't counted: nobody has told the UUIDs of the seat's GPUs"
+        return self._stage.reason
+
+    @property
+    def _uuids(self) -> Sequence[str]:
+        """The seat's GPUs: those that the node told of, else the configured ones, unless they are indices."""
+        told = [word.uuid for word in self._words]
+        return told or [gpu for gpu in self._gpus if not gpu.isdigit()]
 
     async def close(self) -> None:
         """Let go of the way to the node."""
@@ -119,16 +144,22 @@ class MemoryReader:
 
     async def read(self, *, seconds: float = READ_SECONDS) -> Reading:
         """Read what is held now, within `seconds`."""
-        if self._node is None:
-            reading = Reading(held=MappingProxyType(await self._resident()))
-        else:
-            reading = self._of_device(await self._node.read(self._gpus, deadline=Deadline.after(seconds)))
+        reading, _ = await asyncio.gather(self._read(seconds), self._ask_stage(seconds))
         self.last = reading
         if self.answers and reading.device is not None:
             self.total_bytes = reading.device.total_bytes
         for record in self._board.records:
             self._note(record, reading)
         return reading
+
+    async def _read(self, seconds: float) -> Reading:
+        if self._node is None:
+            return Reading(held=MappingProxyType(await self._resident()))
+        return self._of_device(await self._node.read(self._gpus, deadline=Deadline.after(seconds)))
+
+    async def _ask_stage(self, seconds: float) -> None:
+        if self._stage is not None:
+            await self._stage.ask(seconds=seconds)
 
     def _note(self, record: Record, reading: Reading) -> None:
         process = record.process

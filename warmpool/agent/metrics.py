@@ -10,6 +10,7 @@ from warmpool.agent.board import Board, Record
 from warmpool.agent.orders import OrderKind, Result
 from warmpool.agent.proof import Check, Verdict
 from warmpool.agent.room import SeatRoom
+from warmpool.engines.arguments import memory_utilization
 from warmpool.engines.capabilities import Capability, Change, Ground
 from warmpool.engines.capabilities import Verdict as ChangeVerdict
 from warmpool.errors import AgentError
@@ -27,19 +28,15 @@ from warmpool.metric_families import (
 )
 from warmpool.states import Depth, ResidentState
 from warmpool.tiers import Budget
+from warmpool.timeline import OTHER_TIER, PHASES, TIERS, init_seconds
 
 ORDER_PHASES = (
     *("preempt", "kv", "resume", "canary", "open", "drain", "abort", "pause", "undo", "proof", "probe"),
     *("displace", "park", "unpark"),
 )
 """Steps of orders, as `warmpool.agent.operations` names them."""
-START_PHASES = (
-    *("spawn", "fork", "process", "load", "import", "weights", "warm", "ready"),
-    *("kv", "resume", "warmup", "proof", "probe", "pause"),
-)
-"""Steps of a start, as `warmpool.agent.life` and engines that tell more precisely name them."""
 OTHER = "other"
-"""Stands for steps that aren't listed: an engine names its own."""
+"""Stands for steps of orders that aren't listed."""
 _CODES = tuple(
     dict.fromkeys(
         ("Done", "EngineFailed", AgentError.code, *(each.code for each in AgentError.__subclasses__()))
@@ -61,6 +58,7 @@ _KIND = listed("kind", OrderKind, "orders that an agent takes")
 _CHANGE = listed("change", Change, "changes that engines are told")
 _VERDICT = listed("verdict", ChangeVerdict, "verdicts on a change")
 _DEPTH = listed("depth", Depth, "depths of sleep")
+_TIER = listed("tier", (*TIERS, OTHER_TIER), "where weights come from")
 _ORDER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _ORDERS = Family(
@@ -136,9 +134,48 @@ _PROVEN = Family(
 _START = Family(
     name="emberpool_agent_startup_phase_seconds",
     kind=Kind.GAUGE,
-    help="What each step of the resident's last completed start took.",
+    help="What each phase of the resident's last completed start took. They add up to the whole of it.",
     unit="seconds",
-    labels=(_POLICY, listed("phase", (*START_PHASES, OTHER), "steps of a start")),
+    labels=(_POLICY, listed("phase", PHASES, "phases of a start")),
+)
+_INIT = Family(
+    name="emberpool_engine_init_duration_seconds",
+    kind=Kind.GAUGE,
+    help="What the engine's last completed start took from the order to start its process until it was ready, without waiting.",
+    unit="seconds",
+    labels=(
+        Label("model", "the residents' models"),
+        Label("tensor_parallel_size", "what engines tell, 1 where they don't"),
+        Label("memory_utilization", "what engines' commands say, empty where they don't"),
+    ),
+)
+_LOAD_SECONDS = Family(
+    name="emberpool_agent_weight_load_seconds",
+    kind=Kind.GAUGE,
+    help="How long the weights took to come at the resident's last completed start, by where they came from.",
+    unit="seconds",
+    labels=(_POLICY, _TIER),
+)
+_LOAD_RATE = Family(
+    name="emberpool_agent_weight_load_bytes_per_second",
+    kind=Kind.GAUGE,
+    help="How fast they came; absent where the engine doesn't tell how many they are.",
+    unit="bytes per second",
+    labels=(_POLICY, _TIER),
+)
+_FIRST_REQUEST = Family(
+    name="emberpool_agent_first_request_seconds",
+    kind=Kind.GAUGE,
+    help="What the first request to the engine's last completed start took: what a client would have waited for without warm-up.",
+    unit="seconds",
+    labels=(_POLICY,),
+)
+_CACHE = Family(
+    name="emberpool_agent_compile_cache_lookups",
+    kind=Kind.GAUGE,
+    help="What the engine's last completed start found in its compile cache, and what it had to compile; absent if it doesn't tell.",
+    unit="lookups",
+    labels=(_POLICY, listed("outcome", ("Hit", "Miss"), "found or compiled")),
 )
 _CAPABILITY = Family(
     name="emberpool_agent_resident_capability",
@@ -196,10 +233,12 @@ _WAITING = Family(
 _DEVICE = Family(
     name="emberpool_agent_device_memory_bytes",
     kind=Kind.GAUGE,
-    help="The seat's budget of device memory. Free is what is left of Device after the others; both are absent while unknown.",
+    help="The seat's budget of device memory. Stage is what the node's stage daemon takes of it. Free is what is left of Device after the others; both are absent while unknown.",
     unit="bytes",
     labels=(
-        listed("part", ("Device", "Paused", "LargestCompute", "Reserve", "Free"), "parts of the budget"),
+        listed(
+            "part", ("Device", "Paused", "LargestCompute", "Stage", "Reserve", "Free"), "parts of the budget"
+        ),
     ),
 )
 _HOST = Family(
@@ -217,6 +256,7 @@ _VERIFIED = Family(
 )
 _OF_BOARD = (
     *(_STATE, _MEMORY, _HELD, _PARKED, _KV, _IN_FLIGHT, _RESTARTS, _PROVEN, _WAKE, _WAITING, _START),
+    *(_INIT, _LOAD_SECONDS, _LOAD_RATE, _FIRST_REQUEST, _CACHE),
     *(_CAPABILITY, _VERIFICATION, _DEVICE, _HOST, _VERIFIED),
 )
 
@@ -300,6 +340,7 @@ class _Residents(Collector):
         )
         yield _per_resident(_WAITING, records, lambda r: float(bool(r.waiting)))
         yield RowMetric(_START, [row for record in records for row in _start(record)])
+        yield from _of_start([record for record in records if record.start is not None])
         yield RowMetric(_CAPABILITY, [row for record in records for row in _capabilities(record)])
         yield RowMetric(_VERIFICATION, [row for record in records for row in _verification(record)])
         budget = self._room.budget
@@ -324,13 +365,42 @@ def _kv(record: Record) -> int | None:
 
 
 def _start(record: Record) -> Iterator[Row]:
-    """Return the steps of a resident's last start, those that aren't listed added up."""
-    steps: dict[str, float] = {}
+    """Return the phases of a resident's last start."""
     for phase, seconds in record.phases.items():
-        name = phase if phase in START_PHASES else OTHER
-        steps[name] = steps.get(name, 0.0) + seconds
-    for name, seconds in steps.items():
-        yield (record.policy, name), seconds
+        yield (record.policy, phase), seconds
+
+
+def _of_start(records: Sequence[Record]) -> Iterator[RowMetric]:
+    """Return what else is known of residents' last starts."""
+    starts = [(record, record.start) for record in records if record.start is not None]
+    loads = [(record.policy, start.weights) for record, start in starts if start.weights is not None]
+    caches = [
+        (record.policy, start.compile_cache) for record, start in starts if start.compile_cache is not None
+    ]
+    yield RowMetric(_INIT, dict(_init(record) for record, _ in starts).items())
+    yield RowMetric(_LOAD_SECONDS, [((policy, load.listed_tier), load.seconds) for policy, load in loads])
+    yield RowMetric(
+        _LOAD_RATE,
+        [((policy, load.listed_tier), load.rate) for policy, load in loads if load.rate is not None],
+    )
+    yield _per_resident(
+        _FIRST_REQUEST, records, lambda r: None if r.start is None else r.start.first_request_seconds
+    )
+    yield RowMetric(
+        _CACHE,
+        [
+            ((policy, outcome), float(count))
+            for policy, cache in caches
+            for outcome, count in (("Hit", cache.hits), ("Miss", cache.misses))
+        ],
+    )
+
+
+def _init(record: Record) -> Row:
+    """Return what an engine took to be ready; of two that nothing tells apart the last one counts."""
+    size = str(record.running.tensor_parallel_size or 1)
+    labels = (record.config.model, size, memory_utilization(record.config.command))
+    return labels, init_seconds(record.phases)
 
 
 def _device(budget: Budget) -> Iterator[Row]:
@@ -338,6 +408,7 @@ def _device(budget: Budget) -> Iterator[Row]:
         "Device": budget.device_bytes,
         "Paused": budget.paused_bytes,
         "LargestCompute": budget.largest_compute_bytes,
+        "Stage": budget.stage_bytes,
         "Reserve": budget.reserve_bytes,
         "Free": budget.free_bytes,
     }

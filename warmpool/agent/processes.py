@@ -22,6 +22,7 @@ from typing import Any, Protocol, Self
 
 import psutil
 
+from warmpool.engines.startup_log import telling_lines
 from warmpool.errors import StartFailed
 from warmpool.lifeline import die_with_parent
 from warmpool.standins import stood_for
@@ -140,6 +141,9 @@ class Process(Protocol):
 
     async def remember(self, note: Mapping[str, Any]) -> None:
         """Keep, where that is possible, what an agent that comes after this one has to know of it."""
+
+    async def telling_lines(self) -> Sequence[str]:
+        """Return what it has logged of its start (`warmpool.engines.startup_log`), as far as that is still known."""
 
     async def stop(self, *, grace_seconds: float) -> None:
         """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
@@ -310,6 +314,10 @@ class EngineProcess:
     async def remember(self, note: Mapping[str, Any]) -> None:
         """Keep nothing: no agent comes after this one while the engine runs."""
 
+    async def telling_lines(self) -> Sequence[str]:
+        """Return what it has logged of its start."""
+        return await asyncio.to_thread(self._telling_lines)
+
     async def stop(self, *, grace_seconds: float) -> None:
         """End the process and all that it started: SIGTERM, and what is left after `grace_seconds` SIGKILL."""
         if self._ended:
@@ -331,6 +339,14 @@ class EngineProcess:
             async with asyncio.timeout(_REAP_SECONDS):
                 await self._process.wait()
         self._ended = self.exited
+
+    def _telling_lines(self) -> Sequence[str]:
+        try:
+            with self._log.open("rb") as log:
+                log.seek(self._log_start)
+                return telling_lines(log.read(_LOG_LIMIT_BYTES).decode(errors="replace"))
+        except OSError:
+            return ()
 
     def _tail(self) -> str:
         try:

@@ -59,12 +59,14 @@ class SeatRoom:
             device_bytes=self._device_bytes(),
             host_bytes=memory.host_mib * _MIB,
             exclusive=self._config.exclusive,
+            stage_bytes=self._stage_bytes(),
         )
 
     @property
     def budget(self) -> Budget:
         """The sum, as it is shown."""
-        return replace(self.room.budget(self.tiers), verified=self._verified())
+        budget = self.room.budget(self.tiers)
+        return replace(budget, verified=self._verified(), stage_reason=self._reader.stage_reason)
 
     def most(self, record: Record) -> int | None:
         """Return the bytes that a resident may hold while it computes; None if that isn't known."""
@@ -74,10 +76,19 @@ class SeatRoom:
         return paused + self._compute(record)
 
     def _device_bytes(self) -> int | None:
-        configured = self._config.memory.device_mib
-        sizes = (self._reader.total_bytes, None if configured is None else configured * _MIB)
-        known = [size for size in sizes if size is not None]
+        known = [size for size in (self._reader.total_bytes, self._configured_bytes) if size is not None]
         return min(known, default=None)
+
+    def _stage_bytes(self) -> int:
+        """Return what the stage daemon takes of the seat's memory; it takes first what the config leaves of the GPUs."""
+        total, configured = self._reader.total_bytes, self._configured_bytes
+        left = 0 if total is None or configured is None else max(0, total - configured)
+        return max(0, self._reader.stage_bytes - left)
+
+    @property
+    def _configured_bytes(self) -> int | None:
+        configured = self._config.memory.device_mib
+        return None if configured is None else configured * _MIB
 
     def _verified(self) -> bool:
         device = self._reader.last.device

@@ -6,27 +6,31 @@ and the resident is back in Loading until the seat is free again. A new process 
 
 Tiers fill in the config's order. Where there is no room for the next one, others are parked while it starts, the least needed first;
 then it is parked itself, if it is the least needed, and they come back. One that could not even be parked stays cold, and says why.
+So does one whose GPU is Bad, as the node has it: no weights are loaded onto what will be taken away, and it starts once the GPU is well.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
 from warmpool.agent.board import ENDED, Record
+from warmpool.agent.config import GpuHealth
 from warmpool.agent.equipment import Equipment
 from warmpool.agent.failure import fail, give_up_memory
 from warmpool.agent.interruption import Interrupted
-from warmpool.agent.phases import Phases
+from warmpool.agent.phases import StartPhases
 from warmpool.agent.probing import PROBE_SECONDS, probe
 from warmpool.agent.slot import Warming
 from warmpool.agent.turns import Turns
 from warmpool.agent.warmup import warm_up
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Startup
+from warmpool.engines.startup_log import read_log
 from warmpool.errors import (
     AgentError,
     EngineError,
@@ -37,8 +41,10 @@ from warmpool.errors import (
     StartFailed,
 )
 from warmpool.expectations import Ownership
+from warmpool.seats import Verdict
 from warmpool.states import ResidentState
 from warmpool.tiers import Tier, Tiers
+from warmpool.timeline import Phase, in_phases
 
 _LOG = logging.getLogger(__name__)
 _S = ResidentState
@@ -56,7 +62,7 @@ POLL_ANSWER_SECONDS: Final = 5.0
 """How long one answer of an engine may take that imports or loads, and so holds its interpreter."""
 _NO_ROOM_SECONDS = 2.0
 
-Spawn = Callable[[Record, Phases], Awaitable[None]]
+Spawn = Callable[[Record], Awaitable[None]]
 """Starts a resident's process."""
 
 
@@ -98,7 +104,7 @@ class StartUps:
             EngineError: its engine failed.
             StartFailed: its engine can't be started.
         """
-        phases = Phases()
+        phases = StartPhases()
         outcome = _Outcome.SET_ASIDE
         await self._turns.first_come(record)
         while outcome is not _Outcome.PROVEN:
@@ -110,7 +116,7 @@ class StartUps:
                 await self._load(record, spawn, phases)
                 outcome = await self._warmed_and_proven(record, phases)
                 if outcome is _Outcome.PROVEN:
-                    record.phases = MappingProxyType(dict(phases.seconds))
+                    record.phases, record.start = phases.seconds(), phases.facts
                     self._board.touch()
                     await self._settle()
 
@@ -145,6 +151,8 @@ class StartUps:
 
     def _obstacle(self, record: Record) -> str:
         """Say in words what keeps it cold; nothing if it may start once the seat is free."""
+        if unfit := self._bad_gpus():
+            return unfit
         if self._room.fits(record, Tier.AWAKE):
             return ""
         try:
@@ -154,6 +162,16 @@ class StartUps:
         if self._room.filled[record.policy] is Tier.COLD:
             return f"{self._room.refusal(record, Tier.AWAKE)}; the residents before it need the room"
         return ""
+
+    def _bad_gpus(self) -> str:
+        """Say which of the seat's GPUs are Bad, as the node said last; nothing where that isn't acted on.
+
+        What is Suspect keeps nobody from starting: the first proof may be what clears it.
+        """
+        if self._config.gpu_health is not GpuHealth.ENFORCE:
+            return ""
+        bad = [word for word, _ in self._reader.words if word.word == Verdict.BAD]
+        return "; ".join(f"GPU {each.uuid} is {each.word}: {each.reason}" for each in bad)
 
     def _hold_back(self, record: Record, reason: str) -> None:
         if reason and record.state is _S.FAILED and record.process is None:
@@ -166,6 +184,7 @@ class StartUps:
         if record.process is not None:
             return True
         await self._until_the_seat_is_free(record)
+        await self._reader.unfit()  # what the node says now, and not a second ago
         ready = self._ready(record.policy)
         if not ready or self._obstacle(record):  # it comes back to this when there is none any more
             return False
@@ -228,7 +247,7 @@ class StartUps:
 
     # ------------------------------------------------------------------ process and weights
 
-    async def _load(self, record: Record, spawn: Spawn, phases: Phases) -> None:
+    async def _load(self, record: Record, spawn: Spawn, phases: StartPhases) -> None:
         """Start its process and wait until the weights are loaded; with other ports if someone took them meanwhile."""
         if record.loaded:  # it was taken up, or has been set aside
             if record.state is _S.STARTING:
@@ -236,11 +255,14 @@ class StartUps:
             return
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
-                if attempt > 1 or record.process is None:
-                    await spawn(record, phases)
-                await self._await_weights(record, phases)
+                with phases.step(Phase.OTHER):
+                    if attempt > 1 or record.process is None:
+                        await spawn(record)
+                    startup = await self._await_weights(record)
+                await self._learn(record, startup, phases)
             except PortTaken:
                 _LOG.warning("resident %s: a port was taken meanwhile (attempt %d)", record.policy, attempt)
+                phases.explain({}, Phase.PROCESS)
                 if record.process is not None:
                     await record.process.stop(grace_seconds=0)
                 await disconnect(record)
@@ -250,21 +272,30 @@ class StartUps:
             f"{record.policy}: {_PORT_ATTEMPTS} times someone else took a port before the engine could"
         )
 
-    async def _await_weights(self, record: Record, phases: Phases) -> None:
+    async def _await_weights(self, record: Record) -> Startup:
+        """Wait until its engine has loaded its weights, and return what that tells of itself."""
         deadline = Deadline.after(self._config.start_deadline_seconds)
-        with phases.step("process"):
-            ready = await self._poll(record, deadline)
+        ready = await self._poll(record, deadline)
         if record.state is not _S.LOADING:
             self._board.advance(record, _S.LOADING)
-        with phases.step("load"):
-            while not ready:
-                await asyncio.sleep(_POLL_SECONDS)
-                ready = await self._poll(record, deadline)
+        while not ready:
+            await asyncio.sleep(_POLL_SECONDS)
+            ready = await self._poll(record, deadline)
         startup = await record.engine.startup(deadline=deadline)
         await self._check_identity(record, startup)
-        if startup.phases:  # the engine tells more precisely what its start consists of
-            phases.seconds.clear()
-            phases.seconds.update(startup.phases)
+        return startup
+
+    async def _learn(self, record: Record, startup: Startup, phases: StartPhases) -> None:
+        """Take over what an engine tells of its start and of itself; what it only logs is read there."""
+        if startup.phases:
+            phases.explain(in_phases(startup.phases), Phase.PROCESS)
+            load, cache = startup.load, startup.compile_cache
+        else:
+            process = record.process
+            logged = read_log(() if process is None else await process.telling_lines())
+            phases.explain(in_phases(logged.phases), Phase.OTHER)
+            load, cache = logged.load, logged.compile_cache
+        phases.facts = replace(phases.facts, told=bool(startup.phases), weights=load, compile_cache=cache)
         learn_sizes(record, startup)
         await record.engine.close_guard(deadline=Deadline.after(_CONTROL_SECONDS))
         record.loaded = True
@@ -302,14 +333,14 @@ class StartUps:
 
     # ------------------------------------------------------------------ warm-up and first proof
 
-    async def _warmed_and_proven(self, record: Record, phases: Phases) -> _Outcome:
+    async def _warmed_and_proven(self, record: Record, phases: StartPhases) -> _Outcome:
         """Warm up, prove and pause, once the seat is free; again for as long as it has to give way."""
         outcome = _Outcome.SET_ASIDE
         while outcome is _Outcome.SET_ASIDE:
             outcome = await self._warm_and_prove(record, phases)
         return outcome
 
-    async def _warm_and_prove(self, record: Record, phases: Phases) -> _Outcome:
+    async def _warm_and_prove(self, record: Record, phases: StartPhases) -> _Outcome:
         if not record.aside and not self._seat_is_free(record):
             await self._set_aside(record)
             return _Outcome.SET_ASIDE
@@ -320,19 +351,19 @@ class StartUps:
             await warming.interruption.run(lambda: self._warm(record, phases))
             self._board.advance(record, _S.PROVING)
             if record.prover.missing:
-                with phases.step("proof"):
+                with phases.step(Phase.PROOF):
                     await warming.interruption.run(lambda: self._state_answers(record))
                 await self._set_aside(record)
                 return _Outcome.UNWITNESSED
-            with phases.step("proof"):
+            with phases.step(Phase.PROOF):
                 await warming.interruption.run(lambda: self._prove(record))
             record.proven_at = time.time()
             if record.capabilities is None:
-                with phases.step("probe"):
+                with phases.step(Phase.PROOF):
                     await warming.interruption.run(lambda: self._probe(record))
                 record.prover.require_owner(record.running)
             await warming.interruption.run(lambda: self._reader.tell_proof(record, passed=True))
-            with phases.step("pause"):
+            with phases.step(Phase.PAUSED):
                 await self._changes.pause(record, deadline=Deadline.after(_CONTROL_SECONDS))
             self._board.advance(record, _S.PAUSED)
         except Interrupted:
@@ -345,14 +376,13 @@ class StartUps:
             self._board.touch()
         return _Outcome.PROVEN
 
-    async def _warm(self, record: Record, phases: Phases) -> None:
+    async def _warm(self, record: Record, phases: StartPhases) -> None:
         deadline = Deadline.after(_WARM_SECONDS)
-        if record.aside:
-            with phases.step("kv" if record.kv_released else "resume"):
+        with phases.step(Phase.WARM_UP):
+            if record.aside:
                 await self._changes.resume(record, deadline=deadline)
-            record.aside = False
-        with phases.step("warmup"):
-            await warm_up(record.engine, record.config.warmup, deadline=deadline)
+                record.aside = False
+            await warm_up(record.engine, record.config.warmup, phases.note_request, deadline=deadline)
 
     async def _prove(self, record: Record) -> None:
         """Compare tokens. Where they differ because the proof belongs to another engine, say that."""
@@ -442,4 +472,4 @@ def forget_last_life(record: Record) -> None:
     record.parked_bytes = 0
     record.usual.clear()
     record.memory_bytes, record.memory_reason = None, "not measured yet"
-    record.phases = MappingProxyType({})
+    record.phases, record.start = MappingProxyType({}), None

@@ -4,7 +4,8 @@ Only what is known stands here: what a real vLLM 0.32 was seen to do, what the s
 engine, which is ours, takes. Of another version it is said that nobody tried.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,6 +99,19 @@ def settings_for(need: Need) -> Settings:
             return _reference(need)
         case EngineKind.GENERIC:
             return _generic(need)
+
+
+_UTILIZATION: Final = ("--gpu-memory-utilization", "--mem-fraction-static")
+
+
+def memory_utilization(command: Sequence[str]) -> str:
+    """Return which share of the device's memory a command lets its engine take, as it is written there; empty if it doesn't say."""
+    found = ""
+    for place, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name in _UTILIZATION:
+            found = value if equals else next(iter(command[place + 1 : place + 2]), "")
+    return found if re.fullmatch(r"[0-9.]{1,8}", found) else ""
 
 
 def _facts(need: Need, basis: str) -> str:

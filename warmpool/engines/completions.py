@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.port import Completion
+from warmpool.engines.port import Completion, Prompt
 from warmpool.engines.transport import Answer, Transport, shown
 from warmpool.errors import EngineRejected, EngineUnfit
 
@@ -49,7 +49,7 @@ class Completions:
         self._model = model
         self._logprobs = logprobs
 
-    async def tokens(self, prompt: str, count: int, deadline: Deadline) -> Completion:
+    async def tokens(self, prompt: Prompt, count: int, deadline: Deadline) -> Completion:
         """Generate `count` tokens, and return their ids. Cancelling it ends the request.
 
         Raises:
@@ -79,10 +79,10 @@ class Completions:
                 _note(event, heard)
                 yield
 
-    def _body(self, prompt: str, count: int) -> dict[str, Any]:
+    def _body(self, prompt: Prompt, count: int) -> dict[str, Any]:
         return {
             "model": self._model,
-            "prompt": prompt,
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "max_tokens": count,
             "temperature": 0,
             "return_token_ids": True,

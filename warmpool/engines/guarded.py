@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.guards import Guard, OwnGuard
-from warmpool.engines.port import Completion, GuardState
+from warmpool.engines.port import Completion, GuardState, Prompt
 from warmpool.engines.transport import Transport
 
 
@@ -39,7 +39,7 @@ class GuardedEngine:
         await self._guard.disconnect()
         await self._transport.close()
 
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> Completion:
+    async def complete(self, prompt: Prompt, *, tokens: int, deadline: Deadline) -> Completion:
         """Generate `tokens` tokens greedily, past the guard. A server that tells no token ids can't be proven."""
         await self._require_weights(deadline)
         return await self._completions.tokens(prompt, tokens, deadline)

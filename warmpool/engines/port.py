@@ -6,7 +6,7 @@ what its role needs), `EngineContradicted` (it says that it did, and its own sta
 tests/contract runs on scripted engines and on real ones alike.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.engines.deadline import Deadline
 from warmpool.expectations import Ownership
+from warmpool.timeline import CacheUse, WeightLoad
 
 
 class KvWhenPaused(StrEnum):
@@ -39,6 +40,9 @@ class Startup:
         weights_bytes: size of its weights; None if it doesn't tell.
         parked_bytes: host memory that a copy of its weights takes, parked or not; None if it doesn't tell.
         ownership: what it runs with, which an expectation has to belong to; empty as far as it doesn't tell.
+        load: how its weights came; None if it doesn't tell.
+        compile_cache: what it found in its compile cache; None if it doesn't tell.
+        device: where it computes, in the engine's words; empty if it doesn't tell.
     """
 
     ready: bool
@@ -49,6 +53,9 @@ class Startup:
     weights_bytes: int | None = None
     parked_bytes: int | None = None
     ownership: Ownership = field(default_factory=Ownership)
+    load: WeightLoad | None = None
+    compile_cache: CacheUse | None = None
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +104,10 @@ class Completion(tuple[int, ...]):  # noqa: SLOT001 (a tuple can have no slots)
         return made
 
 
+Prompt = str | Sequence[int]
+"""What an engine goes on from: a text, or ids of tokens."""
+
+
 class Engine(Protocol):
     """One engine of one model."""
 
@@ -108,7 +119,7 @@ class Engine(Protocol):
             EngineError: as the port says.
         """
 
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> Completion:
+    async def complete(self, prompt: Prompt, *, tokens: int, deadline: Deadline) -> Completion:
         """Generate `tokens` tokens greedily, past the guard, and return their ids. Cancelling it ends the request.
 
         Raises:

@@ -23,6 +23,7 @@ from warmpool.engines.transport import Transport
 from warmpool.engines.vllm_controls import VllmControls
 from warmpool.engines.vllm_probe import VllmProbe
 from warmpool.errors import EngineRejected, EngineUnfit
+from warmpool.timeline import WeightLoad
 
 _NOT_YET: Final = 503
 _SETTLE_SECONDS: Final = 0.25
@@ -276,6 +277,8 @@ def _startup(told: Mapping[str, Any]) -> Startup:
         weights_bytes=_whole(told.get("weightsBytes")),
         parked_bytes=_whole(told.get("parkedBytes")),
         ownership=of_reference(told),
+        load=_load(told.get("phases")),
+        device=_device(told.get("phases")),
     )
 
 
@@ -290,6 +293,24 @@ def _phases(told: object) -> dict[str, float]:
             phases[str(name)] = max(0.0, float(value["seconds"]) - ended)
             ended = float(value["seconds"])
     return phases
+
+
+def _device(told: object) -> str:
+    match told:
+        case {"context": {"device": str(device)}}:
+            return device
+        case _:
+            return ""
+
+
+def _load(told: object) -> WeightLoad | None:
+    """Read how the weights came, from what their phase says beside its time."""
+    match told:
+        case {"weights": {"loadSeconds": float(seconds) | int(seconds), **others}} if seconds >= 0:
+            tier, nbytes = others.get("tier"), _whole(others.get("bytes"))
+            return WeightLoad(tier=tier if isinstance(tier, str) else "", nbytes=nbytes or 0, seconds=seconds)
+        case _:
+            return None
 
 
 def _whole(value: object) -> int | None:

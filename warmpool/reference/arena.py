@@ -13,7 +13,7 @@ from torch import Tensor
 
 from warmpool.reference.driver import CudaDriver, OutOfDeviceMemory, Unsupported
 from warmpool.reference.errors import CannotStart, NotEnoughMemory
-from warmpool.reference.vmm import CudaMapper, FixedRange, Growth
+from warmpool.reference.vmm import CudaMapper, FixedRange, Growth, Mapper
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def make_arena(kind: ArenaKind, nbytes: int, device: torch.device) -> Arena:
         return AllocatedArena(nbytes, device)
 
 
-class _Bytes:
+class DeviceBytes:
     """What torch asks an object for that lies in a device's memory (CUDA array interface, version 3)."""
 
     def __init__(self, address: int, nbytes: int) -> None:
@@ -102,6 +102,7 @@ class MappedArena:
         nbytes: the size, filled up to whole pages of the device.
         device: with its index.
         what: what it is for, as messages name it.
+        mapper: puts memory there; one that is made here if left out.
 
     Raises:
         Unsupported: the device can't map memory.
@@ -109,10 +110,12 @@ class MappedArena:
 
     kind = ArenaKind.MAPPED
 
-    def __init__(self, nbytes: int, device: torch.device, what: str = "KV memory") -> None:
+    def __init__(
+        self, nbytes: int, device: torch.device, what: str = "KV memory", mapper: Mapper | None = None
+    ) -> None:
         self._device = device
         self._what = what
-        self._range = FixedRange(CudaMapper(CudaDriver(device.index or 0)), nbytes)
+        self._range = FixedRange(mapper or CudaMapper(CudaDriver(device.index or 0)), nbytes)
         self._whole: Tensor | None = None
 
     @property
@@ -134,7 +137,7 @@ class MappedArena:
         if self._whole is None:
             # Torch looks at the first byte only, so there must be memory behind it; the address never changes after that.
             self._whole = torch.as_tensor(
-                _Bytes(self._range.address, self._range.nbytes), device=self._device
+                DeviceBytes(self._range.address, self._range.nbytes), device=self._device
             )
         return self._whole
 

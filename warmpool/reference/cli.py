@@ -98,6 +98,14 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs; decode steps are slower.")
     ] = False,
+    stage: Annotated[
+        str,
+        typer.Option(
+            metavar="unix:///PATH",
+            envvar="EMBERPOOL_STAGE",
+            help="The node's stage daemon, which may have the weights in memory already.",
+        ),
+    ] = "",
     max_num_queued_reqs: Annotated[
         int, typer.Option(min=1, help="Requests that wait; further ones get 503.")
     ] = 1024,
@@ -134,6 +142,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
         kv_memory=str(kv_memory),
         kernels=str(kernels),
         enforce_eager=enforce_eager,
+        stage=_socket(stage),
     )
     server_options = ServerOptions(
         models=tuple(model),
@@ -182,6 +191,13 @@ def _origin(context: typer.Context, zygote: Path | None) -> Origin:
     if zygote is not None and found.fork is None and not found.without_zygote:
         return Origin(without_zygote="only `python -m warmpool.reference` asks a zygote")
     return found
+
+
+def _socket(address: str) -> Path | None:
+    """Return the stage daemon's socket; None where none is named."""
+    if address and not address.startswith("unix:///"):
+        raise CannotStart(f"--stage {address}: no socket of this machine", hint="use --stage unix:///PATH")
+    return Path(address.removeprefix("unix://")) if address else None
 
 
 @app.command()

@@ -3,8 +3,9 @@
 What vLLM doesn't have bears the prefix `reference:`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -91,6 +92,18 @@ class Metrics:
             list(self._labels),
             registry=self._registry,
         ).labels(**self._labels)
+        self._weights = Gauge(
+            "reference:weight_load_seconds",
+            "How long the weights took to come at the start, by the tier that they came from.",
+            [*self._labels, "tier"],
+            registry=self._registry,
+        )
+        self._passed_over = Gauge(
+            "reference:weight_tier_passed_over",
+            "1 for each faster tier that was tried in vain at the start, with the reason's code.",
+            [*self._labels, "tier", "code"],
+            registry=self._registry,
+        )
         self._prompt = self._counter("prompt_tokens", "Number of prefill tokens processed.")
         self._generation = self._counter("generation_tokens", "Number of generation tokens processed.")
         self._success = Counter(
@@ -161,6 +174,13 @@ class Metrics:
     def parked(self, nbytes: int) -> None:
         """Take over the host memory that a copy of the weights takes, in bytes."""
         self._parked.set(nbytes)
+
+    def weights(self, told: Mapping[str, Any]) -> None:
+        """Take over how the weights came, as the start's record of that phase has it."""
+        if "tier" in told:
+            self._weights.labels(**self._labels, tier=told["tier"]).set(told["loadSeconds"])
+        for each in told.get("passedOver", ()):
+            self._passed_over.labels(**self._labels, tier=each["tier"], code=each["code"]).set(1)
 
     def sleep(self, *, asleep: bool, parked: bool) -> None:
         """Take over whether the KV memory is given back, and whether the weights are parked. They are never discarded here."""

@@ -224,6 +224,26 @@ def weight_shapes(config: LlamaConfig) -> list[Shape]:
     return [*_outer_shapes(config).values(), *(layer * config.layers)]
 
 
+def weight_names(config: LlamaConfig) -> list[tuple[str, ...]]:
+    """Return the checkpoint's tensors that each weight is made of, in the same order; those of a joined matrix one below the other."""
+    names: list[tuple[str, ...]] = [
+        ("model.embed_tokens.weight",),
+        *([] if config.tied else [("lm_head.weight",)]),
+        ("model.norm.weight",),
+    ]
+    for number in range(config.layers):
+        prefix = f"model.layers.{number}."
+        names += [
+            (f"{prefix}input_layernorm.weight",),
+            tuple(f"{prefix}self_attn.{part}_proj.weight" for part in "qkv"),
+            (f"{prefix}self_attn.o_proj.weight",),
+            (f"{prefix}post_attention_layernorm.weight",),
+            (f"{prefix}mlp.gate_proj.weight", f"{prefix}mlp.up_proj.weight"),
+            (f"{prefix}mlp.down_proj.weight",),
+        ]
+    return names
+
+
 def _outer_shapes(config: LlamaConfig) -> dict[str, Shape]:
     words = (config.vocab_size, config.hidden_size)
     return {

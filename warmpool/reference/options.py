@@ -23,6 +23,7 @@ class ModelOptions:
         kernels: what computes attention on CUDA: `fused` (our own, which need Triton), `gathered` (torch's), or `auto` for ours
             where they can be compiled.
         enforce_eager: capture no CUDA graphs.
+        stage: the socket of the node's stage daemon, which may have the weights already; None where none is asked.
     """
 
     checkpoint: Path
@@ -34,6 +35,7 @@ class ModelOptions:
     kv_memory: str = "auto"
     kernels: str = "auto"
     enforce_eager: bool = False
+    stage: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

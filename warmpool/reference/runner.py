@@ -10,11 +10,11 @@ from typing import Protocol, cast
 
 import torch
 
-import loader
 from loader.errors import LoaderError
 from warmpool.expectations import Ownership
 from warmpool.reference import host_memory
 from warmpool.reference.arena import ArenaKind, MappedArena
+from warmpool.reference.attached import AttachedWeights, attachable_bytes
 from warmpool.reference.attention import Attending
 from warmpool.reference.config import LlamaConfig
 from warmpool.reference.copies import FileCopy
@@ -30,9 +30,10 @@ from warmpool.reference.decoding import (
 )
 from warmpool.reference.driver import CudaDriver
 from warmpool.reference.errors import CannotStart, NotEnoughMemory
+from warmpool.reference.handed import SharingMapper
 from warmpool.reference.identity import identify
 from warmpool.reference.kv import KvMemory, SlotMemory
-from warmpool.reference.model import LlamaModel, Operations, TorchOperations, weight_shapes
+from warmpool.reference.model import LlamaModel, Operations, TorchOperations, weight_names, weight_shapes
 from warmpool.reference.numerics import PROMPT_SIZES, number_format, prompt_rows, row_rule
 from warmpool.reference.opening import OpenedModel, bad_checkpoint
 from warmpool.reference.options import ModelOptions
@@ -44,6 +45,7 @@ from warmpool.reference.sampling import sample
 from warmpool.reference.scheduler import Move, Room
 from warmpool.reference.sequence import Sampled, Sequence
 from warmpool.reference.startup import Phase, Startup
+from warmpool.reference.supply import Supplied, Supply
 from warmpool.reference.tokenizer import Tokenizer
 from warmpool.reference.weights import (
     AllocatedWeights,
@@ -105,7 +107,7 @@ class TorchRunner:
         self.ownership = ownership
         self.bos_token = model.config.bos_token_id
         self.eos_tokens = frozenset(model.config.eos_token_ids)
-        self.weights_bytes = model.weights_bytes
+        self.weights_bytes = model.weights_bytes - parts.weights.attached_bytes
         self.step_bytes = model.step_bytes
         self.device = model.device
         self.kv_bytes = kv.kv_bytes
@@ -228,9 +230,13 @@ class TorchRunner:
         self._warm_prompts(options.max_model_len - 1)
         self._warm_steps(options)
         self._weights.rehearse()
+
+    @torch.inference_mode()
+    def capture(self, options: ModelOptions) -> None:
+        """Capture what serving computes as graphs, where the device can and nobody has asked for none, and try them."""
         if self._can_capture(options):
             self._capture(options)
-        if model.device.type == "cuda":
+        if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
             self._warm_steps(options)
             self._reserved_bytes = self._reserved()
@@ -282,14 +288,17 @@ def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> Torch
     """
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
+    startup.done(Phase.IMPORT, torch=torch.__version__)
     device = _device(options.device)
     dtype = number_format(options.dtype, device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    startup.done(Phase.IMPORT, torch=torch.__version__)
-    parts = _parts(opened.config, options, device, dtype)
+    _make_context(device)
+    startup.done(Phase.CONTEXT, device=str(device))
+    # Names that the model doesn't know (precomputed frequencies, an untied copy of a tied head) stay on disk.
+    wanted = opened.checkpoint.only([name for names in weight_names(opened.config) for name in names])
+    supply = Supply(wanted, options.stage)
+    parts = _parts(opened.config, options, device, dtype, supply)
     try:
-        result = _load(opened.checkpoint, parts.model)
+        supplied = _load(supply, parts)
         began = time.monotonic()
         ownership = identify(parts.model.parameters())
         digest_seconds = time.monotonic() - began
@@ -300,15 +309,18 @@ def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> Torch
         ) from error
     startup.done(
         Phase.WEIGHTS,
-        bytes=result.nbytes,
-        tier=str(result.tier),
-        loadSeconds=round(result.seconds, 4),
+        bytes=supplied.nbytes,
+        tier=supplied.tier,
+        passedOver=[each.as_json() for each in supply.passed],
+        loadSeconds=round(supplied.seconds, 4),
         digestSeconds=round(digest_seconds, 4),
-        steps={str(step): round(seconds, 4) for step, seconds in result.seconds_by_step.items()},
+        steps={step: round(seconds, 4) for step, seconds in supplied.steps.items()},
     )
     runner = TorchRunner(parts, opened.tokenizer, ownership)
     runner.warm(options)
-    startup.done(Phase.WARM, kvBytes=parts.kv.kv_bytes, **runner.facts)
+    startup.done(Phase.COMPILE, kvBytes=parts.kv.kv_bytes)
+    runner.capture(options)
+    startup.done(Phase.CAPTURE, **runner.facts)
     return runner
 
 
@@ -326,26 +338,35 @@ class _Fused(Protocol):
     def check(self, head_dim: int, device: torch.device) -> None: ...
 
 
-def _parts(config: LlamaConfig, options: ModelOptions, device: torch.device, dtype: torch.dtype) -> Parts:
+def _parts(
+    config: LlamaConfig, options: ModelOptions, device: torch.device, dtype: torch.dtype, supply: Supply
+) -> Parts:
     """Choose how to compute, and make an empty model with its KV memory.
 
     Raises:
         CannotStart: the device can't do what was asked for.
     """
     slots, length = options.max_num_seqs, options.max_model_len
+    attachment = supply.attach(device, dtype)
     rotary = Rotary.of(config, prompt_rows(length, device), device, dtype)
     if device.type == "cpu":
         _refuse_cuda_options(options)
         slot_memory = SlotMemory(config, slots=slots, max_length=length, dtype=dtype, rotary=rotary)
-        _check_memory(config, slot_memory, device, dtype)
+        _check_memory(_weights_bytes(config, dtype), slot_memory, device)
         in_place = FixedWeights(AnonymousMemory(bytes_for(weight_shapes(config), dtype)), FileCopy)
         model = _empty_model(config, dtype, TorchOperations(), in_place, device)
         return Parts(model, in_place, slot_memory, slot_memory, TILED)
     fused = _fused(options.kernels, config.head_dim, device)
     kind = ArenaKind(options.kv_memory)
     kv = PagedMemory(config, slots=slots, max_length=length, device=device, dtype=dtype, kind=kind)
-    _check_memory(config, kv, device, dtype)
-    weights = _device_weights(config, kv, device, dtype)
+    matrices = weight_names(config)
+    attached = 0 if attachment is None else attachable_bytes(attachment, matrices)
+    _check_memory(_weights_bytes(config, dtype) - attached, kv, device)
+    own = partial(_device_weights, kv, device, supply)
+    if attachment is None:
+        weights = own(bytes_for(weight_shapes(config), dtype))
+    else:
+        weights = AttachedWeights(attachment, matrices, own)
     if fused is None:
         model = _empty_model(config, dtype, TorchOperations(), weights, device)
         return Parts(model, weights, kv, GatheredAttention(kv, rotary), GATHERED)
@@ -353,14 +374,16 @@ def _parts(config: LlamaConfig, options: ModelOptions, device: torch.device, dty
     return Parts(model, weights, kv, fused.FusedAttention(kv, rotary), FUSED)
 
 
-def _device_weights(
-    config: LlamaConfig, kv: PagedMemory, device: torch.device, dtype: torch.dtype
-) -> Weights:
+def _device_weights(kv: PagedMemory, device: torch.device, supply: Supply, nbytes: int) -> Weights:
     """Take a CUDA device's memory for the weights, in the way in which it gives KV memory."""
     if not kv.has_fixed_address:
         return AllocatedWeights(device, "they lie in torch's allocations, which have no fixed address")
-    home = MappedArena(bytes_for(weight_shapes(config), dtype), device, "weights")
-    link = CudaLink(device, CudaDriver(device.index or 0))
+    driver = CudaDriver(device.index or 0)
+    mapper = None
+    if supply.socket is not None:
+        mapper = supply.lender = SharingMapper(driver)
+    home = MappedArena(nbytes, device, "weights", mapper)
+    link = CudaLink(device, driver)
     return FixedWeights(home, partial(PinnedCopy, link=link))
 
 
@@ -407,11 +430,11 @@ def _fused(kernels: str, head_dim: int, device: torch.device) -> _Fused | None:
     return module
 
 
-def _load(checkpoint: loader.Checkpoint, model: LlamaModel) -> loader.LoadResult:
-    parameters = model.parameters()
+def _load(supply: Supply, parts: Parts) -> Supplied:
+    if isinstance(parts.weights, AttachedWeights):
+        return supply.adopt(parts.weights)
     try:
-        # Names that the model doesn't know (precomputed frequencies, an untied copy of a tied head) stay on disk.
-        return loader.load(checkpoint.only(parameters.keys()), into=parameters, convert=True)
+        return supply.load(parts.model.parameters())
     except LoaderError as error:
         raise bad_checkpoint(error) from error
 
@@ -431,8 +454,19 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else device
 
 
-def _check_memory(config: LlamaConfig, kv: KvMemory, device: torch.device, dtype: torch.dtype) -> None:
-    weights = sum(torch.Size(shape).numel() for shape in config.tensor_shapes().values()) * dtype.itemsize
+def _make_context(device: torch.device) -> None:
+    """Initialise the device, which nothing before has touched."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.zeros(1, device=device)
+        torch.cuda.synchronize(device)
+
+
+def _weights_bytes(config: LlamaConfig, dtype: torch.dtype) -> int:
+    return sum(torch.Size(shape).numel() for shape in config.tensor_shapes().values()) * dtype.itemsize
+
+
+def _check_memory(weights: int, kv: KvMemory, device: torch.device) -> None:
     free = _free_bytes(device)
     if weights + kv.kv_bytes > free:
         raise NotEnoughMemory(

@@ -18,7 +18,7 @@ from warmpool.reference.metrics import Metrics
 from warmpool.reference.openai import Generation, Json, Reader, Writer, error_body, model_list
 from warmpool.reference.options import ModelOptions, ServerOptions
 from warmpool.reference.sequence import FinishReason, Output
-from warmpool.reference.startup import Startup
+from warmpool.reference.startup import Phase, Startup
 from warmpool.reference.version import VERSION
 
 FINGERPRINT = f"emberpool-reference-{VERSION}"
@@ -49,6 +49,7 @@ class Service:
     def attach(self, engine: Engine) -> None:
         """Tell the service which engine computes."""
         self._engine = engine
+        self.metrics.weights(self.startup.as_json().get(str(Phase.WEIGHTS), {}))
 
     @property
     def engine(self) -> Engine:

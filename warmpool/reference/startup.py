@@ -18,8 +18,10 @@ class Phase(StrEnum):
     FORK = "fork"
     PROCESS = "process"
     IMPORT = "import"
+    CONTEXT = "context"
     WEIGHTS = "weights"
-    WARM = "warm"
+    COMPILE = "compile"
+    CAPTURE = "capture"
     READY = "ready"
 
 

@@ -116,8 +116,7 @@ class CudaMapper:
             OutOfDeviceMemory: there is none left; nothing has changed.
             DriverError: another failure; nothing has changed.
         """
-        handle = ctypes.c_ulonglong()
-        self._driver.call("cuMemCreate", ctypes.byref(handle), nbytes, ctypes.byref(self._properties), 0)
+        handle = self._create(nbytes)
         try:
             self._driver.call("cuMemMap", address, nbytes, 0, handle, 0)
         finally:
@@ -133,6 +132,12 @@ class CudaMapper:
     def unmap(self, address: int, nbytes: int) -> None:
         """Give back the memory behind a part of a range that consists of whole mappings."""
         self._driver.call("cuMemUnmap", address, nbytes)
+
+    def _create(self, nbytes: int) -> ctypes.c_ulonglong:
+        """Take memory; its handle, which is to be released once it is mapped."""
+        handle = ctypes.c_ulonglong()
+        self._driver.call("cuMemCreate", ctypes.byref(handle), nbytes, ctypes.byref(self._properties), 0)
+        return handle
 
 
 Growth = Callable[[], None]

@@ -49,6 +49,10 @@ class Weights(Protocol):
     def cannot_park(self) -> str:
         """Why they can't be parked; empty if they can."""
 
+    @property
+    def attached_bytes(self) -> int:
+        """How many of them lie in memory of somebody else's, who accounts for it."""
+
     def empty(self, shape: Shape, dtype: torch.dtype) -> Tensor:
         """Return the next piece, for one tensor."""
 
@@ -82,6 +86,7 @@ class AllocatedWeights:
 
     place = Place.HELD
     parked_bytes = 0
+    attached_bytes = 0
 
     def __init__(self, device: torch.device, cannot_park: str) -> None:
         self._device = device
@@ -139,6 +144,7 @@ class FixedWeights:
     """
 
     cannot_park = ""
+    attached_bytes = 0
 
     def __init__(self, home: Home, copy: CopyMaker) -> None:
         self._home = home

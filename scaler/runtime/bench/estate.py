@@ -95,6 +95,10 @@ class Standing:
         """See `Cluster.seats`."""
         return [seat for seats in self._stock.values() for seat in seats]
 
+    def seat(self, name: SeatName) -> Seat | None:
+        """See `Cluster.seat`."""
+        return next((seat for seat in self.seats() if seat.name == name), None)
+
     def touch(self, fleet: FleetName) -> None:
         """Have all seats of a fleet reported anew, as other objects with the same contents."""
         self._stock[fleet] = tuple(replace(seat) for seat in self._stock[fleet])

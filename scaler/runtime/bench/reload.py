@@ -179,7 +179,7 @@ async def _measure(directory: Path, options: argparse.Namespace) -> None:
     policies = PolicyFiles([directory]).read().set
     controller, events, metrics = _controller(policies, options.seats)
     reader = PolicyReader([directory])
-    told = Told(metrics=metrics, events=events, clock=SystemClock())
+    told = Told(metrics=metrics.reloads, events=events, clock=SystemClock())
     reloader = Reloader(reader, _Whole(controller), policies, told)
     bench = _Bench(controller, reloader, directory, options.policies, options.every, options.ticks)
     async with asyncio.TaskGroup() as tasks:

@@ -38,7 +38,7 @@ def _names(count: int) -> list[PolicyName]:
 
 def _sample(instance: str, sequence: int, names: Sequence[PolicyName]) -> bytes:
     state = StateBuilder().build(dict.fromkeys(names, _STATS), _NOW + sequence / 1000)
-    return Sample(instance=instance, sequence=sequence, state=state).to_json()
+    return Sample(instance=instance, run="bench", sequence=sequence, state=state).to_json()
 
 
 def _median(work: Callable[[int], object]) -> float:

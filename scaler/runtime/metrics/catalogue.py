@@ -8,6 +8,7 @@ from scaler.core.model import Mode, Quality, ReasonCode
 from warmpool.metric_families import Family, Kind, Label, listed
 from warmpool.seats import Operation, SeatValue
 from warmpool.states import ResidentState
+from warmpool.timeline import OTHER_TIER, PHASES, TIERS
 
 POLICY = Label("policy", "the policies in force")
 FLEET = Label("fleet", "the fleets in force")
@@ -40,6 +41,8 @@ READ_TYPES = ("EngineMetrics", "Prometheus", "RedisList", "RedisStream", "RedisS
 """Types of signals that the controller reads itself."""
 RELOAD_OUTCOMES = ("Loaded", "Unchanged", "Rejected", "Failed")
 """How an attempt to reload the policies ends; see `scaler.runtime.reload.Outcome`."""
+CONTEXTS = ("New", "Reused")
+CACHE_OUTCOMES = ("Hit", "Miss")
 SUPPLIES = ("Serving", "Promoting", "Draining", "Promotable", "Switchable", "Parked")
 DEPTHS = ("Paused", "Parked")
 """Depths that a supply tells apart: what is given back beside the weights differs by fleet, not from moment to moment."""
@@ -67,6 +70,11 @@ _SECONDS_5MS_5S = (
     3.0,
     5.0,
 )
+_SECONDS_10MS_30MIN = (
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
+)
+_TIER = Label("tier", f"where weights came from: {', '.join((*TIERS, OTHER_TIER))}")
 
 
 def _gauge(name: str, text: str, unit: str, *labels: Label) -> Family:
@@ -388,6 +396,69 @@ SEAT_RESTS = _counter(
     "seat_rests", "Times that a seat was left alone after a failed promotion.", "rests", FLEET
 )
 
+# ------------------------------------------------------------------ starts
+
+STARTUP_PHASE = Family(
+    name="emberpool_startup_phase_seconds",
+    kind=Kind.HISTOGRAM,
+    help="What each phase of a resident's completed start took. With scheduled and image, which its seat's first starts have, they "
+    "add up to the time from the pod's creation; Kubernetes tells those two to a second.",
+    unit="seconds",
+    labels=(POLICY, FLEET, listed("phase", PHASES, "phases of a start")),
+    buckets=_SECONDS_10MS_30MIN,
+)
+WEIGHT_LOAD_DURATION = Family(
+    name="emberpool_weight_load_duration_seconds",
+    kind=Kind.HISTOGRAM,
+    help="How long the weights of a resident took to come at its start, by where they came from.",
+    unit="seconds",
+    labels=(POLICY, _TIER),
+    buckets=_SECONDS_10MS_30MIN,
+)
+WEIGHT_LOAD_RATE = Family(
+    name="emberpool_weight_load_rate_bytes_per_second",
+    kind=Kind.HISTOGRAM,
+    help="How fast they came. Engines that don't tell how many bytes they are have none.",
+    unit="bytes per second",
+    labels=(POLICY, _TIER),
+    buckets=(1e8, 2.5e8, 5e8, 1e9, 2e9, 4e9, 8e9, 1.6e10, 2.4e10, 3.2e10, 4e10, 4.8e10, 5.6e10, 1e11, 4e11),
+)
+FIRST_REQUEST_DURATION = Family(
+    name="emberpool_first_request_duration_seconds",
+    kind=Kind.HISTOGRAM,
+    help="What the first request to an engine took, a warm-up's: what a client would have waited for without it.",
+    unit="seconds",
+    labels=(POLICY,),
+    buckets=_SECONDS_10MS_30MIN,
+)
+ENGINE_CONTEXTS = _counter(
+    "engine_contexts",
+    "Ways to come to serve: a start makes a New context on its device, a promotion has one Reused. Reused of all is the reuse ratio.",
+    "contexts",
+    POLICY,
+    listed("outcome", CONTEXTS, "made or reused"),
+)
+COMPILE_CACHE = _counter(
+    "compile_cache_lookups",
+    "What starting engines found in their compile caches, and what they had to compile; engines that don't tell have none.",
+    "lookups",
+    POLICY,
+    listed("outcome", CACHE_OUTCOMES, "found or compiled"),
+)
+
+AILING = _gauge(
+    "fleet_ailing_seats",
+    "Seats whose engines don't start as they should, by selfHealing, and on which nobody computes.",
+    "seats",
+    FLEET,
+)
+HELD_BACK = _gauge(
+    "fleet_healing_held_back",
+    "1 while such seats aren't replaced because replacements before them brought no sound start.",
+    "boolean",
+    FLEET,
+)
+
 # ------------------------------------------------------------------ the cost of warmth
 
 SEAT_SECONDS = _counter(
@@ -459,9 +530,11 @@ GATEWAY_RELOADS = _counter(
     "attempts",
     listed("outcome", RELOAD_OUTCOMES, "how it ended"),
 )
+POD_FAMILIES: tuple[Family, ...] = (PODS_SYNCED, PODS_AGE, PODS_SEATS, PODS_WITHOUT_PORT, PODS_RESTARTS)
+"""What a gateway exposes of the pods that it watches."""
 GATEWAY_PROCESS_FAMILIES: tuple[Family, ...] = (
     *(FIRST_TOKENS_DROPPED, ROUTES_CONNECTED),
-    *(PODS_SYNCED, PODS_AGE, PODS_SEATS, PODS_WITHOUT_PORT, PODS_RESTARTS),
+    *POD_FAMILIES,
     *(GATEWAY_RELOAD_SUCCESS, GATEWAY_LAST_RELOAD, GATEWAY_RELOADS),
 )
 """What the gateway's process exposes beside the gateway itself."""

@@ -14,14 +14,16 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from scaler.core.model import FleetView
-from scaler.runtime.metrics import catalogue, last_tick
+from scaler.runtime.metrics import catalogue, last_tick, starts
 from scaler.runtime.metrics.last_tick import LastTick, Seen
 from scaler.runtime.metrics.reloads import CONTROLLER, ReloadMetrics
 from scaler.runtime.metrics.signals import SignalMetrics
+from scaler.runtime.metrics.starts import StartMetrics
 from scaler.runtime.metrics.tallies import Count, Distribution, HeldTime
 from scaler.version import VERSION
+from warmpool.healing import Found
 from warmpool.metric_families import counter, empty, gauge, histogram
-from warmpool.seats import FleetName, Operation, PolicyName
+from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat
 
 if TYPE_CHECKING:  # these import this package
     from scaler.runtime.controller import PolicyTable, Tick
@@ -37,6 +39,7 @@ class ControllerMetrics:
         registry: where the families are registered.
 
     Attributes:
+        reloads: what became of attempts to reload policies.
         signals: what is counted of each signal.
     """
 
@@ -56,7 +59,7 @@ class ControllerMetrics:
         for way in catalogue.SAMPLE_WAYS:
             for outcome in catalogue.SAMPLE_OUTCOMES:
                 self._samples.labels(way, outcome)
-        self._reloads = ReloadMetrics(registry, CONTROLLER)
+        self.reloads = ReloadMetrics(registry, CONTROLLER)
         self._owned = _Owned()
         registry.register(self._owned)
         self.signals = SignalMetrics(registry)
@@ -82,14 +85,6 @@ class ControllerMetrics:
         self._leader.set(leading)
         if not leading:
             self._owned.hide()
-
-    def loaded(self, at: float) -> None:
-        """See `ReloadMetrics.loaded`."""
-        self._reloads.loaded(at)
-
-    def reloaded(self, outcome: str, at: float) -> None:
-        """See `ReloadMetrics.reloaded`."""
-        self._reloads.reloaded(outcome, at)
 
     # -------------------------------------------------------------- told by the API
 
@@ -132,6 +127,14 @@ class ControllerMetrics:
         """See `Watcher.restarted`."""
         self._owned.restarts.add(policy, by=times)
 
+    def healed(self, fleet: FleetName, found: Found) -> None:
+        """See `Watcher.healed`."""
+        self._owned.starts.healed(fleet, found)
+
+    def started(self, seat: Seat, resident: Resident) -> None:
+        """See `Watcher.started`."""
+        self._owned.starts.started(seat, resident)
+
 
 class _Owned(Collector):
     """What belongs to a policy or a fleet: shown from the first tick that knows its owner until one that doesn't."""
@@ -147,6 +150,7 @@ class _Owned(Collector):
         self._stages = Distribution(catalogue.PROMOTION_DURATION)
         self._to_rotation = Distribution(catalogue.PROMOTION_TO_ROTATION)
         self._to_first_token = Distribution(catalogue.PROMOTION_TO_FIRST_TOKEN)
+        self.starts = StartMetrics()
         self._held = HeldTime(catalogue.SEAT_SECONDS, catalogue.GPU_SECONDS)
         self._gauges = LastTick()
         self._views: dict[FleetName, tuple[float, FleetView]] = {}
@@ -183,6 +187,7 @@ class _Owned(Collector):
             count.keep(policies)
         for distribution in (self._stages, self._to_rotation, self._to_first_token):
             distribution.keep(policies)
+        self.starts.keep(policies, fleets)
         for by_fleet in (self.replacements, self.rests, self._held):
             by_fleet.keep(fleets)
         self._views = {fleet: view for fleet, view in self._views.items() if fleet in fleets}
@@ -193,6 +198,7 @@ class _Owned(Collector):
         self.promotions.add(record.policy, record.operation, outcome)
         if record.error:
             return
+        self.starts.promoted(record.policy)
         ends = (
             record.trigger.decision,
             record.claimed,
@@ -232,6 +238,7 @@ class _Owned(Collector):
             yield by_fleet.metric(fleets)
         for distribution in (self._stages, self._to_rotation, self._to_first_token):
             yield distribution.metric(policies)
+        yield from self.starts.metrics(policies, fleets)
         yield self._held.metric(fleets)
         census = self._gauges.census
         yield self._held.gpu_metric(census.gpus, fleets, census.take(seen.tick.seats))
@@ -248,6 +255,7 @@ _OWNED = (
     ),
     *(catalogue.REPLACEMENTS, catalogue.SEAT_RESTS),
     *(catalogue.PROMOTION_DURATION, catalogue.PROMOTION_TO_ROTATION, catalogue.PROMOTION_TO_FIRST_TOKEN),
+    *starts.FAMILIES,
     *(catalogue.SEAT_SECONDS, catalogue.GPU_SECONDS),
 )
 

@@ -92,11 +92,11 @@ class Distribution:
     def metric(self, owners: Collection[str]) -> MeasuredMetric:
         """Return what was measured of these policies.
 
-        Children that have nothing yet are there too, unless they would be more than `MOST_BLANK_CHILDREN`: then a child
-        begins with its first measurement.
+        Children that have nothing yet are there too, unless they would be more than `MOST_BLANK_CHILDREN`, or another label has
+        no closed list: then a child begins with its first measurement.
         """
         others = [label.values for label in self.family.labels[1:]]
-        if len(owners) * prod(map(len, others)) <= MOST_BLANK_CHILDREN:
+        if all(others) and len(owners) * prod(map(len, others)) <= MOST_BLANK_CHILDREN:
             keys = list(product(owners, *others))
         else:
             known = frozenset(owners)

@@ -66,7 +66,7 @@ async def test_a_promotion_that_hangs_is_undone_within_its_deadline(
 async def test_an_engine_that_cannot_even_be_undone_is_replaced(pair: Agent) -> None:
     await pair.api.script("a", faults={"POST /v1/completions": {"do": "hang"}, "POST /pause": {"do": "hang"}})
     pid = of(await pair.api.get("/v1/state"), "a")["pid"]
-    failed = await pair.api.order("resume", "a", seconds=0.6)
+    failed = await pair.api.order("resume", "a", seconds=2.5)  # the canary has to be reached
     assert (failed.status, failed.code) == (502, "EngineFailed")
     assert "canary: " in failed.message
     assert "undoing it failed too: POST /pause" in failed.message

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from aiohttp import web
 
+from tests.fakes import forked
 from tests.integration.agent.conftest import (
     ROOT,
     TOKEN,
@@ -44,7 +45,10 @@ async def test_residents_start_one_after_the_other_and_are_born_paused(pair: Age
         None,
     )
     for each in state["residents"]:
-        assert each["phases"].keys() == {"import", "weights", "warmup", "proof", "probe", "pause"}
+        own = {"waiting", "process", "import", "weights", "warm-up", "proof", "paused"}
+        assert each["phases"].keys() == own
+        assert each["start"]["told"]
+        assert each["start"]["firstRequestSeconds"] > 0
         assert each["kvReleased"]
         assert each["provenAt"] <= time.time()
         assert each["memoryBytes"] > 10 * 2**20
@@ -59,9 +63,9 @@ async def test_residents_start_one_after_the_other_and_are_born_paused(pair: Age
 
 
 async def test_the_heartbeat_comes_without_a_change(single: Agent) -> None:
-    last = single.controller.told[-1]
-    beat = await single.controller.until(lambda told: told["at"] > last["at"] and told["seq"] == last["seq"])
-    assert 0.5 < beat["at"] - last["at"] < 3.5
+    told = single.controller.told
+    beat = await single.controller.until(lambda _: len(told) > 1 and told[-2]["seq"] == told[-1]["seq"])
+    assert beat["at"] - told[-2]["at"] > 0.5
 
 
 @pytest.mark.wall_clock
@@ -190,15 +194,8 @@ def test_a_config_that_cannot_work_is_refused_in_words(
 ) -> None:
     path = tmp_path / "agent.json"
     path.write_text(json.dumps(agent_config(tmp_path, [resident("a")]) | change))
-    environment = os.environ | {"EMBERPOOL_AGENT_TOKEN": token, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [*AGENT, "--config", str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    environment = os.environ | {"EMBERPOOL_AGENT_TOKEN": token}
+    ended = forked.run("--config", str(path), environment=environment, module="warmpool.agent.__main__")
     assert ended.returncode == 2
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -95,6 +95,7 @@ async def test_an_order_during_another_is_busy(pair: Agent) -> None:
     assert (await pair.api.get("/v1/state"))["operation"] is None
 
 
+@pytest.mark.wall_clock
 async def test_a_burst_during_a_drain_recalls_the_draining_resident(single: Agent) -> None:
     await single.api.order("resume", "a")
     started = asyncio.Event()
@@ -146,12 +147,13 @@ async def test_a_drain_ends_what_is_not_finished_by_its_deadline(single: Agent) 
         await started.wait()
         began = time.monotonic()
         drained = await single.api.order("drain", "a", seconds=1.0)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 20  # a tenth of what the request would take
     assert (drained.status, drained.body["aborted"]) == (200, 1)
     assert '"error"' in request.result()[1]
     assert (await single.api.order("pause", "a")).body["state"] == "Paused"
 
 
+@pytest.mark.wall_clock
 async def test_a_drain_waits_for_what_was_accepted(single: Agent) -> None:
     await single.api.order("resume", "a")
     started = asyncio.Event()
@@ -266,7 +268,7 @@ async def test_weights_are_parked_and_come_back_with_a_promotion(pair: Agent) ->
     status, text = await pair.api.generate("a", tokens=3)
     assert (status, text.count("token_ids")) == (200, 3)
     told = of(await pair.api.get("/v1/state"), "a")
-    assert 0 < told["wakeSeconds"]["Parked"] < 5
+    assert 0 < told["wakeSeconds"]["Parked"] < 30
     calls = (await pair.api.engine_log("a"))["calls"]
     assert [call for call in calls if "/sleep" in call or "/wake_up" in call] == [
         *("POST /sleep?level=1&mode=wait", "POST /wake_up?tags=weights", "POST /wake_up?tags=kv_cache")

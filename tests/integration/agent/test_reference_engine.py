@@ -82,4 +82,4 @@ async def test_two_real_engines_share_a_seat(tmp_path: Path, checkpoint: Path) -
                 assert (answer.status, answer.body["state"]) == (200, state)
         assert (await agent.api.order("prove", "b")).status == 200
         phases = of(await agent.api.get("/v1/state"), "a")["phases"]
-        assert {"import", "weights", "warmup", "proof", "pause"} <= phases.keys()
+        assert {"import", "weights", "warm-up", "proof", "paused"} <= phases.keys()

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from typing import Any, NoReturn
 import aiohttp
 import pytest
 
+from tests.fakes import forked
+from tests.fakes.forked import AwaitedFork
 from tests.integration.agent.conftest import (
-    ROOT,
     TOKEN,
     Api,
     Controller,
@@ -48,17 +48,14 @@ class Seat:
         )
 
     @asynccontextmanager
-    async def agent(self, residents: list[Json]) -> AsyncIterator[tuple[asyncio.subprocess.Process, Api]]:
+    async def agent(self, residents: list[Json]) -> AsyncIterator[tuple[AwaitedFork, Api]]:
         """Run an agent until it has ended; it is killed if it hasn't by then."""
         path = self.directory / "agent.json"
         path.write_text(json.dumps(self.config(residents)))
-        environment = os.environ | {"EMBERPOOL_AGENT_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"EMBERPOOL_AGENT_TOKEN": TOKEN}
         with (self.directory / "agent.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "warmpool.agent", "--config", str(path)),
-                env=environment,
-                stdout=log,
-                stderr=log,
+            process = await forked.start(
+                ["--config", str(path)], environment, log.fileno(), module="warmpool.agent.__main__"
             )
         try:
             told = await self.hears.until(lambda told: told["pid"] == process.pid)

@@ -90,8 +90,13 @@ def test_a_second_sigterm_does_not_wait_for_the_grace() -> None:
         assert process.wait(WAIT_SECONDS) == 137
 
 
-def test_what_it_leaves_behind_ends_with_it() -> None:
-    ended = run("--", "sh", "-c", "setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.2; exit 3")
+def test_what_it_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    script = """
+        setsid sh -c 'echo $$; touch "$0"; exec sleep 1000' "$0" &
+        while [ ! -e "$0" ]; do sleep 0.01; done
+        exit 3
+    """
+    ended = run("--", "sh", "-c", script, str(tmp_path / "told"))
     assert ended.returncode == 3
     await_death(int(ended.stdout))
 

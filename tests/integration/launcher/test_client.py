@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -106,6 +106,21 @@ async def test_an_engine_that_ends_at_once_is_followed_to_its_end(client: Client
         process = await agent.start(shell(f"exit {number}"), free())
         assert f"exited with status {number}" in await ended(process)
         await process.stop(grace_seconds=0)
+
+
+async def test_what_an_engine_logs_of_its_start_is_kept(client: Client, launcher: Process) -> None:
+    said = (
+        "echo nothing; echo 'INFO Loading weights took 1.5 seconds'; echo 'Capture cuda graph end. Time' >&2"
+    )
+    process = await client(launcher).start(shell(f"{said}; exec sleep 60"), free())
+    lines: Sequence[str] = ()
+    async with asyncio.timeout(30):
+        while len(lines) < 2:
+            lines = await process.telling_lines()
+            await asyncio.sleep(0.005)
+    assert lines == ["INFO Loading weights took 1.5 seconds", "Capture cuda graph end. Time"]
+    await process.stop(grace_seconds=0)
+    assert await process.telling_lines() == ()
 
 
 async def test_the_engine_gets_its_ports_and_environment(client: Client, launcher: Process) -> None:

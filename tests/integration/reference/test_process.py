@@ -105,8 +105,8 @@ def test_health_says_loading_until_it_is_ready_and_the_guard_may_be_born_closed(
             assert caught.value.code == 503
             state = json.loads(caught.value.read())
         assert state["status"] == "loading"
-        phases = [json.loads(process.stderr.readline())["phase"] for _ in range(4)]
-        assert phases == ["import", "weights", "warm", "ready"]
+        phases = [json.loads(process.stderr.readline())["phase"] for _ in range(6)]
+        assert phases == ["import", "context", "weights", "compile", "capture", "ready"]
         with urllib.request.urlopen(control + "/health", timeout=WAIT_SECONDS) as answer:
             assert answer.status == 200
         with urllib.request.urlopen(control + "/guard", timeout=WAIT_SECONDS) as answer:

@@ -13,7 +13,7 @@ from tests.unit.warmpool.reference.conftest import Drive
 from warmpool.agent.config import Proof
 from warmpool.agent.proof import Prover
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.port import Completion
+from warmpool.engines.port import Completion, Prompt
 from warmpool.engines.reference import ReferenceEngine
 from warmpool.errors import EngineUnfit, ProofFailed
 from warmpool.reference.checkpoints import BYTE_BOS
@@ -140,8 +140,9 @@ class InProcess:
         self._runner = build(open_model(options), options, Startup())
         self.drive = Drive(self._runner, Limits(max_num_seqs=1), Pacer())
 
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> Completion:
+    async def complete(self, prompt: Prompt, *, tokens: int, deadline: Deadline) -> Completion:
         del deadline
+        assert isinstance(prompt, str)
         asked = [BYTE_BOS, *self._runner.tokenizer.encode(prompt)]
         key = self.drive.submit(asked, tokens, logprobs=0)
         self.drive.until(lambda: self.drive.ended(key))

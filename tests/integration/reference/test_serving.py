@@ -235,7 +235,7 @@ async def test_orders_that_make_no_sense_are_refused(client: Any, path: str) -> 
 
 async def test_the_start_is_accounted_for(client: Any) -> None:
     facts = await client.get("/emberpool/startup")
-    assert list(facts["phases"]) == ["process", "import", "weights", "warm", "ready"]
+    assert list(facts["phases"]) == ["process", "import", "context", "weights", "compile", "capture", "ready"]
     seconds = [phase["seconds"] for phase in facts["phases"].values()]
     assert seconds == sorted(seconds)
     assert 0 < seconds[0] < seconds[-1] < 120

@@ -115,8 +115,8 @@ def test_a_fork_answers_as_a_process_of_its_own_does_and_tells_how_it_came_to_be
     forked = run()
     plain = Running(served.process, psutil.Process(served.process.pid), served.public, served.control)
     assert forked.answer() == plain.answer()
-    assert list(forked.phases()) == ["fork", "process", "weights", "warm", "ready"]
-    assert list(plain.phases()) == ["process", "import", "weights", "warm", "ready"]
+    assert list(forked.phases()) == ["fork", "process", "context", "weights", "compile", "capture", "ready"]
+    assert list(plain.phases()) == ["process", "import", "context", "weights", "compile", "capture", "ready"]
     assert forked.phases()["fork"]["standIn"] == forked.process.pid
     assert Path(f"/proc/{forked.process.pid}/comm").read_text().strip() == NAME
 

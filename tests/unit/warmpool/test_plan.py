@@ -694,6 +694,18 @@ class TestReplace:
     def test_stays(self, given: Seat) -> None:
         assert texts(planned([given], {})) == []
 
+    def test_a_seat_that_ails_whatever_its_residents_could_do_and_nobody_is_promoted_there(self) -> None:
+        ailing = replace(seat("1", a=S.PAUSED), ailing="3 bad starts")
+        given = planned([ailing], {A: 1})
+        assert texts(given) == ["Replace 1"]
+        assert given.actions[0].why == "3 bad starts"
+        loading = replace(seat("1", a=S.LOADING), ailing="3 bad starts")
+        assert texts(planned([loading], {A: 1})) == ["Replace 1"]
+
+    def test_a_seat_that_ails_and_serves_is_handed_over_and_not_replaced(self) -> None:
+        ailing = replace(seat("1", "a", a=S.SERVING), ailing="3 bad starts")
+        assert "Replace 1" not in texts(planned([ailing], {A: 1}))
+
     def test_one_at_a_time(self) -> None:
         seats = [seat(str(n), **GONE) for n in range(3)]
         assert texts(planned(seats, {})) == ["Replace 0"]

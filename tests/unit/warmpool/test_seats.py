@@ -131,6 +131,7 @@ def test_a_parked_resident_is_promotable_and_one_on_the_move_is_not() -> None:
         pytest.param(replace(seat(S.PAUSED), reachable=False), False, id="unreachable"),
         pytest.param(replace(seat(S.PAUSED), terminating=True), False, id="terminating"),
         pytest.param(replace(seat(S.PAUSED), node_leaving="cordoned"), False, id="on-a-leaving-node"),
+        pytest.param(replace(seat(S.PAUSED), ailing="bad starts"), False, id="its-engines-start-badly"),
     ],
 )
 def test_a_resident_is_promotable_on_a_usable_seat_only(given: Seat, usable: bool) -> None:  # noqa: FBT001 -- a column of the table

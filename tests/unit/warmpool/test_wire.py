@@ -25,6 +25,7 @@ from warmpool.seats import (
 )
 from warmpool.states import Depth, ResidentState
 from warmpool.tiers import Budget
+from warmpool.timeline import CacheUse, StartFacts, WeightLoad
 from warmpool.wire import (
     budget_from_json,
     budget_to_json,
@@ -43,6 +44,14 @@ from warmpool.wire import (
 times = st.floats(min_value=0, max_value=1e11, allow_nan=False)
 counts = st.integers(min_value=0, max_value=2**63)
 policies = st.text(min_size=1, max_size=12).map(PolicyName)
+starts = st.builds(
+    StartFacts,
+    at=times,
+    told=st.booleans(),
+    weights=st.none() | st.builds(WeightLoad, tier=st.text(max_size=8), nbytes=counts, seconds=times),
+    compile_cache=st.none() | st.builds(CacheUse, hits=counts, misses=counts),
+    first_request_seconds=st.none() | times,
+)
 residents = st.builds(
     Resident,
     policy=policies,
@@ -60,6 +69,7 @@ residents = st.builds(
     parked_bytes=st.none() | counts,
     wake_seconds=st.dictionaries(st.sampled_from(Depth), times),
     phases=st.dictionaries(st.text(max_size=8), times, max_size=3),
+    start=st.none() | starts,
 )
 claims = st.builds(
     Claim,
@@ -106,6 +116,8 @@ budgets = st.builds(
     host_bytes=counts,
     parked_bytes=counts,
     verified=st.booleans(),
+    stage_bytes=counts,
+    stage_reason=st.text(max_size=8),
 )
 ownerships = st.builds(
     Ownership,
@@ -246,6 +258,13 @@ def test_anything_else_is_a_bad_order_and_no_other_error(
         pytest.param(resident_from_json, RESIDENT | {"inFlight": True}, id="count-is-a-flag"),
         pytest.param(resident_from_json, RESIDENT | {"kvReleased": "false"}, id="flag-is-text"),
         pytest.param(resident_from_json, RESIDENT | {"phases": [["x", 1.0]]}, id="phases-is-a-list"),
+        pytest.param(resident_from_json, RESIDENT | {"start": {"at": "1.0"}}, id="start-is-text"),
+        pytest.param(resident_from_json, RESIDENT | {"start": {"told": True}}, id="start-has-no-time"),
+        pytest.param(
+            resident_from_json,
+            RESIDENT | {"start": {"at": 1.0, "weights": {"tier": "Disk"}}},
+            id="load-has-no-time",
+        ),
         pytest.param(claim_from_json, CLAIM | {"deadline": math.nan}, id="deadline-would-never-pass"),
         pytest.param(claim_from_json, CLAIM | {"operation": "Lend"}, id="unknown-operation"),
         pytest.param(claim_from_json, CLAIM | {"leaving": 3}, id="leaving-is-a-number"),
@@ -262,7 +281,7 @@ def test_anything_else_is_a_bad_order_and_no_other_error(
     ],
 )
 def test_malformed(read: Callable[[Any], object], data: object) -> None:
-    with pytest.raises(BadOrder, match=r"^not a (resident|claim|seat|budget|recording|statement)"):
+    with pytest.raises(BadOrder, match=r"^not a (resident|start|claim|seat|budget|recording|statement)"):
         read(data)
 
 

@@ -139,15 +139,15 @@ def test_what_a_drill_s_policies_ask_for_in_vain_is_a_warning(
     text = (
         Path(SMOKE)
         .read_text("utf-8")
-        .replace("maxSeats: 2", "maxSeats: 2\n          selfHealing: {consecutive: 5}")
+        .replace("spare: {mode: Fixed, min: 1}", "spare: {mode: Fixed, min: 1, replenish: {maxPerNode: 1}}")
     )
     path.write_text(text, "utf-8")
     code, out, err = run(capsys, "validate", str(path))
-    line = 1 + text[: text.index("selfHealing")].count("\n")
+    line = 1 + text[: text.index("maxPerNode")].count("\n")
     assert code == 0
     assert out.startswith("ok: 1 model, 4 stages, 12 s of load")
     assert err.startswith(
-        f"warning: {path}:{line}:11: spec.policies.documents[0].spec.selfHealing: is not acted on yet"
+        f"warning: {path}:{line}:64: spec.policies.documents[0].spec.spare.replenish.maxPerNode: is not acted on yet"
     )
 
 

@@ -376,13 +376,15 @@ def test_all_seats_but_for_a_fleet_that_is_named(capsys: pytest.CaptureFixture[s
 
 def test_what_is_not_acted_on_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "set.yaml"
-    file.write_text(SET.replace("{maxSeats: 2}", "{maxSeats: 2, selfHealing: {consecutive: 5}}"), "utf-8")
-    sentence = "is not acted on yet: a seat whose residents have all failed for two minutes is replaced"
+    file.write_text(
+        SET.replace("{maxSeats: 2}", "{maxSeats: 2, spare: {replenish: {maxPerNode: 1}}}"), "utf-8"
+    )
+    sentence = "is not acted on yet: seats that are starting are not counted by node"
     _, out, _ = run(capsys, str(file), "--load", "chat=1", "--for", "0")
-    assert f"\n\nNot acted on:\n  Fleet own: spec.selfHealing {sentence}\n\n" in out
+    assert f"\n\nNot acted on:\n  Fleet own: spec.spare.replenish.maxPerNode {sentence}\n\n" in out
     _, out, _ = run(capsys, str(file), "--load", "chat=1", "--for", "0", "-o", "json")
     assert json.loads(out)["notActedOn"] == [
-        {"kind": "Fleet", "name": "own", "path": "spec.selfHealing", "message": sentence}
+        {"kind": "Fleet", "name": "own", "path": "spec.spare.replenish.maxPerNode", "message": sentence}
     ]
 
 

@@ -61,8 +61,8 @@ Policy chat: on spares
   1→5 on new seats      unknown   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s + KV memory 52.8ms
   5→0, paused           2m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
   5→0, seats deleted    7m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
-  PATH    READY-SEAT   OBJECTIVE   QUEUE   NEW-SEAT   CONNECT   FIRST-TOKEN   SILENCE   DEMOTED   SWITCHED   POD-ENDS
-  after   0.23s        1.00s       60.0s   unknown    1.00s     2m            5m        30.0s     5.00s      10.0s
+  PATH    READY-SEAT   OBJECTIVE   QUEUE   NEW-SEAT   CONNECT   FIRST-TOKEN   WHOLE-ANSWER   SILENCE   DEMOTED   SWITCHED   POD-ENDS
+  after   0.23s        1.00s       60.0s   unknown    1.00s     2m            10m            5m        30.0s     5.00s      10.0s
 
 Policy code: on spares
   TIME                 AT MOST   MADE OF
@@ -71,8 +71,8 @@ Policy code: on spares
   1→6 on new seats     unknown   signal gateway 10ms + pod until its containers run unknown + start of chat 60.0s + start of code unknown + tick 20ms + decision 1ms + promotion to first token 0.14s
   6→1, paused          2m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s
   6→1, seats deleted   7m38s     signal gateway 10ms + burst window runs out 7.00s + calm for a stable window 60.0s + smaller answer holds 60.0s + tick and decision 21ms + drain, at most 30.0s + scaleDown window 5m
-  PATH    READY-SEAT   OBJECTIVE   QUEUE   NEW-SEAT   CONNECT   FIRST-TOKEN   SILENCE   DEMOTED   SWITCHED   POD-ENDS
-  after   0.18s        1.00s       60.0s   unknown    1.00s     2m            5m        30.0s     5.00s      10.0s
+  PATH    READY-SEAT   OBJECTIVE   QUEUE   NEW-SEAT   CONNECT   FIRST-TOKEN   WHOLE-ANSWER   SILENCE   DEMOTED   SWITCHED   POD-ENDS
+  after   0.18s        1.00s       60.0s   unknown    1.00s     2m            10m            5m        30.0s     5.00s      10.0s
 
 info: {file}:6:21: spec.seat.memoryMiB: whether 2 residents fit a seat can't be told without engine.kvMiB of code [MemoryUnknown]
 
@@ -96,7 +96,7 @@ info: {file}:23:3: spec.engine: to share seats on spares it must be started with
 
 hint: `emberpool engine args --engine VLLM` prints them, each with its reason (known of VLLM 0.32.0)
 
-Assumed: promotionMilliseconds=142, drainSeconds=30, gatewayReceiveSeconds=60, gatewayQueueSeconds=60, gatewayConnectSeconds=1, gatewayDeadlineSeconds=120, gatewayIdleSeconds=300, gatewayStallSeconds=300, gatewayDrainSeconds=30 (--assume NAME=VALUE)
+Assumed: promotionMilliseconds=142, drainSeconds=30, gatewayReceiveSeconds=60, gatewayQueueSeconds=60, gatewayConnectSeconds=1, gatewayDeadlineSeconds=120, gatewayAnswerSeconds=600, gatewayIdleSeconds=300, gatewayStallSeconds=300, gatewayDrainSeconds=30 (--assume NAME=VALUE)
 The 142 ms of a promotion were measured on the reference engine: measure those of other engines, and assume them
 
 1 fleet and 2 policies: 0 errors, 0 warnings, 6 notes
@@ -438,14 +438,12 @@ def test_help_lists_what_can_be_assumed(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_is_not_acted_on_is_a_warning_with_its_place(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
-    file.write_text(
-        SET.replace("  spare: {min: 2}", "  spare: {min: 2}\n  selfHealing: {consecutive: 5}"), "utf-8"
-    )
+    file.write_text(SET.replace("spare: {min: 2}", "spare: {min: 2, replenish: {maxPerNode: 1}}"), "utf-8")
     code, out, _ = run(capsys, str(file), "--strict")
     assert code == 1
     assert (
-        f"warning: {file}:8:3: spec.selfHealing: is not acted on yet: "
-        "a seat whose residents have all failed for two minutes is replaced [NotActedOn]" in out
+        f"warning: {file}:7:43: spec.spare.replenish.maxPerNode: is not acted on yet: "
+        "seats that are starting are not counted by node [NotActedOn]" in out
     )
 
 

@@ -1,10 +1,12 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from scaler.runtime.clock import SystemClock
 from scaler.runtime.events import EventLog
-from warmpool.seats import FleetName, PolicyName, Seat, SeatName
+from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName
+from warmpool.states import ResidentState
+from warmpool.timeline import StartFacts
 
 FLEET = FleetName("spares")
 SERVING = Seat(
@@ -39,3 +41,53 @@ def test_another_seat_of_the_same_name_is_told_again() -> None:
 
 def test_a_seat_that_stays_is_not_told() -> None:
     assert leaving([SERVING], [replace(SERVING, version="2")]) == []
+
+
+class Counting:
+    """Hears of completed starts, and of nothing else."""
+
+    def __init__(self) -> None:
+        self.starts: list[tuple[str, str, float]] = []
+
+    def started(self, seat: Seat, resident: Resident) -> None:
+        assert resident.start is not None
+        self.starts.append((seat.name, resident.policy, resident.start.at))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def with_start(seat: Seat, *starts: float | None) -> Seat:
+    """The seat with a resident each, whose start began at that time, or isn't over."""
+    residents = tuple(
+        Resident(
+            policy=PolicyName(f"p{place}"),
+            state=ResidentState.PAUSED,
+            since=0.0,
+            start=None if at is None else StartFacts(at=at),
+        )
+        for place, at in enumerate(starts)
+    )
+    return replace(seat, residents=residents)
+
+
+def test_a_start_is_told_once_when_it_is_over_and_one_that_was_over_before_is_not() -> None:
+    told = Counting()
+    log = EventLog(lambda _: None, SystemClock())
+    log.watch(told)
+    log.seats(FLEET, [with_start(SERVING, 1.0, None)])
+    assert told.starts == []
+    log.seats(FLEET, [with_start(SERVING, 1.0, 2.0)])
+    log.seats(FLEET, [with_start(replace(SERVING, version="2"), 1.0, 2.0)])
+    log.seats(FLEET, [with_start(SERVING, 1.0, None)])
+    log.seats(FLEET, [with_start(SERVING, 3.0, 2.0)])
+    assert told.starts == [("s-1", "p1", 2.0), ("s-1", "p0", 3.0)]
+
+
+def test_a_seat_that_was_born_here_tells_of_its_first_start() -> None:
+    told = Counting()
+    log = EventLog(lambda _: None, SystemClock())
+    log.watch(told)
+    log.seats(FLEET, [SERVING])
+    log.seats(FLEET, [with_start(SERVING, 1.0)])
+    assert told.starts == [("s-1", "p0", 1.0)]

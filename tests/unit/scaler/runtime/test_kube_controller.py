@@ -117,6 +117,19 @@ def told(**record: Any) -> list[Event]:
     [
         (
             {
+                "kind": "healing",
+                "seat": "pod-1",
+                "fleet": "spares",
+                "outcome": "HeldBack",
+                "why": "3 starts were bad",
+                "heldBack": "nothing has started since",
+            },
+            "BadStartsHeldBack",
+            ("Pod", "pod-1", "uid-1"),
+            "3 starts were bad; not replaced: nothing has started since",
+        ),
+        (
+            {
                 "kind": "promotion",
                 "seat": "pod-1",
                 "policy": "chat",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from scaler.errors import UserError
 from scaler.runtime.local_options import LocalOptions
 from scaler.runtime.local_plan import LocalPlan, describe, make_plan, templates
 from scaler.runtime.proofs import Served
+from warmpool.nodehealth.preflight.command import options as preflight_options
 from warmpool.seats import FleetName, PolicyName
 
 GIB = 1024**3
@@ -79,6 +81,7 @@ def test_without_policies_each_checkpoint_gets_one(checkpoint: Path) -> None:
     plan = make_plan(cpu(checkpoints={"chat": checkpoint}, seats=2), ())
     assert list(plan.set.policies) == ["chat"]
     assert plan.placements == {FleetName("local"): [(), ()]}
+    assert commands(plan, cpu(checkpoints={"chat": checkpoint}, seats=2))[2] == "warmpool.reference"
 
 
 def test_a_checkpoint_may_be_named_by_a_model(checkpoint: Path, policy: Path) -> None:
@@ -106,6 +109,38 @@ def test_seats_get_a_gpu_each_and_share_one_where_asked(checkpoint: Path) -> Non
     options = LocalOptions(checkpoints={"chat": checkpoint}, seats_per_gpu=2)
     plan = make_plan(options, H200)
     assert sorted(plan.placements[FleetName("local")]) == [("GPU-0",), ("GPU-0",), ("GPU-1",), ("GPU-1",)]
+
+
+def looks(tmp_path: Path, seat: str, **changes: object) -> list[list[str]]:
+    """What is in front of each engine, of the two on a seat of one GPU."""
+    options = two(tmp_path, seat, **changes)
+    plan = make_plan(options, H200[:1])
+    (template,) = templates(options, plan, {CHAT: {"prompts": []}, CODE: {"prompts": []}}, "token")
+    found = [list(each["command"]) for each in template.residents]
+    for command in found:
+        assert command[command.index("--") + 1 :][:3] == [sys.executable, "-m", "warmpool.reference"]
+        assert not set(command[3 : command.index("--")][::2]) - set(preflight_options())
+    return [command[: command.index("--")] for command in found]
+
+
+def test_an_engine_on_a_gpu_begins_with_a_look_at_it_that_asks_for_the_memory_it_takes(
+    tmp_path: Path,
+) -> None:
+    for look in looks(tmp_path, "seat: {gpus: 1}"):
+        assert look[:3] == [sys.executable, "-m", "warmpool.nodehealth.preflight"]
+        needed = int(look[look.index("--needed-mib") + 1])
+        assert needed > 1200
+        assert int(look[look.index("--most-mib") + 1]) == needed  # the neighbour may come for the rest
+
+
+def test_an_engine_that_has_its_gpu_to_itself_tests_all_of_it(checkpoint: Path) -> None:
+    options = LocalOptions(checkpoints={"chat": checkpoint})
+    assert "--most-mib" not in commands(make_plan(options, H200[:1]), options)
+
+
+def test_a_seat_of_a_fleet_that_only_observes_loads_whatever_is_said_of_its_gpu(tmp_path: Path) -> None:
+    found = settings(two(tmp_path, "seat: {gpus: 1}, gpuHealth: {mode: Observe}"), H200[0])
+    assert found["gpuHealth"] == "Observe"
 
 
 def test_kv_memory_counts_once_a_seat_and_weights_once_a_resident(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from scaler.policy.compile import PolicySet
 from scaler.runtime.controller import PolicyTable
 from scaler.runtime.local_policies import LocalPolicies, not_changed, table
 from tests.unit.scaler.runtime.policy_sets import compiled, fleet, policy, reading
+from warmpool.healing import Rule
 
 BEGUN = compiled(fleet(), fleet("own"), policy("chat"), policy("code"))
 RESTART = "restart `emberpool local` to apply it"
@@ -36,6 +37,15 @@ def test_a_set_that_was_begun_with_is_in_force_as_it_is() -> None:
     assert found.fleets == tuple(BEGUN.fleet_specs.values())
     assert found.models == {"chat": ("chat",), "code": ("code",)}
     assert list(not_changed(BEGUN, BEGUN)) == []
+
+
+def test_what_a_fleet_says_of_bad_starts_takes_effect() -> None:
+    said = "spec: {selfHealing: {initDurationSeconds: 90, consecutive: 2, action: None}, "
+    found = table(BEGUN, compiled(fleet().replace("spec: {", said), fleet("own"), policy("chat")), None)
+    assert found.healing == {
+        "spares": Rule(init_seconds=90.0, consecutive=2, replaces=False),
+        "own": Rule(init_seconds=600.0, consecutive=3, replaces=True),
+    }
 
 
 ENGINE = "spec:\n  engine: {args: [--max-model-len, '64']}\n"

@@ -25,10 +25,12 @@ from scaler.runtime.metrics.signals import Read
 from scaler.runtime.observer import observe
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.stock import stock_of
+from warmpool.healing import Found
 from warmpool.metric_families import Family, Kind, RowMetric
 from warmpool.plan import Plan
 from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatName
 from warmpool.states import Depth, ResidentState
+from warmpool.timeline import CacheUse, StartFacts, WeightLoad
 
 CHAT, CODE = PolicyName("chat"), PolicyName("code")
 OWN, SPARES = FleetName("chat-own"), FleetName("spares")
@@ -168,6 +170,26 @@ def promotion(**changes: object) -> PromotionRecord:
     return PromotionRecord(**(facts | changes))  # type: ignore[arg-type]
 
 
+def begun(at: float = 1030.5, restarts: int = 0, **changes: object) -> tuple[Seat, Resident]:
+    """A seat whose resident has just completed its start."""
+    start = StartFacts(
+        at=at,
+        weights=WeightLoad(tier="Staged", nbytes=8 * 10**9, seconds=0.5),
+        compile_cache=CacheUse(hits=3, misses=1),
+        first_request_seconds=0.25,
+    )
+    resident = Resident(
+        policy=CHAT,
+        state=ResidentState.PAUSED,
+        since=0.0,
+        restarts=restarts,
+        phases={"waiting": 0.5, "weights": 0.5, "a newer one": 2.0},
+        start=start,
+    )
+    facts = {"created_at": 1000.0, "scheduled_at": 1002.0, "running_at": 1030.0} | changes
+    return replace(seat("new", OWN, CHAT), residents=(resident,), **facts), resident  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------ the page as a whole
 
 
@@ -187,6 +209,7 @@ def declared(sample: str) -> Family | None:
 @pytest.mark.usefixtures("read_signals")
 def test_the_page_is_the_catalogue_no_less_and_no_more(scene: Scene) -> None:
     scene.tick()
+    scene.metrics.started(*begun())
     shown = {declared(sample.name) for family in scene.families() for sample in family.samples}
     assert shown == set(catalogue.FAMILIES)
     kinds = {family.name: family.type for family in scene.families() if not family.name.endswith("_created")}
@@ -554,3 +577,56 @@ async def test_restarts_are_counted_from_the_first_sight_on_and_never_fall(scene
     events.seats(OWN, [])
     events.seats(OWN, [replace(SEATS[0], residents=(at_first,))])
     assert scene.read("resident_restarts_total", policy="chat") == 2.0
+
+
+# ------------------------------------------------------------------ starts
+
+
+def phases(scene: Scene, **labels: str) -> dict[str, float]:
+    """Seconds by phase, of all starts together."""
+    name = "emberpool_startup_phase_seconds_sum"
+    wanted = set(labels.items())
+    return {
+        dict(of)["phase"]: value
+        for (each, of), value in scene.samples().items()
+        if each == name and wanted <= set(of)
+    }
+
+
+def test_a_seats_first_start_is_counted_from_its_pods_creation(scene: Scene) -> None:
+    scene.tick()
+    scene.metrics.started(*begun())
+    found = phases(scene, policy="chat", fleet="chat-own")
+    assert found == {"scheduled": 2.0, "image": 28.0, "waiting": 1.0, "weights": 0.5, "other": 2.0}
+
+
+def test_a_later_start_is_counted_from_its_own_beginning(scene: Scene) -> None:
+    scene.tick()
+    scene.metrics.started(*begun(at=9000.0, restarts=1))
+    assert phases(scene) == {"waiting": 0.5, "weights": 0.5, "other": 2.0}
+
+
+def test_seats_that_start_badly_are_counted_for_each_fleet(scene: Scene) -> None:
+    scene.tick()
+    assert scene.read("fleet_ailing_seats", fleet="spares") == 0.0
+    scene.metrics.healed(SPARES, Found(ailing={SeatName("s"): "3 bad starts"}, held_back="too many"))
+    assert scene.read("fleet_ailing_seats", fleet="spares") == 1.0
+    assert scene.read("fleet_healing_held_back", fleet="spares") == 1.0
+    assert scene.read("fleet_healing_held_back", fleet="chat-own") == 0.0
+
+
+def test_what_else_is_known_of_starts_is_counted(scene: Scene) -> None:
+    scene.tick()
+    scene.metrics.started(*begun())
+    scene.metrics.started(*begun())
+    scene.metrics.promoted(promotion())
+    of = {"policy": "chat", "tier": "Staged"}
+    assert scene.read("weight_load_duration_seconds_sum", **of) == 1.0
+    assert scene.read("weight_load_rate_bytes_per_second_sum", **of) == 32e9
+    assert scene.read("first_request_duration_seconds_count", policy="chat") == 2.0
+    assert scene.read("compile_cache_lookups_total", policy="chat", outcome="Hit") == 6.0
+    assert scene.read("compile_cache_lookups_total", policy="chat", outcome="Miss") == 2.0
+    assert scene.read("engine_contexts_total", policy="chat", outcome="New") == 2.0
+    assert scene.read("engine_contexts_total", policy="chat", outcome="Reused") == 1.0
+    scene.metrics.promoted(promotion(error="it fell over"))
+    assert scene.read("engine_contexts_total", policy="chat", outcome="Reused") == 1.0

@@ -202,3 +202,20 @@ async def test_residents_without_a_port_are_known_until_they_have_one(
     made.pods.put(1)
     await made.until(lambda: set(made.slots()) == {"seat-1", "seat-2"})
     assert not made.follower.unreached
+
+
+async def test_their_number_does_not_fall_while_other_policies_are_worked_out(
+    policies: Callable[[int], PolicySet],
+) -> None:
+    made, seen = Followed(policies(4)), set[int]()
+    made.pods.put(*range(1000), port=None)
+    made.pods.put(1000)
+    await made.until(lambda: len(made.follower.unreached) == 1000 and len(made.slots()) == 1)
+    made.follower.adopt(policies(8))
+
+    def worked_out() -> bool:
+        seen.add(len(made.follower.unreached))
+        return 8 in made.slots().values()
+
+    await made.until(worked_out)
+    assert seen == {1000}

@@ -144,6 +144,7 @@ async def test_an_agent_is_told_what_has_changed_and_after_a_while_all_of_it_aga
     starts = StartOrders(agents)
     async with asyncio.TaskGroup() as tasks:
         telling = tasks.create_task(starts.run(TERM))
+        await asyncio.sleep(0)
         for _ in range(3):
             starts.published(tick(seat()))
             await asyncio.sleep(1)
@@ -164,6 +165,7 @@ async def test_an_agent_that_does_not_answer_is_told_again() -> None:
     starts = StartOrders(agents)
     async with asyncio.TaskGroup() as tasks:
         telling = tasks.create_task(starts.run(TERM))
+        await asyncio.sleep(0)
         for _ in range(6):
             starts.published(tick(seat()))
             await asyncio.sleep(1)
@@ -187,7 +189,30 @@ async def test_nobody_is_told_what_makes_no_difference(seats: list[Seat], *, obs
     starts = StartOrders(agents)
     async with asyncio.TaskGroup() as tasks:
         telling = tasks.create_task(starts.run(TERM))
+        await asyncio.sleep(0)
         starts.published(tick(*seats, queued={"b": 20}, observe=observe))
         await asyncio.sleep(1)
         assert agents.told == []
+        telling.cancel()
+
+
+@pytest.mark.looptime
+async def test_a_later_term_begins_with_nothing() -> None:
+    """What an earlier one was about to tell, and what it had told, count no more."""
+    agents = Agents()
+    starts = StartOrders(agents)
+    async with asyncio.TaskGroup() as tasks:
+        telling = tasks.create_task(starts.run(TERM))
+        await asyncio.sleep(0)
+        starts.published(tick(seat()))
+        await asyncio.sleep(0.1)
+        assert agents.told == [("s", "abc", "", 4)]
+        telling.cancel()
+        starts.published(tick(seat("other"), queued={"b": 20}))
+        telling = tasks.create_task(starts.run(Term(holder="c", epoch=6)))
+        await asyncio.sleep(1)
+        assert len(agents.told) == 1
+        starts.published(tick(seat()))
+        await asyncio.sleep(1)
+        assert agents.told[1:] == [("s", "abc", "", 6)]
         telling.cancel()

@@ -28,7 +28,7 @@ from warmpool.engines.capabilities import (
     Verification,
 )
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.port import Completion, EngineLoad, GuardState, KvWhenPaused, Startup
+from warmpool.engines.port import Completion, EngineLoad, GuardState, KvWhenPaused, Prompt, Startup
 from warmpool.errors import EngineError, EngineLost, EngineRejected, EngineTimeout
 from warmpool.expectations import Ownership
 from warmpool.nodehealth.client import SeatHealth, SeatMemory
@@ -41,7 +41,7 @@ Json = dict[str, Any]
 PROMPTS = ("one", "two")
 
 
-def tokens(seed: int, prompt: str, count: int) -> tuple[int, ...]:
+def tokens(seed: int, prompt: Prompt, count: int) -> tuple[int, ...]:
     """What a sound engine answers."""
     return tuple(seed * 1000 + len(prompt) * 10 + place for place in range(count))
 
@@ -61,8 +61,11 @@ class FakeEngine:
     fails: dict[str, EngineError] = field(default_factory=dict)
     leaks: int = 0
     lazy_seconds: float = 0.0
+    logged: Sequence[str] = ()
 
     calls: list[str] = field(default_factory=list)
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    computing: int = 0
     born: float = 0.0
     parked: bool = False
     kv_held: bool = True
@@ -120,8 +123,13 @@ class FakeEngine:
             ownership=Ownership(dtype="bfloat16"),
         )
 
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> Completion:
-        await self._call("complete", deadline)
+    async def complete(self, prompt: Prompt, *, tokens: int, deadline: Deadline) -> Completion:
+        self.asked.append((len(prompt), self.computing))
+        self.computing += 1
+        try:
+            await self._call("complete", deadline)
+        finally:
+            self.computing -= 1
         self._require_weights()
         assert self.kv_held, "computing without KV memory"
         assert not self.paused, "computing while paused"
@@ -242,6 +250,9 @@ class FakeProcess:
 
     async def owns(self, pid: int) -> bool:
         return pid == self._pid
+
+    async def telling_lines(self) -> Sequence[str]:
+        return self.engine.logged
 
     async def remember(self, note: Mapping[str, Any]) -> None:
         self.note = {**note, "ports": {}}

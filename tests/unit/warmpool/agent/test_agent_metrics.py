@@ -6,15 +6,16 @@ from types import MappingProxyType
 
 import pytest
 
-from warmpool.agent import operations, starting
+from warmpool.agent import operations
 from warmpool.agent.board import Board
 from warmpool.agent.config import AgentConfig
 from warmpool.agent.equipment import Equipment
-from warmpool.agent.metrics import FAMILIES, ORDER_PHASES, OTHER, START_PHASES, AgentMetrics
+from warmpool.agent.metrics import FAMILIES, ORDER_PHASES, OTHER, AgentMetrics
 from warmpool.agent.orders import OrderKind, Result
 from warmpool.engines.capabilities import Change, Verdict
 from warmpool.metric_families import Kind
 from warmpool.states import Depth, ResidentState
+from warmpool.timeline import CacheUse, StartFacts, WeightLoad
 
 
 @pytest.fixture
@@ -46,7 +47,13 @@ def fill(board: Board) -> None:
         record.memory_bytes, record.kv_bytes, record.proven_at = 700, 200, 12.5
         record.held[Depth.PARKED] = 300
         record.wakes.note(Depth.PARKED, 2.5)
-        record.phases = MappingProxyType({"spawn": 0.5, "warmup": 2.0})
+        record.phases = MappingProxyType({"process": 0.5, "weights": 1.5, "warm-up": 2.0})
+        record.start = StartFacts(
+            at=1.0,
+            weights=WeightLoad(tier="Staged", nbytes=300, seconds=1.5),
+            compile_cache=CacheUse(hits=3, misses=1),
+            first_request_seconds=0.25,
+        )
 
 
 def test_all_declared_families_are_exposed_as_declared_with_bounded_labels(
@@ -62,7 +69,7 @@ def test_all_declared_families_are_exposed_as_declared_with_bounded_labels(
     for name, metric in found.items():
         family = families[name]
         assert (metric.type, metric.documentation) == (str(family.kind), family.help)
-        allowed = {label.name: label.values or ("a", "b") for label in family.labels}
+        allowed = {label.name: label.values or ("a", "b", "1", "") for label in family.labels}
         for sample in metric.samples:
             assert all(value in allowed[key] for key, value in sample.labels.items() if key != "le")
 
@@ -85,12 +92,22 @@ def test_what_is_unknown_is_absent(board: Board, metrics: AgentMetrics) -> None:
     assert read(metrics, "resident_kv_bytes", policy="a") == 0.0
 
 
-def test_steps_that_an_engine_made_up_add_up_under_one_name(board: Board, metrics: AgentMetrics) -> None:
-    board.record("a").phases = MappingProxyType(
-        {"load": 1.0, "graph capture 17": 2.0, "graph capture 18": 3.0}
-    )
-    assert read(metrics, "startup_phase_seconds", policy="a", phase="load") == 1.0
-    assert read(metrics, "startup_phase_seconds", policy="a", phase=OTHER) == 5.0
+def test_a_start_is_told_with_its_phases_and_what_else_is_known_of_it(
+    board: Board, metrics: AgentMetrics
+) -> None:
+    assert read(metrics, "startup_phase_seconds", policy="a", phase="weights") is None
+    fill(board)
+    assert read(metrics, "startup_phase_seconds", policy="a", phase="weights") == 1.5
+    assert read(metrics, "weight_load_seconds", policy="a", tier="Staged") == 1.5
+    assert read(metrics, "weight_load_bytes_per_second", policy="a", tier="Staged") == 200.0
+    assert read(metrics, "first_request_seconds", policy="a") == 0.25
+    assert read(metrics, "compile_cache_lookups", policy="a", outcome="Hit") == 3.0
+    assert read(metrics, "compile_cache_lookups", policy="a", outcome="Miss") == 1.0
+    labels = {"model": "a", "tensor_parallel_size": "1", "memory_utilization": ""}
+    assert metrics.registry.get_sample_value("emberpool_engine_init_duration_seconds", labels) == 2.0
+
+
+def test_steps_of_orders_that_are_not_listed_are_told_as_other(metrics: AgentMetrics) -> None:
     metrics.done(
         OrderKind.DRAIN, Result(policy="a", state=ResidentState.DRAINING, phases={"new": 1.0}, aborted=2)
     )
@@ -98,9 +115,8 @@ def test_steps_that_an_engine_made_up_add_up_under_one_name(board: Board, metric
     assert read(metrics, "requests_aborted_total") == 2.0
 
 
-@pytest.mark.parametrize(("module", "known"), [(operations, ORDER_PHASES), (starting, START_PHASES)])
-def test_the_agents_own_steps_are_listed(module: object, known: tuple[str, ...]) -> None:
-    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))  # type: ignore[attr-defined]
+def test_the_agents_own_steps_are_listed() -> None:
+    tree = ast.parse(Path(str(operations.__file__)).read_text("utf-8"))
     steps = {
         constant.value
         for node in ast.walk(tree)
@@ -110,7 +126,7 @@ def test_the_agents_own_steps_are_listed(module: object, known: tuple[str, ...])
         if isinstance(constant, ast.Constant)
     }
     assert steps
-    assert steps <= set(known)
+    assert steps <= set(ORDER_PHASES)
 
 
 def test_depths_and_the_budget_have_figures_as_far_as_they_are_known(
@@ -141,6 +157,7 @@ def test_the_seat_is_not_a_label(metrics: AgentMetrics) -> None:
     labels = {key for metric in metrics.registry.collect() for s in metric.samples for key in s.labels}
     assert labels <= {
         *("policy", "kind", "outcome", "check", "phase", "state", "le"),
-        *("change", "verdict", "part"),
+        *("change", "verdict", "part", "tier"),
+        *("model", "tensor_parallel_size", "memory_utilization"),
     }
     assert {family.kind for family in FAMILIES} == set(Kind)

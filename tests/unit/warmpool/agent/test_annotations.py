@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from warmpool.agent.annotations import MEMORY, RESIDENTS, with_policy
+from warmpool.agent.annotations import HEALTH, MEMORY, RESIDENTS, with_policy
 from warmpool.agent.config import AgentConfig, load_config
 from warmpool.errors import StartFailed
 from warmpool.expectations import PROMPTS
@@ -43,6 +43,18 @@ def test_memory_is_what_the_template_says(tmp_path: Path, monkeypatch: pytest.Mo
     told = {"deviceMiB": 143_771, "hostMiB": 65_536, "kvWhenPaused": "Keep"}
     config = annotated(tmp_path, monkeypatch, memory=told)
     assert (config.memory.device_mib, config.memory.host_mib, config.kv) == (143_771, 65_536, "Keep")
+
+
+@pytest.mark.parametrize("mode", ["Observe", "Enforce"])
+def test_what_verdicts_on_gpus_do_is_what_the_template_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    (tmp_path / "annotations").write_text(f'{HEALTH}="{mode}"')
+    other = "Observe" if mode == "Enforce" else "Enforce"
+    (tmp_path / "agent.json").write_text(json.dumps({**CONFIG, "gpuHealth": other}))
+    monkeypatch.setenv("EMBERPOOL_SEAT", "pod-7")
+    monkeypatch.setenv("EMBERPOOL_POD_UID", "uid-7")
+    assert load_config(tmp_path / "agent.json", tmp_path / "annotations").gpu_health == mode
 
 
 def test_the_template_says_who_is_there_in_which_order_and_how_large(

@@ -88,6 +88,11 @@ def change(*path: str | int, to: object) -> Callable[[Json], None]:
         pytest.param(change("logDirectory", to=None), "logDirectory: without a launcher", id="no logs"),
         pytest.param(change("nodeAgent", to="http://10.0.0.1:9"), "nodeAgent: 10.0.0.1 is another", id="far"),
         pytest.param(change("nodeAgent", to="node.sock"), "nodeAgent: ", id="no address"),
+        pytest.param(
+            change("stageDaemon", to="/run/stage.sock"),
+            "stageDaemon: /run/stage.sock is no socket",
+            id="no socket",
+        ),
         pytest.param(change("memory", to={"hostMiB": -1}), "memory.hostMiB: ", id="host memory"),
         pytest.param(change("kvWhenPaused", to="Lose"), "kvWhenPaused: ", id="KV memory"),
         pytest.param(

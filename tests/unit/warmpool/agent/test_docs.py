@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from warmpool.agent import config, holding
-from warmpool.agent.annotations import MEMORY, RESIDENTS
+from warmpool.agent.annotations import HEALTH, MEMORY, RESIDENTS
 from warmpool.agent.app import TOKEN_VARIABLE
 from warmpool.agent.metrics import ORDER_PHASES
 from warmpool.agent.orders import Order, OrderKind
@@ -66,8 +66,11 @@ def test_the_page_tells_of_each_error_with_its_status(error: AgentError | Engine
             NODE_TOKEN,
             config.POD_VARIABLE,
             config.SEAT_VARIABLE,
+            config.NODE_VARIABLE,
+            config.STAGE_VARIABLE,
             RESIDENTS,
             MEMORY,
+            HEALTH,
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """What the node says of a seat's GPUs: nobody is promoted onto one that is Suspect or Bad, and what serves may finish."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,21 @@ from tests.unit.warmpool.agent.rig import FakeEngine, Machine, config, live, pau
 from warmpool.errors import DeadlineExceeded, EngineError, EngineRejected, GpuUnfit, ProofFailed
 from warmpool.nodehealth.client import SeatHealth
 from warmpool.seats import GpuWord, Verdict
+from warmpool.states import ResidentState
 
 pytestmark = pytest.mark.looptime
 WORD = "GPU-a is Bad: Xid 79"
+NODE = "unix:///run/node.sock"
+
+
+def said_of(word: str) -> SeatHealth:
+    """What the node says of the one GPU."""
+    told = GpuWord(uuid="GPU-a", word=word, reason="" if word == "Ok" else "Xid 79")
+    return SeatHealth(Verdict(word), known=True, reason=WORD if told.reason else "", words=(told,))
+
+
+def bad() -> SeatHealth:
+    return said_of("Bad")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.SUSPECT, Verdict.BAD])
@@ -157,6 +170,63 @@ async def test_what_a_pre_flight_finds_of_a_gpu_is_told_the_node(tmp_path: Path)
             assert machine.faults == faults
 
 
+async def test_a_pre_flight_that_finds_something_is_tried_again_ever_later_and_nobody_is_given_up_for_it(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(engines={"a": [FakeEngine(load_seconds=1_000.0)]})
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        began, loop = [0.0], asyncio.get_running_loop()
+        for tries in range(1, 9):
+            await rig.seat.board.until(lambda tries=tries: machine.starts("a") == tries)
+            began.append(loop.time())
+            await rig.seat.board.until(lambda: rig.record("a").process is machine.process("a"))
+            machine.process("a").end("it ended with status 69: pre-flight: RowPending: GPU-1: a row waits")
+            await rig.until(a=ResidentState.FAILED)
+            assert "pre-flight: RowPending: GPU-1: a row waits" in rig.told("a")["failure"]
+        waits = [round(after - before) for before, after in itertools.pairwise(began[1:])]
+        assert waits == [15, 30, 60, 120, 240, 300, 300]
+
+
+async def test_nothing_is_loaded_onto_a_bad_gpu_until_it_is_well_and_the_reason_is_told(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(gpu_health=bad())
+    async with live(config(tmp_path, [resident("a")], nodeAgent=NODE), machine) as rig:
+        await rig.seat.board.until(lambda: bool(rig.record("a").waiting))
+        await asyncio.sleep(60)
+        assert (machine.processes, rig.told("a")["state"]) == ([], "Starting")
+        assert (rig.told("a")["waiting"], rig.told("a")["restarts"]) == ("GPU GPU-a is Bad: Xid 79", 0)
+        machine.gpu_health = said_of("Suspect")
+        await rig.until(**paused("a"))
+        assert (rig.told("a")["waiting"], machine.starts("a")) == ("", 1)
+
+
+async def test_an_engine_that_dies_on_a_gpu_that_fell_ill_begins_again_when_that_is_well(
+    tmp_path: Path,
+) -> None:
+    machine = Machine()
+    async with live(config(tmp_path, [resident("a")], nodeAgent=NODE), machine) as rig:
+        await rig.until(**paused("a"))
+        machine.gpu_health = bad()
+        machine.process("a").end("killed by Xid 79")
+        await asyncio.sleep(60)
+        assert (machine.starts("a"), rig.told("a")["restarts"]) == (1, 1)
+        assert "GPU-a is Bad" in rig.told("a")["waiting"]
+        machine.gpu_health = said_of("Ok")
+        await rig.until(**paused("a"))
+        assert machine.starts("a") == 2
+
+
+@pytest.mark.parametrize("why", ["observed", "silent"])
+async def test_a_seat_that_only_observes_or_is_told_nothing_loads_all_the_same(
+    tmp_path: Path, why: str
+) -> None:
+    health = bad() if why == "observed" else SeatHealth(Verdict.OK, known=False, reason="it hangs")
+    settings = {"gpuHealth": "Observe"} if why == "observed" else {}
+    async with live(config(tmp_path, [resident("a")], **settings), Machine(gpu_health=health)) as rig:
+        await rig.until(**paused("a"))
+
+
 async def test_an_engine_that_does_not_answer_in_time_says_nothing_of_its_gpu(tmp_path: Path) -> None:
     machine = Machine()
     async with live(config(tmp_path, [resident("a")]), machine) as rig:
@@ -167,16 +237,11 @@ async def test_an_engine_that_does_not_answer_in_time_says_nothing_of_its_gpu(tm
         assert machine.canaries == [True]
 
 
-def bad() -> SeatHealth:
-    word = GpuWord(uuid="GPU-a", word="Bad", reason="Xid 79")
-    return SeatHealth(Verdict.BAD, known=True, reason=WORD, words=(word,))
-
-
 async def test_what_the_node_says_is_told_within_a_second_and_unknown_once_it_is_silent(
     tmp_path: Path,
 ) -> None:
     machine = Machine()
-    settings = config(tmp_path, [resident("a")], nodeAgent="unix:///run/node.sock")
+    settings = config(tmp_path, [resident("a")], nodeAgent=NODE)
     async with live(settings, machine) as rig:
         await rig.until(**paused("a"))
         machine.gpu_health = bad()

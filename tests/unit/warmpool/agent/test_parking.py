@@ -300,6 +300,8 @@ async def test_tiers_fill_in_the_config_s_order(tmp_path: Path) -> None:
             "hostBytes": 100 * GIB,
             "parkedBytes": 20 * GIB,  # and the copy of the one that made room
             "verified": True,
+            "stageBytes": 0,
+            "stageReason": "",
         }
 
 

@@ -53,6 +53,16 @@ async def test_the_end_is_told_with_the_last_lines_of_this_start_alone(tmp_path:
     assert not await second.lost_its_port()
 
 
+async def test_what_an_engine_logs_of_its_start_is_found_in_the_log_of_this_start(tmp_path: Path) -> None:
+    script = "print('INFO Loading weights took {} seconds'); print('and so on')"
+    for seconds in ("1.5", "2.5"):
+        process = await start(tmp_path, sys.executable, "-c", script.format(seconds))
+        await process.wait()
+        assert await process.telling_lines() == [f"INFO Loading weights took {seconds} seconds"]
+    (tmp_path / "logs/engine.log").unlink()
+    assert await process.telling_lines() == ()
+
+
 async def test_stopping_ends_the_whole_family_even_those_who_refuse_or_left_the_group(tmp_path: Path) -> None:
     process = await start(tmp_path, sys.executable, "-c", FAMILY)
     log = tmp_path / "logs/engine.log"

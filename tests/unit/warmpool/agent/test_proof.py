@@ -8,7 +8,7 @@ import pytest
 from warmpool.agent.config import Proof
 from warmpool.agent.proof import Prover
 from warmpool.engines.deadline import Deadline
-from warmpool.engines.port import Completion
+from warmpool.engines.port import Completion, Prompt
 from warmpool.engines.vllm import VllmEngine
 from warmpool.errors import EngineUnfit, NeedsWitness, ProofFailed, WrongState
 from warmpool.expectations import Answer, Ownership, Recording
@@ -24,8 +24,9 @@ class Parrot(VllmEngine):
         self.logprobs = logprobs
         self.asked: list[tuple[str, int]] = []
 
-    async def complete(self, prompt: str, *, tokens: int, deadline: Deadline) -> Completion:
+    async def complete(self, prompt: Prompt, *, tokens: int, deadline: Deadline) -> Completion:
         assert deadline.left_seconds > 0
+        assert isinstance(prompt, str)
         self.asked.append((prompt, tokens))
         return Completion(self.answers[prompt][:tokens], self.logprobs[:tokens])
 

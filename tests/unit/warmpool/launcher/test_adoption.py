@@ -1,6 +1,7 @@
 """Where in its life an engine is that an earlier agent has left."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from warmpool.engines.port import GuardState
 from warmpool.launcher import HELLO_BYTES
 from warmpool.states import Depth
 from warmpool.states import ResidentState as S
+from warmpool.timeline import PHASES, CacheUse, StartFacts, WeightLoad
 
 PROVEN = Note(state=S.PAUSED, proven_at=1.0, kv_released=True)
 OPEN, BUSY = GuardState(is_open=True, in_flight=0), GuardState(is_open=True, in_flight=2)
@@ -60,6 +62,14 @@ FULL = Note(
         version="0.32.0",
         findings={Capability.KV_RELEASE: Finding(ground=Ground.TRIED, reason="it was done")},
     ),
+    phases={str(phase): 1234.5678 for phase in PHASES},
+    start=StartFacts(
+        at=1767225602.123456,
+        told=True,
+        weights=WeightLoad(tier="Attached", nbytes=10**15, seconds=1234.5678),
+        compile_cache=CacheUse(hits=10**6, misses=10**6),
+        first_request_seconds=1234.5678,
+    ),
 )
 
 
@@ -91,6 +101,8 @@ def test_a_note_always_has_room_at_its_launcher() -> None:
         {"state": 3, "provenAt": None, "kvReleased": None},
         {"state": []},
         {"wakes": {"Deep": [1.0], "Paused": 3}, "capabilities": {"kind": 3}},
+        {"phases": {"weights": -1.0, "paused": math.nan, "other": "1"}, "start": {"told": True}},
+        {"phases": [], "start": []},
         {"loaded": "yes", "sizes": [1], "usual": {"Paused": -1, "Deep": 3}, "held": {"Parked": True}},
     ],
 )

@@ -18,7 +18,7 @@ OPTIONS = sorted(re.findall(r'add\(\s*"(--[\w-]+)"', SOURCE))
 
 def test_there_is_something_to_tell() -> None:
     assert len(CODES) > 10
-    assert REQUESTS == ["acknowledge", "drained", "list", "note", "owns", "signal", "start", "stop"]
+    assert REQUESTS == ["acknowledge", "drained", "kept", "list", "note", "owns", "signal", "start", "stop"]
     assert len(CAUSES) == 6
     assert "--socket" in OPTIONS
 

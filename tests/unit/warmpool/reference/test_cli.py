@@ -56,3 +56,10 @@ def test_what_only_cuda_devices_have_is_refused_on_cpu(tiny: Path, option: str) 
     options = ModelOptions(checkpoint=tiny, device="cpu", **{option: asked})  # type: ignore[arg-type]
     with pytest.raises(CannotStart, match=f"--{option.replace('_', '-')} {asked} needs a CUDA device"):
         build(open_model(options), options, Startup())
+
+
+def test_a_stage_daemon_that_is_no_socket_of_this_machine_is_refused(tiny: Path) -> None:
+    asked = ["serve", "--model", "m", "--checkpoint", str(tiny), "--stage", "http://other:1"]
+    result = CliRunner().invoke(app, asked)
+    assert isinstance(result.exception, CannotStart)
+    assert "--stage http://other:1" in str(result.exception)
