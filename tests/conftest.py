@@ -1,7 +1,10 @@
 """What every test gets."""
 
 import asyncio
+import gc
 import os
+import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -12,6 +15,16 @@ asyncio.set_event_loop(None)
 
 # Tests start many processes. Where Python is told to keep no compiled files, each of them compiles all of this project anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# What is started in the background of a script ignores what terminals send, and so would all that tests start; a signal that is
+# handled here is none of theirs, and does to them what it does elsewhere.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else lambda *_: None)
+
+# Collecting makes a million objects that stay: the garbage collector would look at them again and again.
+gc.disable()
 
 # Always the same examples, so more of them find nothing that fewer don't, from one run to the next: HYPOTHESIS_PROFILE=long tries
 # other ones, and many.
@@ -24,9 +37,22 @@ _CLOCK_TRIES = 3
 """How often a test that compares wall time may try. A fault is late each time, a machine that stalls is not."""
 
 
+_IDLE_TURNS = 1
+"""How often a loop in virtual time looks once more, when nobody in it is ready, before the time moves. The library's 42 are for what
+happens outside the loop; here nothing does, but in threads, which it waits for in another way."""
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, and never among what was collected."""
+    gc.enable()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole drills run last: what is quick to fail should fail first."""
     for item in items:
+        if item.get_closest_marker("looptime") is not None:
+            item.add_marker(pytest.mark.looptime(noop_cycles=_IDLE_TURNS))
         if item.get_closest_marker("wall_clock") is not None:
             item.add_marker(pytest.mark.flaky(reruns=_CLOCK_TRIES - 1, reruns_delay=1))
     items.sort(key=lambda item: item.get_closest_marker("drill") is not None)

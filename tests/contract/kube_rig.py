@@ -175,7 +175,13 @@ class Cluster:
             {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": ready},
         )
         fleet = FleetName(metadata["labels"][FLEET_LABEL])
-        seat = Seat(name=SeatName(metadata["name"]), uid=metadata["uid"], version="", fleet=fleet)
+        seat = Seat(
+            name=SeatName(metadata["name"]),
+            uid=metadata["uid"],
+            version="",
+            fleet=fleet,
+            node=pod["spec"].get("nodeName", ""),
+        )
         self.agents.begin(seat, address)
 
     async def _end(self, pod: Body) -> None:

@@ -155,6 +155,7 @@ async def test_a_ready_engine_says_so_and_what_it_tells_is_sound(subject: Subjec
         assert subject.process is not None
         assert startup.pid == subject.process.process.pid
         assert {"import", "weights"} <= startup.phases.keys()
+        assert startup.load is None or startup.load.seconds >= 0
         assert (startup.kv_bytes or 0) > 0
         assert (startup.weights_bytes or 0) > 0
 
@@ -165,6 +166,15 @@ async def test_greedy_tokens_repeat_and_a_short_answer_begins_a_long_one(subject
     assert await subject.engine.complete(PROMPT, tokens=6, deadline=soon()) == long
     assert await subject.engine.complete(PROMPT, tokens=1, deadline=soon()) == long[:1]
     assert await subject.engine.complete("something else entirely", tokens=6, deadline=soon()) != long
+
+
+async def test_a_prompt_may_be_ids_of_tokens(subject: Subject) -> None:
+    first, again, other = [
+        await subject.engine.complete(ids, tokens=4, deadline=soon())
+        for ids in ([20, 30, 40], (20, 30, 40), [90] * 12)
+    ]
+    assert len(first) == len(other) == 4
+    assert first == again
 
 
 async def test_log_probabilities_repeat_where_they_are_told(subject: Subject) -> None:

@@ -1,5 +1,8 @@
 """What every place promises in which a controller keeps what must outlive it: files, and ConfigMaps on an API server."""
 
+import asyncio
+import json
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -11,12 +14,13 @@ import pytest
 from scaler.cluster.kube.access import AccessOptions, find_access
 from scaler.cluster.kube.client import KubeClient
 from scaler.cluster.kube.config_maps import KeptConfigMaps
-from scaler.cluster.kube.lanes import lanes
+from scaler.cluster.kube.lanes import Budget, Lane, Lanes, lanes
 from scaler.cluster.kube.writing import Writing
 from scaler.core.rises import Rises
 from scaler.runtime.kept import Archive, Kept, NotKept
 from scaler.runtime.kept_config_maps import FILE, ConfigMapArchive
-from scaler.runtime.kept_files import LEARNED, FileArchive
+from scaler.runtime.kept_files import LEARNED, ORDERS, FileArchive
+from scaler.store import standing_orders
 from scaler.store.histories import History
 from scaler.store.standing_orders import Drain, Freeze, OfFleet
 from tests.fakes.kube_api import KubeApi, User, kubeconfig, serving
@@ -69,6 +73,7 @@ class Rig:
     garble: Callable[[], Awaitable[None]]
     break_down: Callable[[], Awaitable[None]]
     lose_an_answer: Callable[[], None] | None = None
+    open_behind: Callable[[Clock], Archive] | None = None
 
 
 @asynccontextmanager
@@ -97,9 +102,14 @@ async def config_maps(directory: Path) -> AsyncIterator[Rig]:
         path = written(directory / "kubeconfig", kubeconfig(url, "test", "pool"))
         async with KubeClient(await find_access(AccessOptions(kubeconfig=path), {})) as client:
 
-            def opened(clock: Clock) -> ConfigMapArchive:
-                maps = KeptConfigMaps(Writing(client), lanes().housekeeping, "pool")
-                return ConfigMapArchive(maps, clock, homes.get)
+            def opened(clock: Clock, through: Lanes | None = None) -> ConfigMapArchive:
+                maps = KeptConfigMaps(Writing(client), through or lanes(), "pool")
+                return ConfigMapArchive(maps, clock, lambda: homes)
+
+            def open_behind(clock: Clock) -> ConfigMapArchive:
+                """One whose housekeeping has had its turns for today."""
+                slow = Budget(per_second=1e-5, burst=1, at_once=1)
+                return opened(clock, replace(lanes(), housekeeping=Lane(slow)))
 
             async def garble() -> None:
                 target = Target(kind=CONFIG_MAPS, namespace="pool", name="emberpool-kept-spares")
@@ -111,7 +121,7 @@ async def config_maps(directory: Path) -> AsyncIterator[Rig]:
             def lose_an_answer() -> None:
                 api.faults.cut(Cut.AFTER, lambda call: call.verb in {"create", "update"}, 1)
 
-            yield Rig(opened, garble, break_down, lose_an_answer)
+            yield Rig(opened, garble, break_down, lose_an_answer, open_behind)
 
 
 @pytest.fixture(params=[files, config_maps], ids=["files", "ConfigMaps"])
@@ -121,11 +131,19 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
         yield found
 
 
+def freeze(by: str) -> OfFleet:
+    return OfFleet(freeze=Freeze(until=9.5, reason="driver", by=by, since=7.0), drains={})
+
+
 def kept(clock: Clock) -> Kept:
     return Kept(
         histories={SPARES: History(rises=rises(clock.monotonic()), starts=(40.0, 50.0))},
         recordings={CHAT: (recording(1), recording(2, "2")), CODE: (recording(3),)},
     )
+
+
+async def write(archive: Archive, what: Kept, fleet: FleetName | None = None) -> None:
+    await archive.write(lambda: what, fleet)
 
 
 async def test_there_is_nothing_at_first(rig: Rig) -> None:
@@ -135,7 +153,7 @@ async def test_there_is_nothing_at_first(rig: Rig) -> None:
 async def test_what_was_kept_is_found_in_the_time_of_another_clock(rig: Rig) -> None:
     clock, later = Clock(), Clock(up=7.0)
     before = kept(clock)
-    await rig.open(clock).write(before)
+    await write(rig.open(clock), before)
     found = await rig.open(later).read()
     assert found.recordings == before.recordings
     assert found.histories.keys() == {SPARES}
@@ -150,8 +168,8 @@ async def test_what_is_kept_later_counts(rig: Rig) -> None:
     clock = Clock()
     archive = rig.open(clock)
     await archive.read()
-    await archive.write(kept(clock))
-    await archive.write(replace(kept(clock), recordings={CHAT: (recording(9),), CODE: (recording(3),)}))
+    await write(archive, kept(clock))
+    await write(archive, replace(kept(clock), recordings={CHAT: (recording(9),), CODE: (recording(3),)}))
     assert (await rig.open(clock).read()).recordings[CHAT] == (recording(9),)
 
 
@@ -165,10 +183,10 @@ async def test_orders_that_stand_are_found_and_those_that_have_ended_are_not(rig
     }
     archive = rig.open(clock)
     await archive.read()
-    await archive.write(Kept(orders=orders))
+    await write(archive, Kept(orders=orders))
     assert (await rig.open(clock).read()).orders == orders
     ended = {**orders, SPARES: OfFleet(drains={})}
-    await archive.write(Kept(orders=ended))
+    await write(archive, Kept(orders=ended))
     assert (await rig.open(clock).read()).orders == ended
 
 
@@ -176,19 +194,35 @@ async def test_orders_of_one_fleet_are_kept_by_themselves(rig: Rig) -> None:
     clock = Clock()
     archive, before = rig.open(clock), kept(clock)
     await archive.read()
-    await archive.write(before)
-    stands = OfFleet(freeze=Freeze(until=9.5, reason="driver", by="anna", since=7.0), drains={})
+    await write(archive, before)
+    stands = freeze("anna")
     later = replace(before, recordings={CODE: (recording(9),)}, orders={SPARES: stands})
-    await archive.write(later, SPARES)
+    await write(archive, later, SPARES)
     found = await rig.open(clock).read()
     assert found.orders == {SPARES: stands}
     assert found.recordings[CODE] == before.recordings[CODE]
     assert found.histories[SPARES].starts == before.histories[SPARES].starts
 
 
+async def test_what_is_kept_at_the_same_time_of_all_and_of_one_is_what_was_present_last(rig: Rig) -> None:
+    clock = Clock()
+    archive = rig.open(clock)
+    await archive.read()
+    present = [kept(clock)]
+    stands = freeze("anna")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(archive.write(lambda: present[0]))
+        await asyncio.sleep(0)
+        present[0] = replace(present[0], orders={SPARES: stands})
+        tasks.create_task(archive.write(lambda: present[0], SPARES))
+    found = await rig.open(clock).read()
+    assert found.orders == {SPARES: stands}
+    assert found.recordings == present[0].recordings
+
+
 async def test_what_cannot_be_understood_is_lost_and_all_else_is_found(rig: Rig) -> None:
     clock = Clock()
-    await rig.open(clock).write(kept(clock))
+    await write(rig.open(clock), kept(clock))
     await rig.garble()
     found = await rig.open(clock).read()
     assert SPARES not in found.histories
@@ -198,15 +232,53 @@ async def test_what_cannot_be_understood_is_lost_and_all_else_is_found(rig: Rig)
 async def test_a_place_that_fails_says_so(rig: Rig) -> None:
     clock = Clock()
     archive = rig.open(clock)
-    await archive.write(kept(clock))
+    await write(archive, kept(clock))
     await rig.break_down()
     with pytest.raises(NotKept):
         await archive.read()
     with pytest.raises(NotKept):
-        await archive.write(kept(clock))
+        await write(archive, kept(clock))
+
+
+# ---------------------------------------------------------------- files alone
+
+
+async def test_a_write_that_nobody_waits_for_any_more_and_the_next_are_not_mixed(tmp_path: Path) -> None:
+    """A disk hangs, its write is given up, and the next comes before it has ended."""
+    clock, hangs = Clock(), tmp_path / f".{ORDERS}.{os.getpid()}"
+    archive = FileArchive(tmp_path, clock)
+    stands = [{SPARES: freeze(by)} for by in ("anna", "bert")]
+    os.mkfifo(hangs)  # who writes into it waits for who reads
+    async with asyncio.TaskGroup() as tasks:
+        given_up = tasks.create_task(write(archive, Kept(orders=stands[0]), SPARES))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await asyncio.shield(given_up)
+        given_up.cancel()
+        following = tasks.create_task(write(archive, Kept(orders=stands[1]), SPARES))
+        written = await asyncio.to_thread(hangs.read_text, "utf-8")
+        assert standing_orders.from_json(json.loads(written)) == stands[0]
+        await following
+    assert (await archive.read()).orders == stands[1]
 
 
 # ---------------------------------------------------------------- ConfigMaps alone
+
+
+async def test_what_a_person_waits_for_waits_for_no_housekeeping(tmp_path: Path) -> None:
+    async with config_maps(tmp_path) as rig:
+        clock = Clock()
+        assert rig.open_behind is not None
+        archive = rig.open_behind(clock)
+        await archive.read()
+        stands = {SPARES: freeze("anna"), OWN: freeze("bert")}
+        async with asyncio.TaskGroup() as tasks:
+            everything = tasks.create_task(write(archive, kept(clock)))
+            for fleet in stands:
+                await write(archive, Kept(orders=stands), fleet)
+            assert (await rig.open(clock).read()).orders == stands
+            assert not everything.done()
+            everything.cancel()
 
 
 async def test_a_config_map_stays_below_its_bound_and_what_is_oldest_goes(tmp_path: Path) -> None:
@@ -216,7 +288,7 @@ async def test_a_config_map_stays_below_its_bound_and_what_is_oldest_goes(tmp_pa
         long = [replace(recording(number), answers=answers) for number in range(8)]
         history = History(rises=rises(clock.monotonic(), days=60), starts=(1.0,))
         archive = rig.open(clock)
-        await archive.write(Kept(histories={SPARES: history}, recordings={CHAT: tuple(long)}))
+        await write(archive, Kept(histories={SPARES: history}, recordings={CHAT: tuple(long)}))
         found = await rig.open(clock).read()
         assert 0 < len(found.recordings[CHAT]) < 8
         assert found.recordings[CHAT][-1] == long[-1]
@@ -227,14 +299,14 @@ async def test_what_another_has_written_since_is_not_overwritten(tmp_path: Path)
     async with config_maps(tmp_path) as rig:
         clock = Clock()
         mine, theirs = rig.open(clock), rig.open(clock)
-        await mine.write(kept(clock))
+        await write(mine, kept(clock))
         await theirs.read()
-        await theirs.write(replace(kept(clock), recordings={CHAT: (recording(7),)}))
+        await write(theirs, replace(kept(clock), recordings={CHAT: (recording(7),)}))
         with pytest.raises(NotKept):
-            await mine.write(kept(clock))
+            await write(mine, kept(clock))
         assert (await rig.open(clock).read()).recordings[CHAT] == (recording(7),)
         await mine.read()
-        await mine.write(kept(clock))
+        await write(mine, kept(clock))
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["made", "replaced"])
@@ -245,11 +317,11 @@ async def test_a_write_whose_answer_is_lost_is_no_conflict_with_the_next(
         clock = Clock()
         archive = rig.open(clock)
         if not first:
-            await archive.write(kept(clock))
+            await write(archive, kept(clock))
         assert rig.lose_an_answer is not None
         rig.lose_an_answer()
         with suppress(NotKept):  # nobody knows; a replacement that was sent twice is recognised
-            await archive.write(kept(clock))
+            await write(archive, kept(clock))
         recordings = {CHAT: (recording(7),), CODE: (recording(8),)}
-        await archive.write(replace(kept(clock), recordings=recordings))
+        await write(archive, replace(kept(clock), recordings=recordings))
         assert (await rig.open(clock).read()).recordings == recordings

@@ -25,8 +25,8 @@ def _scripted() -> Nvml:
 
 
 def _real() -> Nvml:
-    nvml = driver()
     try:
+        nvml = driver()
         nvml.start()
     except (NvmlAbsent, NvmlClosed) as absent:
         pytest.skip(f"needs a GPU: {absent}")

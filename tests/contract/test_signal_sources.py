@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
 import pytest
 from aiohttp import web
 
@@ -25,7 +24,7 @@ from scaler.signals.prometheus import PrometheusServers, PrometheusSource
 from scaler.signals.redis_client import RedisServers
 from scaler.signals.redis_queue import RedisQueueSource
 from scaler.signals.scrape_pace import ScrapePace
-from tests.integration.signals.rig import Heard, RedisProcess, key, redis, running
+from tests.integration.signals.rig import Heard, RedisProcess, key, open_sockets, redis, running
 
 SLACK_SECONDS = 1.0
 """What a busy machine may take beside what is allowed."""
@@ -148,7 +147,7 @@ async def prometheus_case(_: Path) -> AsyncIterator[Case]:
             make=lambda: PrometheusSource(key(), signal, servers), world=world, interval=1.0, timeout=1.0
         )
         world.well()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while any(thread.name.startswith("query to") for thread in threading.enumerate()):
                 await asyncio.sleep(0.01)  # between two looks
 
@@ -205,12 +204,12 @@ def redis_case(cls: Any, **fields: str) -> Callable[[Path], AbstractAsyncContext
     ]
 )
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
-    process = psutil.Process()
-    sockets, tasks = len(process.net_connections(kind="inet")), asyncio.all_tasks()
+    sockets, tasks = open_sockets(), asyncio.all_tasks()
     async with request.param(tmp_path) as case:
         yield case
-    assert len(process.net_connections(kind="inet")) == sockets
-    assert not asyncio.all_tasks() - {asyncio.current_task()} - tasks
+    async with asyncio.timeout(15):  # a query's thread may end last
+        while open_sockets() - sockets or asyncio.all_tasks() - {asyncio.current_task()} - tasks:
+            await asyncio.sleep(0.01)  # between two looks
 
 
 # ------------------------------------------------------------------ the contract
@@ -293,6 +292,7 @@ async def test_a_source_can_be_run_again(case: Case) -> None:
             await heard.reading()
 
 
+@pytest.mark.wall_clock
 async def test_two_that_read_the_same_disturb_each_other_neither_alive_nor_ending(case: Case) -> None:
     async with running(case.make()) as one:
         async with running(case.make()) as two:

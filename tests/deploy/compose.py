@@ -11,7 +11,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tests.integration.processes.rig import Processes, free_ports
+from tests.fakes.ports import free_ports
+from tests.integration.processes.rig import Processes
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"

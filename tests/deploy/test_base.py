@@ -20,6 +20,7 @@ from tests.fakes.kube_api.selectors import selects
 from tests.integration.kube.conftest import documented_role
 from warmpool.agent.config import load_config
 from warmpool.nodehealth.marks import TAINT_KEY
+from warmpool.nodehealth.preflight.command import options as preflight_options
 from warmpool.seats import FLEET_LABEL, SEAT_LABEL, SERVING_LABEL_PREFIX
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,22 @@ def bare() -> list[Body]:
 @pytest.fixture(scope="module")
 def overlay() -> list[Body]:
     return rendered(OVERLAY)
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> list[Body]:
+    """Seats whose agents ask the node agent beside them."""
+    folder = tmp_path_factory.mktemp("asking")
+    base = Path(*[".."] * len(folder.relative_to("/").parts)) / BASE.relative_to("/")
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "serving",
+        "resources": [str(base)],
+        "components": [str(base / "components" / "ask-node-agent")],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+    return rendered(folder)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +152,7 @@ def containers(template: Body) -> list[Body]:
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.36"])
-@pytest.mark.parametrize("which", ["bare", "overlay", "claims", "quiet", "logged"])
+@pytest.mark.parametrize("which", ["bare", "overlay", "claims", "asking", "quiet", "logged"])
 def test_every_object_is_valid_and_has_no_misspelt_key(
     request: pytest.FixtureRequest, which: str, version: str
 ) -> None:
@@ -431,6 +448,59 @@ def test_the_agent_can_read_its_configuration_with_the_templates_annotations_ove
     assert {each["containerPort"] for each in agent["ports"][1:]} == ports
 
 
+# ---------------------------------------------------------------- pre-flight
+
+
+def engines_of(template: Body) -> dict[str, list[str]]:
+    """What starts each resident's engine, by policy."""
+    own = {
+        each["name"]: each["args"] for each in template["spec"]["containers"] if "--" in each["command"][-1:]
+    }
+    told = json.loads(template["metadata"]["annotations"]["emberpool.dev/residents"])
+    return {each["policy"]: each.get("command") or own[each["container"]] for each in told}
+
+
+@pytest.mark.parametrize(
+    ("which", "fleet"), [("overlay", "chat"), ("overlay", "spares"), ("claims", "spares")]
+)
+def test_every_engine_begins_with_a_look_at_its_gpu_that_asks_for_the_memory_it_needs(
+    request: pytest.FixtureRequest, known: PolicySet, which: str, fleet: str
+) -> None:
+    template = seat(request.getfixturevalue(which), fleet)
+    engines = engines_of(template)
+    assert list(engines) == list(known.policies_on(fleet))
+    for policy, command in engines.items():
+        ends = command.index("--")
+        look, engine = command[:ends], known.policies[policy].spec.engine
+        needed = str((engine.paused_mib or 0) + (engine.kv_mib or 0))
+        shared = len(engines) > 1  # a neighbour may want what is left
+        assert look == [
+            *("python3", "/opt/launcher/preflight.pyz", "--needed-mib", needed),
+            *(("--most-mib", needed) if shared else ()),
+        ]
+        assert command[ends + 1] == "vllm"
+        assert set(filter(lambda word: word.startswith("--"), look)) <= set(preflight_options())
+
+
+@pytest.mark.parametrize(
+    ("which", "fleet"), [("overlay", "chat"), ("overlay", "spares"), ("claims", "spares")]
+)
+def test_what_looks_is_packed_to_where_engines_find_it_by_a_container_that_may_write_nowhere_else(
+    request: pytest.FixtureRequest, which: str, fleet: str
+) -> None:
+    spec = seat(request.getfixturevalue(which), fleet)["spec"]
+    (packs,) = (each for each in spec["initContainers"] if each["name"] == "preflight")
+    (mount,) = packs["volumeMounts"]
+    assert packs["command"] == [
+        *("python", "-m", "warmpool.nodehealth.preflight", "--pack"),
+        f"{mount['mountPath']}/preflight.pyz",
+    ]
+    assert packs["securityContext"]["readOnlyRootFilesystem"] is True
+    for each in spec["containers"]:
+        found = [its["mountPath"] for its in each["volumeMounts"] if its["name"] == mount["name"]]
+        assert found == ["/opt/launcher"]
+
+
 # ---------------------------------------------------------------- controllers and gateways
 
 
@@ -513,6 +583,35 @@ def test_node_agents_name_every_controller_and_their_node(nodes: list[Body], ove
         f"http://emberpool-controller-{number}.{controllers['serviceName']}.serving:{port}"
         for number in range(controllers["replicas"])
     }
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_agents_that_ask_the_node_agent_reach_its_socket_and_may_use_it(
+    asking: list[Body], quiet: list[Body], fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = seat(asking, fleet)
+    pod, (agent,) = template["spec"], (each for each in containers(template) if each["name"] == "agent")
+    told = {each["name"]: each.get("value", "") for each in agent["env"]}
+    monkeypatch.setenv("EMBERPOOL_NODE_AGENT", told["EMBERPOOL_NODE_AGENT"])
+    monkeypatch.setenv("EMBERPOOL_SEAT", "seat-0")
+    monkeypatch.setenv("EMBERPOOL_POD_UID", "uid-0")
+    (name,) = (each["configMap"]["name"] for each in pod["volumes"] if each["name"] == "config")
+    (tmp_path / "agent.json").write_text(one(asking, "ConfigMap", name)["data"]["agent.json"])
+    (tmp_path / "annotations").write_text(
+        "\n".join(f"{key}={json.dumps(value)}" for key, value in template["metadata"]["annotations"].items())
+    )
+    socket = Path(
+        load_config(tmp_path / "agent.json", tmp_path / "annotations").node_agent.removeprefix("unix://")
+    )
+    places = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
+    mounts = {each["mountPath"]: places.get(each["name"]) for each in agent["volumeMounts"]}
+    spec, container = node_agent(quiet)
+    theirs = {each["name"]: each.get("hostPath", {}).get("path") for each in spec["volumes"]}
+    (run,) = (
+        theirs[each["name"]] for each in container["volumeMounts"] if each["mountPath"] == "/run/emberpool"
+    )
+    assert mounts[str(socket.parent)] == run
+    assert f"--socket-group={pod['securityContext']['supplementalGroups'][0]}" in container["args"]
 
 
 def test_node_agents_run_where_gpus_are_whatever_marks_the_node(nodes: list[Body]) -> None:

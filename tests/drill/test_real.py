@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.drill.leftovers import left_over, marked
+from tests.fakes import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBERPOOL = (sys.executable, "-m", "scaler")
@@ -115,7 +116,8 @@ def test_killing_a_serving_engine_in_mid_burst_loses_only_what_had_begun(tmp_pat
 
 
 def local(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return emberpool("local", "--controller-port", "0", "--gateway-port", "0", *arguments, timeout=120)
+    ports = ("--controller-port", "0", "--gateway-port", "0")
+    return forked.run("local", *ports, *arguments, environment=marked(), timeout=120)
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -172,7 +174,7 @@ def test_too_little_memory_for_the_seats(checkpoint: Path) -> None:
 def test_a_wrong_scenario(tmp_path: Path) -> None:
     text = (ROOT / "policies/drills/smoke.yaml").read_text().replace("stages:", "stagez:")
     (tmp_path / "wrong.yaml").write_text(text)
-    done = emberpool("drill", "run", str(tmp_path / "wrong.yaml"))
+    done = forked.run("drill", "run", str(tmp_path / "wrong.yaml"), environment=marked())
     assert_refused(done, "wrong.yaml:", "stagez")
 
 

@@ -291,9 +291,3 @@ async def half_open() -> AsyncIterator[str]:
     """A listener that the kernel answers for: connections are made, nobody reads them."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def free_port() -> int:
-    """A port on which nobody listens at present."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.engine_server import FakeEngine, free_port
+from tests.fakes.engine_server import FakeEngine
 from tests.fakes.generic_server import FakeGeneric
+from tests.fakes.ports import free_port
 from tests.fakes.sglang_server import FakeSglang
 from tests.fakes.vllm_server import FakeVllm
 from warmpool.agent.forwarding import ForwardingPort

@@ -102,6 +102,9 @@ class MemoryCluster:
     def stock(self) -> Stock:
         return self.objects.stock()
 
+    def seat(self, name: SeatName) -> Seat | None:
+        return self.objects.find(name)
+
     def replicas(self, fleet: FleetName) -> int:
         if fleet not in self._replicas:
             raise NotFound(f"no fleet {fleet}")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.warmpool.nodehealth.history import HOUR, A, B, History
+from warmpool.nodehealth.copies import MOST_BYTES, copied, restored
 from warmpool.nodehealth.latches import from_json, to_json
 from warmpool.nodehealth.readings import Clocks, Contact, Ecc, Fabric, FabricState, Links, Pcie, Rows, Told
 from warmpool.nodehealth.records import RANK, NodeRecord
@@ -122,6 +123,34 @@ def test_a_restart_forgets_nothing(told: list[Step], judges: bool, place: int) -
     for step in told[place:]:
         take(halted, step)
     assert halted.judged() == through.judged()
+
+
+def without_file(history: History) -> History:
+    """The same node, seen by an agent that remembers nothing and has asked controllers for what they keep."""
+    anew = replace(history, record=NodeRecord(lost=True))
+    anew.record = restored(anew.record, copied(history.record), history.rules, history.now)
+    return anew
+
+
+@given(histories, st.booleans())
+def test_the_loss_of_the_file_makes_no_verdict_better(told: list[Step], judges: bool) -> None:  # noqa: FBT001
+    history = tell(told, judges=judges)
+    anew = without_file(history).read()
+    history.read()
+    for uuid in (A, B):
+        few = history.codes(uuid) == [
+            "Throttled"
+        ]  # what follows from ten minutes' readings alone is read again
+        assert few or RANK[anew.verdict(uuid)] >= RANK[history.verdict(uuid)]
+    assert len(copied(history.record)) <= MOST_BYTES
+
+
+@given(histories, st.booleans())
+def test_after_the_loss_of_the_file_there_is_a_way_back_too(told: list[Step], judges: bool) -> None:  # noqa: FBT001
+    history = without_file(tell(told, judges=judges))
+    history.gpus = {uuid: replace(gpu, millijoules=1) for uuid, gpu in History().gpus.items()}
+    history.reboot().pass_(10 * 60, every=300).pass_(HOUR + 60, every=300)
+    assert [history.of(uuid).word for uuid in (A, B)] == ["Ok", "Ok"]
 
 
 @given(histories, st.booleans())

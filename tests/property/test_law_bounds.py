@@ -204,7 +204,7 @@ def test_nothing_makes_it_raise_and_the_same_gives_the_same(
             )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     policies(st.integers(0, 12), st.floats(0.5, 20)),
     fleets(st.integers(0, 12), st.floats(0.5, 20)),
@@ -253,7 +253,7 @@ def _is_within_what_there_is(decision: Decision, snapshot: Snapshot) -> None:
         assert not (sum(one.starting.values()) and sum(one.serving.values()))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(loads(sane), st.floats(0.1, 4)), min_size=1, max_size=8), spoilt, st.integers(0, 7))
 def test_what_is_no_number_changes_nothing(ticks: list[tuple[Load, float]], value: float, where: int) -> None:
     """A reading that is none, at any tick, decides the same as none at all."""

@@ -81,7 +81,7 @@ ticks = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(ticks, st.tuples(*[st.integers(0, 2)] * 3), st.tuples(*[st.integers(0, 2)] * 3), st.integers(6, 9))
 def test_no_one_falls_below_its_floor_for_anothers_burst(
     history: Sequence[tuple[int, int, int, float]],
@@ -101,7 +101,7 @@ def test_no_one_falls_below_its_floor_for_anothers_burst(
             assert fleet.serving[name] >= floor
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(1, 3), st.lists(st.integers(1, 80), min_size=3, max_size=3))
 def test_nobody_starves_under_equal_priority(seats: int, demands: Sequence[int]) -> None:
     """With constant demand everyone serves within each three turns, however few seats there are."""
@@ -115,7 +115,7 @@ def test_nobody_starves_under_equal_priority(seats: int, demands: Sequence[int])
             assert fleet.now - fed[name] <= 3 * BURST.stable_window
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(ticks)
 def test_with_seats_for_all_no_policy_sees_another(history: Sequence[tuple[int, int, int, float]]) -> None:
     """Three policies on three fleets decide as each would alone."""
@@ -143,7 +143,7 @@ def test_with_seats_for_all_no_policy_sees_another(history: Sequence[tuple[int, 
             assert decision.fleets[name] == single.fleets[name]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(ticks, st.permutations(NAMES))
 def test_the_order_of_policies_does_not_matter(
     history: Sequence[tuple[int, int, int, float]], order: Sequence[str]
@@ -157,7 +157,7 @@ def test_the_order_of_policies_does_not_matter(
 # ------------------------------------------------------------------ turns
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(
     st.lists(st.integers(9, 900), min_size=2, max_size=5),
     st.integers(1, 3),

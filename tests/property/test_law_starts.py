@@ -247,7 +247,7 @@ def test_nobody_changes_seats_while_it_starts(spare: int) -> None:
 # ------------------------------------------------------------------ whatever there is
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 3),
     st.integers(0, 2),

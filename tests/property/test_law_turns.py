@@ -11,7 +11,7 @@ from tests.property.test_law_starts import PROMOTE_SECONDS, STEP, S, Yard, named
 from tests.unit.scaler.core.world import load
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     st.sampled_from([2.0, 5.0, 10.0, 30.0]),
     st.sampled_from([0.0, 1.0, 3.0, 6.0]),
@@ -53,7 +53,7 @@ def test_a_turn_lasts_a_stable_window_at_least_and_is_never_endless(
         assert has_turn(memory, stable, now) == (now < ends)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(1, 2), st.integers(0, 3), st.integers(2, 4), st.integers(9, 400))
 @pytest.mark.long
 def test_nobody_starves_where_few_seats_have_their_residents_up(

@@ -678,4 +678,4 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld: Callable[..., object] = World.TestCase
-World.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+World.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

@@ -133,7 +133,7 @@ def taken(given_plan: Plan, seats: Sequence[Seat]) -> list[int]:
 
 
 @given(any_wants, any_seats, any_limits, times, any_settled, any_left_alone)
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_any_seats_give_a_plan_that_uses_each_once(
     wants: Wants,
     seats: list[Seat],
@@ -229,7 +229,7 @@ def in_rotation(seat: Seat, policy: PolicyName) -> bool:
 
 
 @given(any_wants, any_seats)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_nobody_falls_below_what_is_wanted_and_nobody_gets_more(wants: Wants, seats: list[Seat]) -> None:
     # `settled={}`: no report can be late, so that what serves is what is Serving
     answer = plan(wants, seats, UNLIMITED, NOW, settled={})
@@ -262,7 +262,7 @@ def test_nobody_falls_below_what_is_wanted_and_nobody_gets_more(wants: Wants, se
 
 
 @given(any_wants, any_seats, any_settled)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_what_is_done_for_a_start_takes_nothing_that_others_shall_have(
     wants: Wants, seats: list[Seat], settled: dict[SeatName, float] | None
 ) -> None:
@@ -304,7 +304,7 @@ def test_the_order_in_which_seats_are_listed_is_of_no_account(
     st.dictionaries(policies, st.integers(0, 4)),
     st.lists(st.sampled_from(sorted(PROMOTABLE)), max_size=28),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_spares_are_handed_out_as_far_as_they_go(
     lives: list[frozenset[PolicyName]], counts: dict[PolicyName, int], states: list[ResidentState]
 ) -> None:
@@ -330,7 +330,7 @@ def test_spares_are_handed_out_as_far_as_they_go(
     st.dictionaries(policies, st.integers(0, 4)),
     st.frozensets(policies, max_size=1),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_of_equals_none_of_an_older_template_is_promoted_while_one_of_the_newest_could_be(
     lives: tuple[Resident, ...],
     templates: list[str],
@@ -391,7 +391,7 @@ def lacks(seats: Sequence[Seat], warm: Mapping[PolicyName, int]) -> Counter[Poli
 
 
 @given(any_wants, any_seats, any_settled)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_nobody_is_parked_who_is_wanted_paused(
     wants: Wants, seats: list[Seat], settled: dict[SeatName, float] | None
 ) -> None:
@@ -410,7 +410,7 @@ def test_nobody_is_parked_who_is_wanted_paused(
 
 
 @given(any_wants, any_seats, any_settled)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_nothing_moves_while_a_promotion_waits_or_runs(
     wants: Wants, seats: list[Seat], settled: dict[SeatName, float] | None
 ) -> None:
@@ -423,7 +423,7 @@ def test_nothing_moves_while_a_promotion_waits_or_runs(
 
 
 @given(resting_fleet, warmths, st.integers(1, 4), st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_moves_come_to_an_end_and_bring_what_can_be_had(
     lives: list[dict[PolicyName, ResidentState]], warm: dict[PolicyName, int], room: int, data: st.DataObject
 ) -> None:

@@ -15,7 +15,7 @@ from tests.property.test_pool_plan import (
 from warmpool.plan import Planner, plan
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_what_was_planned_before_changes_no_plan(data: st.DataObject) -> None:
     planner, now = Planner(), NOW

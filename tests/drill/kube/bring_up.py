@@ -22,8 +22,9 @@ from scaler.policy.reading import PolicyFiles
 from scaler.runtime.proofs import Served, expectations
 from tests.drill.kube.ground import OWNER, Ground
 from tests.fakes.kube_calls import BUDGET
+from tests.fakes.ports import free_ports
 from tests.fakes.workloads import SeatFleet, SeatResident, reference
-from tests.integration.processes.rig import Processes, free_ports
+from tests.integration.processes.rig import Processes
 from warmpool.seats import FLEET_LABEL, SEAT_LABEL, SERVING_LABEL_PREFIX, PolicyName
 
 WHOLE = Path(__file__).parent

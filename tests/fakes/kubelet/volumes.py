@@ -62,7 +62,10 @@ class Volumes:
 
     def translated(self, text: str, container: Object) -> str:
         """Put this machine's paths in the place of paths below a container's mounts, and the pod's address where it means its own."""
-        text, mounts = self._addresses(text), self._mounts[container["name"]]
+        return self._with_paths(text, self._mounts[container["name"]])
+
+    def _with_paths(self, text: str, mounts: Mapping[str, Path]) -> str:
+        text = self._addresses(text)
         if not mounts:
             return text
         inside = "|".join(re.escape(path) for path in sorted(mounts, key=len, reverse=True))
@@ -103,10 +106,14 @@ class Volumes:
         return {}
 
     def _read_by(self, volume: str, text: str) -> str:
-        """Return a file's text with paths as the first container has them that mounts its volume."""
+        """Return a file's text with paths as the first container has them that mounts its volume.
+
+        Where it has nothing at a path that another has, that one is meant: an agent reads what engines are started with.
+        """
+        others = {path: place for mounts in self._mounts.values() for path, place in mounts.items()}
         for container in self._containers:
             if any(mount["name"] == volume for mount in container.get("volumeMounts") or ()):
-                return self.translated(text, container)
+                return self._with_paths(text, others | self._mounts[container["name"]])
         return text
 
     def _downward(self, pod: Object, item: Object) -> str:

@@ -60,6 +60,7 @@ def seats(now: float) -> list[Seat]:
         host_bytes=64 * 1024 * MIB,
         parked_bytes=15 * 1024 * MIB,
         verified=True,
+        stage_bytes=1024 * MIB,
     )
     return [
         Seat(

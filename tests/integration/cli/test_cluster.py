@@ -311,9 +311,65 @@ def test_what_is_said_of_a_nodes_gpus_is_shown_with_what_clears_it(ask: Ask, the
     assert (code, err) == (0, "")
     rows = [re.split(" {2,}", line.strip()) for line in out.splitlines() if "GPU-" in line]
     assert rows == [
-        ["GPU-a", "Bad", "2026-01-01T00:00:00Z", "-", "12 uncorrected memory errors", "a reset"],
-        ["GPU-b", "Ok", "2025-12-31T00:00:00Z", "-", "-", "-"],
+        ["GPU-a", "Bad", "2026-01-01T00:00:00Z", "-", "12 uncorrected memory errors", "a reset", "-"],
+        ["GPU-b", "Ok", "2025-12-31T00:00:00Z", "-", "-", "-", "-"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        (
+            {"excluded": True, "since": "2026-01-01T00:00:00Z", "reason": "GPU-a is Bad: Xid 79"},
+            "Excluded:  since 2026-01-01T00:00:00Z, for what is said of its GPUs: GPU-a is Bad: Xid 79",
+        ),
+        (
+            {
+                "excluded": False,
+                "since": "2026-01-01T00:00:00Z",
+                "reason": "the table was wrong",
+                "actor": "ada",
+                "until": "2026-01-02T00:00:00Z",
+            },
+            "Readmitted:  since 2026-01-01T00:00:00Z, by ada, until 2026-01-02T00:00:00Z: the table was wrong",
+        ),
+    ],
+    ids=["ours", "a person's"],
+)
+def test_why_a_node_is_out_since_when_by_whom_and_until_when_is_shown(
+    ask: Ask, there: FakeCluster, mark: dict[str, object], told: str
+) -> None:
+    with_controller(there).say("/v1/nodes", {"items": [{"name": "gpu-a", "gpus": [], "mark": mark}]})
+    code, out, err = ask("node", "describe", "gpu-a")
+    assert (code, err) == (0, "")
+    assert f"{told}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("standing", "told"),
+    [
+        ("Excluded", "excluded by itself"),
+        ("Waiting", "waits for the breaker"),
+        ("Nameless", "unknown to DRA"),
+        ("Later", "-"),
+    ],
+)
+def test_how_a_gpu_stands_that_is_to_be_excluded_by_itself_is_shown(
+    ask: Ask, there: FakeCluster, standing: str, told: str
+) -> None:
+    item = {
+        "name": "gpu-a",
+        "gpus": [{"uuid": "GPU-a", "verdict": "Bad"}],
+        "gpuMarks": {"GPU-a": standing},
+    }
+    breaker = {"tripped": standing == "Waiting", "used": 2, "allowed": 2}
+    with_controller(there).say("/v1/nodes", {"items": [item], "breaker": None, "gpuBreaker": breaker})
+    code, out, err = ask("node", "describe", "gpu-a")
+    assert (code, err) == (0, "")
+    (row,) = (re.split(" {2,}", line.strip()) for line in out.splitlines() if "GPU-a" in line)
+    assert row[-1] == told
+    held = "the breaker holds GPUs back: 2 of 2 exclusions were within its window"
+    assert (held in out) is (standing == "Waiting")
 
 
 @pytest.mark.parametrize(("verb", "done"), [("exclude", "excluded"), ("readmit", "readmitted")])

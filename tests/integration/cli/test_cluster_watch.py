@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,32 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.forked import Piped, piped
 from tests.fakes.kube_api.faults import Answer
 from tests.integration.cli.cluster import FakeCluster, cluster, written
 from tests.integration.cli.test_cluster import pod
 
 
 @contextmanager
-def watching(there: FakeCluster, tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def watching(there: FakeCluster, tmp_path: Path, *arguments: str) -> Iterator[Piped]:
     config = written(tmp_path / "config", there)
-    with subprocess.Popen(
-        [sys.executable, "-m", "scaler", *arguments, "--watch", "--kubeconfig", config],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "NO_COLOR": "1"},
-    ) as process:
-        guard = threading.Timer(60, process.kill)
+    environment = {**os.environ, "NO_COLOR": "1"}
+    with piped(*arguments, "--watch", "--kubeconfig", config, environment=environment) as process:
+        guard = threading.Timer(60, process.forked.send_signal, (signal.SIGKILL,))
         guard.start()
         try:
             yield process
         finally:
             guard.cancel()
-            process.kill()
 
 
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
+def line(process: Piped) -> str:
     return process.stdout.readline().strip()
 
 
@@ -47,10 +39,8 @@ def test_a_change_is_shown_when_it_comes_and_ctrl_c_ends_it(tmp_path: Path) -> N
             assert line(process) == "seat/spares-0"
             there.create("Pod", pod("spares-1", "Spare"))
             assert [line(process), line(process)] == ["seat/spares-0", "seat/spares-1"]
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=30) == 130
-            assert process.stdout is not None
-            assert process.stderr is not None
+            process.forked.send_signal(signal.SIGINT)
+            assert process.forked.wait(timeout=30) == 130
             assert process.stdout.read() == ""
             assert process.stderr.read().startswith("the controller isn't reached")
     watched = [call for call in there.calls() if (call.verb, call.resource) == ("watch", "pods")]
@@ -63,8 +53,7 @@ def test_what_is_wrong_at_once_ends_it(tmp_path: Path) -> None:
     with cluster() as there:
         pass
     with watching(there, tmp_path, "seat", "get") as process:
-        assert process.wait(timeout=30) == 1
-        assert process.stderr is not None
+        assert process.forked.wait(timeout=30) == 1
         assert "can't be read" in process.stderr.read()
 
 
@@ -88,9 +77,7 @@ def test_a_reader_that_has_gone_ends_it(tmp_path: Path) -> None:
         there.create("Pod", pod("spares-0", "Spare"))
         with watching(there, tmp_path, "seat", "get", "-o", "name") as process:
             assert line(process) == "seat/spares-0"
-            assert process.stdout is not None
             process.stdout.close()
             there.create("Pod", pod("spares-1", "Spare"))
-            assert process.wait(timeout=30) == 1
-            assert process.stderr is not None
+            assert process.forked.wait(timeout=30) == 1
             assert "Traceback" not in process.stderr.read()

@@ -2,15 +2,13 @@
 
 import os
 import pty
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from scaler.policy.compile import load_policies
-
-NEW = [sys.executable, "-m", "scaler", "policy", "new"]
+from tests.fakes.forked import Emberpool
 
 
 class Person:
@@ -18,13 +16,12 @@ class Person:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._end, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [*NEW, *arguments],
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=theirs,
-            cwd=folder,
-            env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115 - who leaves closes it
+        self._process = Emberpool.shared().start(
+            ["policy", "new", *arguments],
+            {**os.environ, "NO_COLOR": "1"},
+            streams=(theirs, self._out.fileno(), theirs),
+            directory=folder,
         )
         os.close(theirs)
         self.seen = ""
@@ -44,14 +41,17 @@ class Person:
 
     def leave(self) -> tuple[int, str]:
         """Wait for the end; return exit code and stdout."""
-        out, _ = self.process.communicate(timeout=60)
+        code = self._process.wait(60)
+        with self._out:
+            self._out.seek(0)
+            out = self._out.read()
         try:
             while chunk := os.read(self._end, 4096):
                 self.seen += chunk.decode()
         except OSError:  # the other end is closed: Linux says EIO
             pass
         os.close(self._end)
-        return self.process.returncode, out.decode()
+        return code, out.decode()
 
 
 def test_what_no_flag_says_is_asked_for(tmp_path: Path) -> None:

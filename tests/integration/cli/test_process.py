@@ -9,26 +9,21 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from tests.fakes import forked
+from tests.fakes.forked import Piped, piped
 from tests.integration.cli.fake_controller import FakeController, serving
 
-EMBERPOOL = [sys.executable, "-m", "scaler"]
 BARE = {
     name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "COLUMNS"}
 }
 
 
 def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*EMBERPOOL, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**BARE, **(env or {})},
-    )
+    return forked.run(*arguments, environment={**BARE, **(env or {})})
 
 
 HELPS = [
@@ -71,21 +66,21 @@ def test_root_help_imports_no_command_at_all() -> None:
 def on_terminal(*arguments: str, env: Mapping[str, str]) -> str:
     """Run with stdout on a terminal; return what it got."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*EMBERPOOL, *arguments],
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        env={**BARE, "TERM": "xterm-256color", **env},
-    ) as process:
-        os.close(theirs)
-        chunks = []
-        try:
-            while chunk := os.read(ours, 4096):
-                chunks.append(chunk)
-        except OSError:  # the other end is closed: Linux says EIO
-            pass
-        os.close(ours)
-        assert process.wait(timeout=60) == 0
+    with Path(os.devnull).open("r+b") as nothing:
+        process = forked.Emberpool.shared().start(
+            arguments,
+            {**BARE, "TERM": "xterm-256color", **env},
+            streams=(nothing.fileno(), theirs, nothing.fileno()),
+        )
+    os.close(theirs)
+    chunks = []
+    try:
+        while chunk := os.read(ours, 4096):
+            chunks.append(chunk)
+    except OSError:  # the other end is closed: Linux says EIO
+        pass
+    os.close(ours)
+    assert process.wait(60) == 0
     return b"".join(chunks).decode()
 
 
@@ -119,25 +114,17 @@ def test_a_long_table_is_not_cut_in_a_narrow_pipe(controller: FakeController) ->
 
 
 @contextmanager
-def watching(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [*EMBERPOOL, *arguments, "--watch"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=BARE,
-    ) as process:
-        guard = threading.Timer(60, process.kill)
+def watching(*arguments: str) -> Iterator[Piped]:
+    with piped(*arguments, "--watch", environment=BARE) as process:
+        guard = threading.Timer(60, process.forked.send_signal, (signal.SIGKILL,))
         guard.start()
         try:
             yield process
         finally:
             guard.cancel()
-            process.kill()
 
 
-def lines(process: subprocess.Popen[str], count: int) -> list[list[str]]:
-    assert process.stdout is not None
+def lines(process: Piped, count: int) -> list[list[str]]:
     return [process.stdout.readline().split() for _ in range(count)]
 
 
@@ -145,14 +132,12 @@ def test_watch_prints_again_when_something_changed_and_ends_with_ctrl_c() -> Non
     with serving(FakeController()) as fake:
         fake.say("/v1/fleets", {"items": [{"name": "f", "total": 1}]})
         with watching("fleet", "get", "-o", "json", "--server", fake.url) as process:
-            assert process.stdout is not None
             first = json.loads("".join(process.stdout.readline() for _ in range(8)))
             fake.wait_until_asked(3)
             fake.say("/v1/fleets", {"items": [{"name": "f", "total": 2}]})
             second = json.loads("".join(process.stdout.readline() for _ in range(8)))
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=20) == 130
-            assert process.stderr is not None
+            process.forked.send_signal(signal.SIGINT)
+            assert process.forked.wait(timeout=30) == 130
             assert (process.stdout.read(), process.stderr.read()) == ("", "")
     assert [first["items"][0]["total"], second["items"][0]["total"]] == [1, 2]
 

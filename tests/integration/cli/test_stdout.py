@@ -29,8 +29,8 @@ def run(
 @pytest.mark.parametrize(
     "environment",
     [
-        pytest.param({"PYTHONIOENCODING": "ascii"}, id="ascii"),
-        pytest.param({"PYTHONIOENCODING": "latin-1"}, id="latin-1"),
+        pytest.param({"PYTHONIOENCODING": "ascii"}, id="ascii", marks=pytest.mark.long),
+        pytest.param({"PYTHONIOENCODING": "latin-1"}, id="latin-1", marks=pytest.mark.long),
         pytest.param({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, id="C"),
     ],
 )
@@ -40,7 +40,7 @@ def test_what_an_encoding_lacks_is_replaced(environment: dict[str, str]) -> None
     assert b"  llama-8b 4?1   5m " in result.stdout
 
 
-@pytest.mark.parametrize("rendering", ["json", "yaml"])
+@pytest.mark.parametrize("rendering", ["json", pytest.param("yaml", marks=pytest.mark.long)])
 def test_data_is_escaped_and_not_replaced(rendering: str) -> None:
     result = run(*LINT, "-o", rendering, PYTHONIOENCODING="ascii")
     assert result.returncode == 0
@@ -53,13 +53,12 @@ def test_data_is_escaped_and_not_replaced(rendering: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        LINT,
-        [*LINT, "-o", "json"],
-        ["policy", "validate", str(SET)],
-        ["--version"],
-        ["policy", "lint", "--help"],
+        pytest.param(LINT, id="text", marks=pytest.mark.long),
+        pytest.param([*LINT, "-o", "json"], id="json"),
+        pytest.param(["policy", "validate", str(SET)], id="a-line", marks=pytest.mark.long),
+        pytest.param(["--version"], id="version"),
+        pytest.param(["policy", "lint", "--help"], id="help", marks=pytest.mark.long),
     ],
-    ids=["text", "json", "a-line", "version", "help"],
 )
 def test_a_full_disk_is_an_error_with_its_reason(arguments: list[str]) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
@@ -75,7 +74,11 @@ def test_a_full_disk_is_an_error_with_its_reason(arguments: list[str]) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize(
-    ("file", "code"), [("policies/keda.yaml", 0), ("policies/nowhere.yaml", 2)], ids=["a-warning", "an-error"]
+    ("file", "code"),
+    [
+        pytest.param("policies/keda.yaml", 0, id="a-warning", marks=pytest.mark.long),
+        pytest.param("policies/nowhere.yaml", 2, id="an-error"),
+    ],
 )
 def test_chatter_that_nobody_gets_changes_no_exit_code(file: str, code: int) -> None:
     with Path("/dev/full").open("wb") as full:

@@ -47,7 +47,7 @@ shared-1   shared   Promoting   -         0/1 (1 failed)   0           12s
 """,
     "seat get -o wide": """\
 NAME       FLEET    VALUE       SERVING   RESIDENTS        IN-FLIGHT   TIERS              CLAIM         VERDICT   NODE        GPUS    MEMORY    FREE       AGE
-shared-0   shared   Serving     chat      2/2              3           1 awake,1 paused   -             Ok        localhost   -       700 MiB   50.2 GiB   3m4s
+shared-0   shared   Serving     chat      2/2              3           1 awake,1 paused   -             Ok        localhost   -       700 MiB   49.2 GiB   3m4s
 shared-1   shared   Promoting   -         0/1 (1 failed)   0           1 cold             Switch:chat   Ok        localhost   GPU-1   -         -          12s
 """,
     "policy get": """\
@@ -103,7 +103,7 @@ Age:          3m4s
 Health:       GPU verdict Ok, ready, admitted, agent reports
 Agent:        http://127.0.0.1:40000
 Claim:        -
-Memory:       48.0 GiB held, 40.0 GiB for computing, 2.8 GiB reserve, of 141.0 GiB, 50.2 GiB free
+Memory:       48.0 GiB held, 40.0 GiB for computing, 1.0 GiB stage daemon, 2.8 GiB reserve, of 141.0 GiB, 49.2 GiB free
 Measured:     yes
 Host memory:  15.0 GiB of 64.0 GiB for parked weights
 Residents:
@@ -187,7 +187,7 @@ def test_what_a_resident_waits_for_and_what_is_too_little_is_told(ask: Ask) -> N
     ask.controller.say("/v1/seats", said)
     _, out, _ = ask("seat", "describe", "shared-0")
     assert "    Waiting:      no room for code\n" in out
-    assert ", of 141.0 GiB, 31.8 GiB too little\nMeasured:     no, or not all of it\n" in out
+    assert ", of 141.0 GiB, 32.8 GiB too little\nMeasured:     no, or not all of it\n" in out
 
 
 def test_json_is_what_the_controller_said(ask: Ask) -> None:

@@ -7,29 +7,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
 from scaler.drill.bench.streams import Answer, Question, ask
 from scaler.drill.records import Outcome
+from tests.fakes.ports import free_port
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 QUESTION = Question(model="chat", prompt=[256, 65], tokens=3)
 
 
 @pytest.fixture
-async def answer_of() -> AsyncIterator[Callable[[Handler], Awaitable[Answer]]]:
+async def answer_of() -> AsyncIterator[Callable[..., Awaitable[Answer]]]:
     runners: list[web.AppRunner] = []
     async with aiohttp.ClientSession() as session:
 
-        async def asked(handler: Handler) -> Answer:
+        async def asked(handler: Handler, seconds: float = 30.0) -> Answer:
             app = web.Application()
             app.router.add_post("/v1/completions", handler)
             runners.append(web.AppRunner(app, access_log=None, shutdown_timeout=0.1))
             await runners[-1].setup()
             await web.TCPSite(runners[-1], "127.0.0.1", 0).start()
-            return await ask(
-                session, f"http://127.0.0.1:{runners[-1].addresses[0][1]}", QUESTION, seconds=0.5
-            )
+            url = f"http://127.0.0.1:{runners[-1].addresses[0][1]}"
+            return await ask(session, url, QUESTION, seconds=seconds)
 
         yield asked
     for runner in runners:
@@ -78,7 +77,7 @@ THREE = (token(1), token(2), token(3))
     ],
 )
 async def test_an_end_that_tells_the_client_what_became_of_its_request(
-    answer_of: Callable[[Handler], Awaitable[Answer]], handler: Handler, outcome: Outcome, tokens: list[int]
+    answer_of: Callable[..., Awaitable[Answer]], handler: Handler, outcome: Outcome, tokens: list[int]
 ) -> None:
     answer = await answer_of(handler)
     assert (answer.outcome, answer.tokens, answer.understood) == (outcome, tokens, True)
@@ -96,16 +95,16 @@ async def test_an_end_that_tells_the_client_what_became_of_its_request(
     ],
 )
 async def test_an_end_that_leaves_the_client_in_the_dark(
-    answer_of: Callable[[Handler], Awaitable[Answer]], handler: Handler, outcome: Outcome
+    answer_of: Callable[..., Awaitable[Answer]], handler: Handler, outcome: Outcome
 ) -> None:
-    answer = await answer_of(handler)
+    answer = await answer_of(handler, 0.5 if outcome is Outcome.TIMEOUT else 30.0)
     assert (answer.outcome, answer.understood) == (outcome, False)
     assert answer.detail
 
 
 async def test_nobody_listening_is_no_end_that_a_client_understands() -> None:
     async with aiohttp.ClientSession() as session:
-        answer = await ask(session, f"http://127.0.0.1:{unused_port()}", QUESTION, seconds=5)
+        answer = await ask(session, f"http://127.0.0.1:{free_port()}", QUESTION, seconds=5)
     assert (answer.outcome, answer.understood) == (Outcome.CONNECT, False)
 
 

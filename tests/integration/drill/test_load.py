@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
 from scaler.drill.load import Tally, Target, generate
 from scaler.drill.records import Outcome, Record
 from scaler.drill.schedule import Request
+from tests.fakes.ports import free_port
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[[Handler], Awaitable[str]]
@@ -40,10 +40,10 @@ def request(at: float = 0.0, *, stream: bool = True, tokens: int = 3) -> Request
     )
 
 
-async def play(gateway: str, *requests: Request, within: float = 5.0) -> tuple[list[Record], Tally]:
+async def play(gateway: str, *requests: Request, within: float = 30.0) -> tuple[list[Record], Tally]:
     tally = Tally()
     tally.begin()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await generate(
             requests, Target(gateway=gateway, models={"chat": "chat-model"}, timeout=within), tally
         )
@@ -109,7 +109,7 @@ async def test_a_refusal_is_a_failure(serve: Serve, status: int, outcome: Outcom
 
 
 async def test_nobody_there_is_a_failed_connection() -> None:
-    (record,), _ = await play(f"http://127.0.0.1:{unused_port()}", request())
+    (record,), _ = await play(f"http://127.0.0.1:{free_port()}", request())
     assert record.outcome is Outcome.CONNECT
 
 

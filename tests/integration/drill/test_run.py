@@ -15,7 +15,6 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
-from aiohttp.test_utils import unused_port
 from rich.console import Console
 
 from scaler.drill import ArmName, DrillOptions
@@ -25,6 +24,7 @@ from scaler.drill.figures import Report, Status
 from scaler.drill.report import read_report
 from scaler.drill.run import drill
 from scaler.errors import PolicyError, UserError
+from tests.fakes.ports import free_port
 
 Options = Callable[..., DrillOptions]
 Scenario = Callable[..., Path]
@@ -163,7 +163,7 @@ class Told(io.StringIO):
 
 
 async def test_a_cancelled_drill_leaves_nothing(options: Options, tmp_path: Path) -> None:
-    told, port, file = Told(), unused_port(), tmp_path / "targets.json"
+    told, port, file = Told(), free_port(), tmp_path / "targets.json"
     given = options(console=Console(file=told, width=150), controller_port=port, targets_file=file)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         task = group.create_task(drill(given))

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.fakes.engine_server import Fault, free_port, half_open
+from tests.fakes.engine_server import Fault, half_open
 from tests.fakes.engine_subjects import FAKES, MODEL, Subject, on_fake
+from tests.fakes.ports import free_port
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.kinds import connect
 from warmpool.engines.port import Engine, KvWhenPaused
@@ -18,7 +19,7 @@ Call = Callable[[Engine, Deadline], Awaitable[object]]
 
 
 async def released_before(engine: Engine, deadline: Deadline) -> object:
-    await engine.pause(RELEASE, deadline=Deadline.after(5))
+    await engine.pause(RELEASE, deadline=Deadline.after(30))
     return await engine.resume(RELEASE, deadline=deadline)
 
 
@@ -47,13 +48,13 @@ def resume(engine: Engine, deadline: Deadline) -> Awaitable[object]:
 
 
 async def parked(engine: Engine, deadline: Deadline) -> object:
-    await engine.pause(KEEP, deadline=Deadline.after(5))
+    await engine.pause(KEEP, deadline=Deadline.after(30))
     return await engine.park(deadline=deadline)
 
 
 async def parked_before(engine: Engine, deadline: Deadline) -> object:
-    await engine.pause(KEEP, deadline=Deadline.after(5))
-    await engine.park(deadline=Deadline.after(5))
+    await engine.pause(KEEP, deadline=Deadline.after(30))
+    await engine.park(deadline=Deadline.after(30))
     return await engine.unpark(deadline=deadline)
 
 
@@ -112,7 +113,7 @@ async def test_a_broken_answer_ends_by_the_deadline_with_an_error_that_says_what
         subject.fake.faults[route] = Fault(fault)
         began = time.monotonic()
         with pytest.raises(expected):
-            await call(subject.engine, Deadline.after(0.3 if expected is EngineTimeout else 10))
+            await call(subject.engine, Deadline.after(0.3 if expected is EngineTimeout else 30))
         assert time.monotonic() - began < 3
 
 
@@ -124,7 +125,7 @@ async def test_a_page_for_people_is_no_answer(kind: str, route: str, call: Call)
         assert subject.fake is not None
         subject.fake.faults[route] = Fault("html")
         with pytest.raises(EngineUnfit):
-            await call(subject.engine, Deadline.after(5))
+            await call(subject.engine, Deadline.after(30))
 
 
 @pytest.mark.wall_clock
@@ -160,8 +161,8 @@ async def test_an_answer_after_a_while_is_an_answer() -> None:
     async with on_fake("recorded vLLM") as subject:
         assert subject.fake is not None
         subject.fake.faults["POST /pause"] = Fault("slow", seconds=0.2)
-        await subject.engine.pause(KEEP, deadline=Deadline.after(5))
-        assert await subject.engine.is_paused(deadline=Deadline.after(5))
+        await subject.engine.pause(KEEP, deadline=Deadline.after(30))
+        assert await subject.engine.is_paused(deadline=Deadline.after(30))
 
 
 async def test_the_connection_of_a_server_fault_is_not_used_again() -> None:
@@ -169,19 +170,19 @@ async def test_the_connection_of_a_server_fault_is_not_used_again() -> None:
         assert subject.fake is not None
         subject.fake.faults["POST /pause"] = Fault("doom", times=1)
         with pytest.raises(EngineRejected):
-            await subject.engine.pause(KEEP, deadline=Deadline.after(5))
-        await subject.engine.resume(KEEP, deadline=Deadline.after(5))
+            await subject.engine.pause(KEEP, deadline=Deadline.after(30))
+        await subject.engine.resume(KEEP, deadline=Deadline.after(30))
 
 
 @pytest.mark.parametrize("kind", FAKES)
 async def test_nobody_there_is_lost(kind: str) -> None:
     engine = connect(FAKES[kind][0], f"http://127.0.0.1:{free_port()}", model=MODEL, guard=None)
     with pytest.raises(EngineLost):
-        await engine.startup(deadline=Deadline.after(5))
+        await engine.startup(deadline=Deadline.after(30))
     await engine.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)

@@ -187,6 +187,7 @@ async def assert_undone(subject: Subject) -> None:
         assert not fake.asleep
 
 
+@pytest.mark.wall_clock
 async def test_a_request_that_was_quicker_than_the_pause_proves_nothing() -> None:
     """A short request finished before a real vLLM had acted, and that looked as if its mode had no effect."""
     quick = FakeVllm(token_seconds=0.0005, faults={"POST /pause": Fault("slow", seconds=0.05)})
@@ -201,6 +202,7 @@ async def test_a_request_that_was_quicker_than_the_pause_proves_nothing() -> Non
         assert found.finding(C.DRAIN_WAIT).ground is G.PARAMETER_IGNORED
 
 
+@pytest.mark.wall_clock
 async def test_an_engine_whose_requests_are_all_too_quick_is_called_untried() -> None:
     async with on_fake("recorded vLLM", FakeVllm(token_seconds=0)) as subject:
         found = await subject.engine.probe(KEEP, deadline=soon())
@@ -311,14 +313,14 @@ async def test_an_engine_that_cannot_be_brought_back_fails_its_probe_in_time() -
         assert subject.fake is not None
         subject.fake.faults["POST /resume"] = Fault("hang")
         with pytest.raises(EngineTimeout):
-            await asyncio.wait_for(subject.engine.probe(KEEP, deadline=soon(1.0)), 3)
+            await asyncio.wait_for(subject.engine.probe(KEEP, deadline=soon(1.0)), 20)
 
 
 async def test_a_route_that_hangs_is_refused_and_the_rest_still_found_out() -> None:
     async with on_fake("recorded vLLM") as subject:
         assert subject.fake is not None
         subject.fake.faults["POST /release_kv_cache_memory"] = Fault("hang", times=1)
-        found = await subject.engine.probe(RELEASE, deadline=soon(2.0))
+        found = await subject.engine.probe(RELEASE, deadline=soon(6.0))
         assert found.finding(C.KV_RELEASE).ground is G.ROUTE_FAILS
         assert found.has(C.SCHEDULER_PAUSE)
         await assert_undone(subject)
@@ -503,6 +505,6 @@ def generic_without_ids() -> FakeEngine:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.fakes.asgi_engine import AsgiEngine, serving
-from tests.fakes.engine_server import free_port
+from tests.fakes.ports import free_port
 from warmpool.agent.forwarding import ForwardingPort
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.guards import Guard, OwnGuard
@@ -25,11 +25,11 @@ COMPLETIONS = "/v1/completions"
 
 
 def soon() -> Deadline:
-    return Deadline.after(10)
+    return Deadline.after(30)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -52,7 +52,7 @@ class Raw:
 
     async def head(self) -> tuple[int, dict[str, str]]:
         """Read the head of an answer: its status, and headers with names in lower case."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             raw = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = raw.rstrip().split("\r\n")
         return int(first.split()[1]), {
@@ -62,7 +62,7 @@ class Raw:
     async def rest(self) -> bytes:
         """Read until the connection ends, however it does."""
         read = b""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with suppress(ConnectionError):
                 while piece := await self.reader.read(65536):
                     read += piece
@@ -116,13 +116,13 @@ class Guarded:
 
     async def holds(self, count: int) -> None:
         """Wait until so many requests are in flight."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await self.in_flight() < count:
                 await asyncio.sleep(0.001)
 
     async def idle(self) -> None:
         """Wait until nothing is in flight, and see that the engine is at nothing either."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await self.in_flight():
                 await asyncio.sleep(0.002)
         # The middleware's count ends with the engine's call; a port's engine hears of the end a moment later.
@@ -142,7 +142,7 @@ async def guarded_engine(
     engine = AsgiEngine()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20), auto_decompress=False)
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60), auto_decompress=False)
         )
         guard: Guard
         if form == "port":

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from tests.fakes import starlette_vllm
-from tests.fakes.engine_server import free_port
+from tests.fakes.ports import free_port
 from tests.integration.guard.conftest import TOKEN, error_of, soon
 from warmpool import guard_middleware
 from warmpool.engines.port import KvWhenPaused
@@ -58,7 +58,7 @@ def server(directory: Path, environment: Mapping[str, str], *arguments: str) -> 
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def engine(alone: Process) -> AsyncIterator[VllmEngine]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
         yield session
 
 
@@ -172,7 +172,7 @@ def test_a_guard_that_is_configured_wrongly_lets_no_server_start(
     tmp_path: Path, environment: dict[str, str], named: str
 ) -> None:
     with server(tmp_path, environment) as process:
-        assert process.process.wait(20) != 0
+        assert process.process.wait(60) != 0
         assert named in process.log.read_text()
 
 
@@ -186,7 +186,7 @@ def test_a_second_process_that_would_share_the_door_does_not_start(tmp_path: Pat
         while b"startup complete" not in one.log.read_bytes():
             assert one.process.poll() is None
         with server(tmp_path / "two", both) as two:
-            assert two.process.wait(20) != 0
+            assert two.process.wait(60) != 0
             assert "can't be listened on" in two.log.read_text()
 
 

@@ -46,6 +46,7 @@ async def test_a_refusal_of_head_has_no_body(closed: Guarded) -> None:
         assert int(headers["content-length"]) > 0
 
 
+@pytest.mark.wall_clock
 async def test_a_refusal_reaches_a_client_that_sends_all_before_it_reads(closed: Guarded) -> None:
     async with closed.raw() as raw:
         await raw.send(

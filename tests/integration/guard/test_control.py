@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from tests.fakes.asgi_engine import DONE, EVENT, AsgiEngine, serving
-from tests.fakes.engine_server import free_port
+from tests.fakes.ports import free_port
 from tests.integration.guard.conftest import TOKEN, Raw, connected, until
 from warmpool.guard_middleware import Guard, Settings
 
@@ -45,7 +45,7 @@ async def controlled() -> AsyncIterator[Controlled]:
     guard = Guard(engine, Settings(control=f"127.0.0.1:{port}", token=TOKEN))
     async with (
         serving(guard) as url,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
     ):
         yield Controlled(engine, guard, url, f"http://127.0.0.1:{port}", session)
 

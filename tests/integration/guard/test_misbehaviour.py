@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.integration.guard.conftest import COMPLETIONS, Guarded, until
+from tests.integration.guard.conftest import COMPLETIONS, FORMS, Guarded, guarded_engine, until
 
 GARBAGE = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
@@ -129,11 +129,14 @@ async def test_a_client_that_waits_for_the_engine_is_not_given_up(impatient: Gua
         assert (await response.read()).endswith(b"[DONE]\n\n")
 
 
-async def test_a_body_that_trickles_and_never_stops_for_long_is_taken(impatient: Guarded) -> None:
-    async with impatient.raw() as raw:
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_body_that_trickles_and_never_stops_for_long_is_taken(form: str) -> None:
+    async with guarded_engine(form, silence_seconds=1.0) as guarded, guarded.raw() as raw:
+        await guarded.open()
         await raw.send(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: guard\r\nContent-Length: 8\r\n\r\n".encode())
         for _ in range(8):
-            await asyncio.sleep(0.1)  # as above
+            await asyncio.sleep(0.15)  # as above
             await raw.send(b"x")
         assert (await raw.head())[0] == 200
 

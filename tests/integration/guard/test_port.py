@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from tests.fakes.asgi_engine import AsgiEngine, serving
-from tests.fakes.engine_server import free_port
+from tests.fakes.ports import free_port
 from tests.integration.guard.conftest import Guarded, error_of, guarded_engine, soon
 from warmpool.agent.forwarding import ForwardingPort
 from warmpool.errors import EngineUnfit
@@ -22,7 +22,7 @@ async def behind_a_port(target: str) -> AsyncIterator[tuple[ForwardingPort, str,
     port = free_port()
     guard = ForwardingPort("127.0.0.1", port, target)
     await guard.open(deadline=soon())
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
         yield guard, f"http://127.0.0.1:{port}/v1/completions", session
     await guard.disconnect()
 

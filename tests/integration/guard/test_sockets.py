@@ -81,7 +81,7 @@ async def test_aborting_closes_it_with_a_reason(guarded: Guarded) -> None:
     async with guarded.session.ws_connect(f"{guarded.url}{REALTIME}") as socket:
         await until(lambda: guarded.engine.running == 1)
         await guarded.abort()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             message = await socket.receive()
         assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1012)
     await guarded.idle()

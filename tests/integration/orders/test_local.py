@@ -1,11 +1,10 @@
 """Orders to `emberpool local`: the same controller, with engines that it has started itself."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.integration.processes.rig import TOKEN
+from tests.integration.processes.rig import TOKEN, recorded_in
 from tests.integration.reload.test_local import POLICIES, Json, local
 
 
@@ -31,6 +30,5 @@ async def test_a_person_promotes_on_the_machine_at_hand(tmp_path: Path) -> None:
         async with rig.session.post(url, json=body, headers=headers) as answer:
             assert answer.status == 200, await answer.text()
         await rig.until(f"{rig.controller}/v1/seats", lambda body: body["items"][0]["serving"] == ["chat"])
-        lines = (tmp_path / "state" / "events.jsonl").read_text("utf-8").splitlines()
-        told = [event for line in lines if (event := json.loads(line))["kind"] == "order"]
+        told = await recorded_in(tmp_path / "state", "order")
         assert (told[0]["outcome"], told[0]["by"]) == ("Accepted", "anna")

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import forked
 from tests.integration.processes.rig import TOKEN, Rig, running
 
 
@@ -21,14 +20,8 @@ async def order(rig: Rig, token: str = TOKEN, **body: Any) -> tuple[int, dict[st
 
 
 def say(rig: Rig, *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "scaler", *arguments, "--controller", rig.controller],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "EMBERPOOL_AGENT_TOKEN": TOKEN},
-    )
+    environment = {**os.environ, "EMBERPOOL_AGENT_TOKEN": TOKEN}
+    done = forked.run(*arguments, "--controller", rig.controller, environment=environment)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -49,7 +42,7 @@ async def test_what_is_no_order_of_ours_is_refused_and_changes_nothing(tmp_path:
         url, headers = f"{rig.controller}/v1/orders", {"Authorization": f"Bearer {TOKEN}"}
         async with rig.session.post(url, data=b"[" * 100_000, headers=headers) as refused:
             assert refused.status == 400
-        assert [each["outcome"] for each in rig.events("order")] == ["Refused"] * 2
+        assert [each["outcome"] for each in await rig.recorded("order", 2)] == ["Refused"] * 2
         code, out, err = say(rig, "seat", "promote", idle, "-p", "chat", "--dry-run")
         assert (code, err) == (0, "")
         assert out.startswith(f"seat/{idle}: promotes chat on {idle} and keeps it for 60 s at least")
@@ -71,9 +64,9 @@ async def test_a_promotion_and_a_drain_are_carried_out_by_the_agents_and_stand_i
         promote = ("seat", "promote", idle, "-p", "chat", "--reason", "before the launch")
         assert say(rig, *promote)[::2] == (0, "")
         await rig.serving(2)
-        (told,) = [each for each in rig.events("order") if each["outcome"] == "Accepted"]
+        (told,) = await rig.recorded("order", 1, outcome="Accepted")
         assert (told["operation"], told["seat"], told["reason"]) == ("Promote", idle, "before the launch")
-        (promoted,) = [each for each in rig.events("promotion") if each["seat"] == idle]
+        (promoted,) = await rig.recorded("promotion", 1, seat=idle)
         assert promoted["outcome"] == "Promoted"
         assert promoted["canary"] > 0.0
         assert say(rig, "seat", "drain", busy, "--reason", "row 3 loses power")[::2] == (0, "")
@@ -138,7 +131,7 @@ async def test_a_freeze_has_an_end_within_a_week_and_an_order_is_carried_out_onc
         first = await order(rig, **freeze, until=soon)
         assert await order(rig, **freeze, until=soon) == first
         assert first[0] == 200
-        assert len([e for e in rig.events("order") if e["outcome"] == "Accepted"]) == 1
+        assert len(await rig.recorded("order", 1, outcome="Accepted")) == 1
         status, answer = await order(rig, id="2", operation="Thaw", fleet="spares", namespace="elsewhere")
         assert (status, answer["error"]["code"]) == (404, "OtherNamespace")
         assert json.dumps(answer["error"]["hint"]) == '"ask the controller of namespace elsewhere"'

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,9 +15,13 @@ from typing import Any, Self
 import aiohttp
 import psutil
 
+from tests.fakes import forked
+from tests.fakes.forked import AwaitedFork
+from tests.fakes.ports import free_ports
 from tests.integration.agent.conftest import agent_config, resident
 
 TOKEN = "secret"
+EMBERPOOL = (sys.executable, "-m", "scaler")
 WAIT_SECONDS = 40.0
 POLICIES = """\
 apiVersion: emberpool.dev/v1alpha1
@@ -56,10 +59,23 @@ def silent_agents(seats: int) -> str:
     )
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+def events_in(state: Path, kind: str) -> list[Json]:
+    """What has been written so far of a kind; the thread that writes may be behind what everybody knows."""
+    text = (state / "events.jsonl").read_text("utf-8")
+    events = (json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
+    return [event for event in events if event["kind"] == kind]
+
+
+async def recorded_in(state: Path, kind: str, count: int = 1, **facts: object) -> list[Json]:
+    """Wait until so many events with these facts have been written."""
+
+    def found() -> list[Json]:
+        return [each for each in events_in(state, kind) if facts.items() <= each.items()]
+
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(events := found()) < count:
+            await asyncio.sleep(0.05)
+    return events
 
 
 class Processes:
@@ -67,7 +83,7 @@ class Processes:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._running: dict[str, asyncio.subprocess.Process | AwaitedFork] = {}
         self._family: dict[int, psutil.Process] = {}
 
     async def __aenter__(self) -> Self:
@@ -89,18 +105,22 @@ class Processes:
             await process.wait()
 
     async def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        variables = {**os.environ, **environment}
         with (self._directory / f"{name}.log").open("ab") as log:
+            if tuple(command[:3]) == EMBERPOOL:
+                self._running[name] = await forked.start(command[3:], variables, log.fileno())
+                return
             self._running[name] = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **environment},
+                env=variables,
             )
 
     async def emberpool(self, name: str, *arguments: str) -> None:
-        await self.start(name, [sys.executable, "-m", "scaler", *arguments], {"EMBERPOOL_AGENT_TOKEN": TOKEN})
+        await self.start(name, [*EMBERPOOL, *arguments], {"EMBERPOOL_AGENT_TOKEN": TOKEN})
 
     async def kill(self, name: str) -> None:
         """SIGKILL, as the kernel does it when memory is short: no last words."""
@@ -108,14 +128,14 @@ class Processes:
         self._running[name].kill()
         await self._running[name].wait()
 
-    async def end(self, name: str, seconds: float = 20) -> int:
+    async def end(self, name: str, seconds: float = 40) -> int:
         """SIGTERM; return the exit code."""
         self._look()
         self._running[name].send_signal(signal.SIGTERM)
         async with asyncio.timeout(seconds):
             return await self._running[name].wait()
 
-    async def wait(self, name: str, seconds: float = 60) -> int:
+    async def wait(self, name: str, seconds: float = 110) -> int:
         """Wait for the end of one that ends by itself; return the exit code."""
         async with asyncio.timeout(seconds):
             return await self._running[name].wait()
@@ -123,8 +143,11 @@ class Processes:
     def signal(self, name: str, number: int) -> None:
         self._running[name].send_signal(number)
 
+    def process(self, name: str) -> psutil.Process:
+        return psutil.Process(self._running[name].pid)
+
     def children(self, name: str) -> list[psutil.Process]:
-        return psutil.Process(self._running[name].pid).children()
+        return self.process(name).children()
 
     def log(self, name: str) -> str:
         return (self._directory / f"{name}.log").read_text(encoding="utf-8")
@@ -288,15 +311,11 @@ class Rig:
         }
 
     def events(self, kind: str) -> list[Json]:
-        lines = (self.directory / "state" / "events.jsonl").read_text("utf-8").splitlines()
-        return [event for line in lines if (event := json.loads(line))["kind"] == kind]
+        return events_in(self.directory / "state", kind)
 
-    async def recorded(self, kind: str, count: int) -> list[Json]:
-        """Wait until so many events of a kind are on the controller's record."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while len(events := self.events(kind)) < count:
-                await asyncio.sleep(0.05)
-        return events
+    async def recorded(self, kind: str, count: int, **facts: object) -> list[Json]:
+        """Wait until so many events with these facts are on the controller's record."""
+        return await recorded_in(self.directory / "state", kind, count, **facts)
 
     @contextlib.asynccontextmanager
     async def traffic(self, *, each_seconds: float, tokens: int = 10) -> AsyncIterator[Traffic]:

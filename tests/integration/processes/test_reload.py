@@ -55,4 +55,4 @@ async def test_a_deleted_policy_ends_in_order_and_comes_back(tmp_path: Path) -> 
         assert {status for began, status in traffic.statuses if began > back_at} == {200}
         assert {status for _, status in traffic.statuses} == {200, 404}
         assert await rig.pids() == engines
-        assert [event["outcome"] for event in rig.events("policies")] == ["Loaded", "Loaded"]
+        assert [event["outcome"] for event in await rig.recorded("policies", 2)] == ["Loaded", "Loaded"]

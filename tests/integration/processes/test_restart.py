@@ -26,7 +26,7 @@ async def test_requests_go_on_without_a_controller_and_the_next_one_recovers_rot
                 (token,) = await rig.recorded("firstToken", 1)  # of the resident that the next one promoted
         assert traffic.failed == []
         assert max(await rig.epochs()) > max(terms)
-        (promoted,) = [e for e in rig.events("promotion") if e["claim"] == token["claim"]]
+        (promoted,) = await rig.recorded("promotion", 1, claim=token["claim"])
         assert promoted["outcome"] == "Promoted"
         assert promoted["rotation"] < token["first"]
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.integration.processes.rig import POLICIES, TOKEN, Processes, free_ports, silent_agents
+from tests.fakes.ports import free_ports
+from tests.integration.processes.rig import POLICIES, TOKEN, Processes, silent_agents
 
 REPORT = {"seat": "seat-0", "fleet": "spares", "uid": "u", "pid": 1, "seq": 1, "at": 1.0, "residents": []}
 

@@ -27,7 +27,7 @@ from warmpool.seats import PolicyName
 
 CHAT, CODE = PolicyName("chat"), PolicyName("code")
 TOKEN, SIGNAL_TOKEN = "agents' own", "for those who push"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0
 POLICIES = "---\n".join(
     f"apiVersion: emberpool.dev/v1alpha1\n{each}"
     for each in (

@@ -70,7 +70,9 @@ async def test_a_total_of_refusals_that_is_none_is_refused_whole(refused: object
 )
 async def test_who_pushes_shows_a_token(token: str, status: int) -> None:
     async with served() as on:
-        assert (await on.post(sample("x", 1, {"backlog": 1}), token=token))[0] == status
+        answered, text = await on.post(sample("x", 1, {"backlog": 1}), token=token)
+        assert answered == status
+        assert ("EMBERPOOL_SIGNAL_TOKEN or EMBERPOOL_AGENT_TOKEN" in text) == (status == 401)
         assert on.load().backlog.known == (status == 204)
         assert on.counted("Unauthorized") == (status == 401)
 
@@ -125,6 +127,17 @@ async def test_another_token_cannot_take_an_instance_over(tmp_path: Path) -> Non
         assert on.load().backlog.value == 41
         chat, _ = await on.get()
         assert [each["pusher"] for each in chat["instances"]] == ["queue"]
+
+
+async def test_a_second_gateway_of_one_name_is_refused_and_its_demand_counts_nowhere() -> None:
+    async with served() as on:
+        first = {"kind": "Gateway", "run": "a"}
+        assert (await on.post(sample("gw", 1, {"queued": 3}, **first), token=SIGNAL_TOKEN))[0] == 204
+        second = sample("gw", 2**50, {"queued": 40}, kind="Gateway", run="b")
+        status, text = await on.post(second, token=SIGNAL_TOKEN)
+        assert (status, on.counted("NameTaken")) == (409, 1)
+        assert "give each a name of its own" in json.loads(text)["error"]["message"]
+        assert on.load().queued.value == 3
 
 
 async def test_a_queue_pushes_less_at_once_than_a_gateway_and_that_is_known_before_it_is_read(

@@ -10,7 +10,9 @@ from typing import Any
 
 import aiohttp
 
-from tests.integration.processes.rig import TOKEN, Processes, free_ports
+from tests.fakes import forked
+from tests.fakes.ports import free_ports
+from tests.integration.processes.rig import TOKEN, Processes
 from tests.integration.pushing.rig import SIGNAL_TOKEN, sample
 from tests.integration.signals.rig import redis
 
@@ -43,13 +45,8 @@ QUERY = "    - {name: depth, type: Prometheus, query: up, measures: QueueDepth, 
 
 async def signals(url: str, *arguments: str) -> str:
     """Run `emberpool signals get`; nothing while the controller doesn't answer."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "scaler", "signals", "get", *arguments, "--server", url),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    out, _ = await process.communicate()
-    return out.decode()
+    done = await asyncio.to_thread(forked.run, "signals", "get", *arguments, "--server", url)
+    return done.stdout
 
 
 async def until(url: str, true: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -163,7 +163,7 @@ async def test_a_password_comes_from_its_file_and_a_refusal_is_told(tmp_path: Pa
         secret.write_text("wrong\n")
         with capture_logs() as logs:
             async with hearing(server, redis_password_file=secret):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while not logs:
                         await asyncio.sleep(0.01)  # between two looks
     assert logs[0]["problem"].endswith("; do the user in --redis and --redis-password-file fit?")
@@ -175,7 +175,7 @@ async def test_a_user_who_may_not_listen_is_told(tmp_path: Path) -> None:
         server.call("ACL", "SETUSER", "default", "resetchannels")
         with capture_logs() as logs:
             async with hearing(server) as on:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while not logs:
                         await asyncio.sleep(0.01)  # between two looks
                 assert connected(on) == 0.0

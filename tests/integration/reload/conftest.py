@@ -15,7 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.integration.processes.rig import TOKEN, Processes, free_ports, silent_agents
+from tests.fakes.ports import free_ports
+from tests.integration.processes.rig import TOKEN, Processes, recorded_in, silent_agents
 
 FLEET = """\
 apiVersion: emberpool.dev/v1alpha1
@@ -89,9 +90,10 @@ class Reloading:
     def hang_up(self) -> None:
         self.processes.signal("controller", signal.SIGHUP)
 
-    def events(self) -> list[Json]:
-        lines = (self.directory / "state" / "events.jsonl").read_text("utf-8").splitlines()
-        return [event for line in lines if (event := json.loads(line))["kind"] == "policies"]
+    async def event(self) -> Json:
+        """Wait for the one event about policies on the record."""
+        (event,) = await recorded_in(self.directory / "state", "policies")
+        return event
 
     def log(self) -> list[Json]:
         lines = self.processes.log("controller").splitlines()

@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.integration.processes.rig import Processes, free_ports
+from tests.fakes.ports import free_ports
+from tests.integration.processes.rig import Processes
 
 POLICIES = """\
 apiVersion: emberpool.dev/v1alpha1

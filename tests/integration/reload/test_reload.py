@@ -28,7 +28,7 @@ async def test_a_file_renamed_over_takes_effect_by_itself(reloading: Reloading) 
     assert after["lastAttempt"]["removed"] == ["ScalingPolicy/code"]
     decisions = (await reloading.get("/v1/decisions"))["items"]
     assert decisions[-1]["policyHash"] == after["hash"]
-    (event,) = reloading.events()
+    event = await reloading.event()
     assert (event["outcome"], event["hash"], event["added"]) == (
         "Loaded",
         after["hash"],
@@ -111,7 +111,7 @@ async def test_a_bad_set_keeps_the_last_good_one_and_says_so_everywhere(reloadin
     assert await reloading.metric("policy_reload_success") == 0
     assert await reloading.metric("policy_last_reload_timestamp_seconds") == loaded_at
     assert await reloading.metric('policy_reloads_total{outcome="Rejected"}') == 1
-    (event,) = reloading.events()
+    event = await reloading.event()
     assert event["faults"] == bad["lastAttempt"]["faults"]
     (line,) = [line for line in reloading.log() if line["event"] == "policy fault"]
     assert line["at"].startswith(f"{file}:{event['faults'][0]['line']}:")

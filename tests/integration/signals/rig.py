@@ -15,10 +15,10 @@ import aiohttp
 import psutil
 
 from scaler.signals.port import Part, SignalKey, Source
-from tests.integration.processes.rig import free_ports
+from tests.fakes.ports import free_ports
 from warmpool.seats import PolicyName
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 30.0
 """Everything here takes a moment; this is for machines that are busy."""
 
 
@@ -103,6 +103,12 @@ class Heard:
         )
 
 
+def open_sockets() -> set[tuple[int, object, object]]:
+    """Listeners and connections of this process."""
+    found = psutil.Process().net_connections(kind="inet")
+    return {(each.fd, each.laddr, each.raddr) for each in found}
+
+
 @asynccontextmanager
 async def running(*sources: Source) -> AsyncIterator[Heard]:
     """Run sources for as long as the block runs, and hear them."""
@@ -175,7 +181,7 @@ class RedisProcess(Process):
         """Run one command by the command line, apart from everything that is tested."""
         secret = ["--no-auth-warning", "-a", password] if password else []
         line = ["redis-cli", "-p", str(self.port), *secret, *options, *(str(word) for word in command)]
-        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=10)
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30)
         return (done.stdout + done.stderr).strip()
 
     def wait(self, wanted: str = "PONG", *command: str, **how: Any) -> None:
@@ -271,5 +277,5 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     ]
     command += ["-keyout", str(secret), "-out", str(file), "-days", "1", "-subj", "/CN=test"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=20)
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
     return file, secret

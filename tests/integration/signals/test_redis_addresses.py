@@ -36,5 +36,5 @@ async def test_a_server_is_reached_by_its_ipv6_address(*, by_url: bool) -> None:
     async with await asyncio.start_server(answer, "::1", 0) as listener:
         address = f"[::1]:{listener.sockets[0].getsockname()[1]}"
         server = server_of_url(f"redis://{address}") if by_url else RedisServer(addresses=(address,))
-        async with AsyncExitStack() as closing, asyncio.timeout(10):
+        async with AsyncExitStack() as closing, asyncio.timeout(30):
             assert await open_redis(server, closing).llen("jobs") == QUEUED

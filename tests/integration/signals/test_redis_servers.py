@@ -16,7 +16,7 @@ from scaler.policy.signals import RedisList, RedisMode, RedisServer, Tls
 from scaler.signals.port import Part
 from scaler.signals.redis_client import LARGEST_IN_FLIGHT, LONGEST_PAUSE_SECONDS, RedisServers
 from scaler.signals.redis_queue import RedisQueueSource
-from tests.integration.processes.rig import free_ports
+from tests.fakes.ports import free_ports
 from tests.integration.signals.rig import RedisProcess, certificate, key, redis, running
 
 TIMEOUT_SECONDS = 0.1
@@ -98,6 +98,7 @@ async def test_a_server_that_hangs_fails_within_the_timeout_and_answers_no_old_q
         }
 
 
+@pytest.mark.wall_clock
 async def test_a_server_that_is_away_is_looked_for_by_one_signal_at_a_time() -> None:
     attempts = 0
 
@@ -109,12 +110,12 @@ async def test_a_server_that_is_away_is_looked_for_by_one_signal_at_a_time() -> 
     servers = RedisServers()
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as listener:
         server = RedisServer(addresses=(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}",))
-        sources = [RedisQueueSource(key(f"s{i}"), queue(server), servers) for i in range(20)]
+        slow = {"interval_milliseconds": 500, "timeout_milliseconds": 500}
+        sources = [RedisQueueSource(key(f"s{i}"), queue(server, **slow), servers) for i in range(20)]
         async with running(*sources) as heard:
             await heard.until(lambda _: len(heard.failures) >= 200, "200 rounds that failed")
-    assert (
-        3 <= attempts <= 20
-    )  # the pauses are 0.1, 0.2, 0.4, 0.8, 1.6 and 2 s at most, and rounds begin each 5 ms
+    # The pauses are 0.1, 0.2, 0.4, 0.8, 1.6 and 2 s at most, and rounds begin each 25 ms.
+    assert 3 <= attempts <= 20
 
 
 # ------------------------------------------------------------------ sharing

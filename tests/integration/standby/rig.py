@@ -17,9 +17,10 @@ from scaler.keda.client import CallFailed, KedaClient, ScaledObject, connected
 from tests.contract.kube_rig import NAMESPACE_NAME, Cluster
 from tests.fakes.kube_api import Call, KubeApi, User, kubeconfig, serving
 from tests.fakes.memory_cluster import Timing
+from tests.fakes.ports import free_ports
 from tests.fakes.scripted_agents import ScriptedAgents, scripted_agents
 from tests.integration.kube.conftest import allowed, documented_role
-from tests.integration.processes.rig import TOKEN, Processes, free_ports
+from tests.integration.processes.rig import TOKEN, Processes
 from warmpool.seats import FleetName, PolicyName, Seat, SeatName
 
 LEASE_SECONDS = 6.0
@@ -65,8 +66,12 @@ class PodAgents:
 
     scripted: ScriptedAgents
     controllers: Sequence[str]
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    """The GPU that all seats of a node have, by the node's name; those of other nodes have none."""
 
     def begin(self, seat: Seat, address: str) -> None:
+        if seat.node in self.gpus:  # told from the first word on: nobody is promoted who seems to have none
+            self.scripted.gpus[seat.name] = [self.gpus[seat.node]]
         self.scripted.begin(seat, address, [CHAT], self.controllers)
 
     async def end(self, name: SeatName) -> None:
@@ -149,7 +154,11 @@ class Rig:
             if found := await condition():
                 return found
             await asyncio.sleep(0.05)
-        logs = "\n".join(self.processes.log(each.name)[-3000:] for each in self.replicas)
+        logs = "\n".join(
+            path.read_text("utf-8")[-3000:]
+            for each in self.replicas
+            if (path := self.directory / f"{each.name}.log").exists()  # else it hasn't been started
+        )
         raise AssertionError(f"waited for {what}; the controllers' last words:\n{logs}")
 
     async def ready(self, replica: Replica) -> None:
@@ -228,8 +237,8 @@ async def keda(*replicas: Replica) -> AsyncIterator[list[KedaClient]]:
 
 
 @asynccontextmanager
-async def running(directory: Path) -> AsyncIterator[Rig]:
-    """Run a cluster and start both controllers: `a` leads by the time that `b` starts."""
+async def running(directory: Path, gpus: Mapping[str, str] | None = None) -> AsyncIterator[Rig]:
+    """Run a cluster and start both controllers: `a` leads by the time that `b` starts. `gpus` are those of nodes' seats."""
     (directory / "policies.yaml").write_text(POLICIES, "utf-8")
     ports = free_ports(4)
     a, b = Replica("a", ports[0], ports[1]), Replica("b", ports[2], ports[3])
@@ -242,7 +251,7 @@ async def running(directory: Path) -> AsyncIterator[Rig]:
         Processes(directory) as processes,
         asyncio.TaskGroup() as tasks,
     ):
-        kube = Cluster(api, PodAgents(agents, [a.url, b.url]))
+        kube = Cluster(api, PodAgents(agents, [a.url, b.url], gpus or {}))
         kube.make(FLEET, {"emberpool.dev/agent-port": str(agents.port)}, replicas=2)
         behind = tasks.create_task(kube.run())
         rig = Rig(directory, api, kube, agents, processes, session, a, b, url)

@@ -102,6 +102,7 @@ async def test_one_leads_and_the_other_answers_as_it_does(tmp_path: Path) -> Non
             assert await clients[1].is_active(ASKER)
 
 
+@pytest.mark.wall_clock
 async def test_a_leader_that_is_killed_is_followed_by_the_other_within_a_lease(tmp_path: Path) -> None:
     async with running(tmp_path) as rig, keda(rig.b) as (client, _), load(rig, 10):
         await told(rig, [client], 4.0)

@@ -132,8 +132,10 @@ def test_a_window_for_growing_delays_an_order_and_does_not_prevent_it() -> None:
     assert site.total() == 5
 
 
-@pytest.mark.parametrize("start", [60.0, 180.0, 600.0])
-@pytest.mark.parametrize(("rate", "seconds"), [(2.0, 60.0), (4.0, 5.0), (0.5, 60.0)])
+@pytest.mark.parametrize(
+    ("rate", "seconds", "start"),
+    [(2.0, 60.0, 60.0), (4.0, 5.0, 180.0), (0.5, 60.0, 600.0), (2.0, 60.0, 600.0)],
+)
 def test_long_requests_and_slow_starts_order_no_multiple_of_what_is_needed(
     rate: float, seconds: float, start: float
 ) -> None:

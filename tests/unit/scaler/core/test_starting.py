@@ -291,7 +291,7 @@ def test_a_resident_that_never_comes_up_leaves_the_seat_to_others_half_of_the_ti
     assert busy == pytest.approx(2 * PATIENCE, rel=0.02)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.integers(1, 3),
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40), st.booleans()), min_size=2, max_size=4),
@@ -316,7 +316,7 @@ def test_under_equal_priority_nobody_starves_however_few_are_up(
             assert house.now - fed[name] <= longest + 10.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 90), st.integers(0, 90), st.integers(1, 40))
 def test_a_lower_priority_takes_nothing_that_a_higher_one_needs(
     seats: int, high: int, low: int, start: int

@@ -174,6 +174,32 @@ SEATS = {
         message="pods of fleet spares have different priorities: low (1), seats (1)",
         mend="kubectl rollout restart deployment/spares -n serving",
     ),
+    "every-taint-is-tolerated": Case(
+        picture=with_(*POD, "tolerations", value=[{"operator": "Exists"}]),
+        code=Code.TOLERATES_EXCLUSION,
+        severity=WARNING,
+        object=SPARES,
+        path="spec.template.spec.tolerations[0]",
+        message="its pods tolerate every taint",
+        mend=patch_of({"op": "remove", "path": "/spec/template/spec/tolerations/0"}),
+    ),
+    "exclusion-is-tolerated": Case(
+        picture=with_(
+            *POD,
+            "tolerations",
+            value=[
+                {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+                {"operator": "Exists", "effect": "NoExecute"},
+                {"key": "emberpool.dev/gpu-unhealthy", "operator": "Exists", "effect": "NoSchedule"},
+            ],
+        ),
+        code=Code.TOLERATES_EXCLUSION,
+        severity=WARNING,
+        object=SPARES,
+        path="spec.template.spec.tolerations[2]",
+        message="its pods tolerate emberpool.dev/gpu-unhealthy, so new seats are put on nodes that were excluded",
+        mend=patch_of({"op": "remove", "path": "/spec/template/spec/tolerations/2"}),
+    ),
     "a-claim-that-cant-be-read": Case(
         picture=with_("metadata", "annotations", "emberpool.dev/claim", value="{", part=Part.PODS),
         code=Code.CLAIM_UNREADABLE,

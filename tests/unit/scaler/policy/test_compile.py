@@ -11,6 +11,8 @@ from scaler.policy.default import default_set
 from scaler.policy.fleet import KvWhenPaused
 from scaler.policy.scaling_policy import EngineType
 from scaler.policy.source import parse_documents
+from warmpool.nodehealth.breaker import BreakerLimits
+from warmpool.nodehealth.others import Heeded
 
 FLEET = """\
 apiVersion: emberpool.dev/v1alpha1
@@ -590,3 +592,32 @@ def test_the_default_set_refuses_names_that_are_none(names: list[str], message: 
     with pytest.raises(UserError) as raised:
         default_set(names, seats=1)
     assert (str(raised.value), raised.value.hint) == (message, hint)
+
+
+def test_what_a_controller_says_of_nodes_is_what_the_leader_goes_by() -> None:
+    text = (
+        "apiVersion: emberpool.dev/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec:\n"
+        "  breaker: {maxPercent: 10, atLeast: 2, atMost: 5, windowSeconds: 60}\n"
+        "  heeds: {taints: [example.com/gpu-fault], conditions: [GpuFault, acme.io/Hardware=False]}\n"
+    )
+    made = compile_set(parse_documents(text, "c.yaml"))
+    assert made.breaker == BreakerLimits(max_percent=10, at_least=2, at_most=5, window_seconds=60.0)
+    assert made.heeded == Heeded(
+        taints=frozenset({"example.com/gpu-fault"}),
+        conditions={"GpuFault": "True", "acme.io/Hardware": "False"},
+    )
+
+
+def test_without_a_controllers_word_nothing_is_heeded_beside_cordons() -> None:
+    assert compile_set(parse_documents(CONTROLLER, "c.yaml")).heeded == Heeded()
+
+
+@pytest.mark.parametrize("written", ["GpuFault=Maybe", "=True", "no good", ""])
+def test_a_condition_that_is_none_is_refused(written: str) -> None:
+    with pytest.raises(PolicyError, match="the type of a node's condition"):
+        compile_set(parse_documents(f"{CONTROLLER}  heeds: {{conditions: ['{written}']}}\n", "c.yaml"))
+
+
+CONTROLLER = (
+    "apiVersion: emberpool.dev/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec:\n  gpuBudget: 8\n"
+)

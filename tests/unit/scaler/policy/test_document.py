@@ -290,7 +290,7 @@ def test_reading_on_after_faults_takes_time_by_length_alone(text: Callable[[int]
         assert parse(written, "f.yaml").faults
         return time.process_time() - began
 
-    assert seconds(16_000) < 8 * min(seconds(4_000) for _ in range(3))
+    assert seconds(8_000) < 8 * min(seconds(2_000) for _ in range(3))
 
 
 def test_what_something_was_said_of_is_known() -> None:

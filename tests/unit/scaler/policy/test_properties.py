@@ -41,7 +41,7 @@ FRAGMENTS = [
     "\\",
 ]
 
-quick = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 scalars = (
     st.none()

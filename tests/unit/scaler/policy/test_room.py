@@ -149,7 +149,7 @@ def schedules(drawn: list[tuple[int, int, str, int]]) -> list[tuple[str, str, in
     ]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.tuples(st.lists(windows, max_size=3), st.integers(0, 2)), min_size=1, max_size=4),
     st.integers(1, 8),
@@ -186,7 +186,7 @@ crons = st.tuples(
 ).map(" ".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(crons, crons, st.sampled_from(ZONES), st.data())
 def test_a_window_is_open_within_its_spans_and_at_no_other_time(
     start: str, end: str, name: str, data: st.DataObject

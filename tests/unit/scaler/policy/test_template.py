@@ -100,6 +100,17 @@ def test_what_a_seat_may_take_is_written_where_the_fleet_says_it() -> None:
     assert (change.what, change.before, change.after) == ("annotation emberpool.dev/memory", written, "{}")
 
 
+def test_agents_are_told_by_the_template_where_verdicts_on_gpus_are_observed() -> None:
+    observes = ONE.replace("seat: {gpus: 1}", "seat: {gpus: 1}, gpuHealth: {mode: Observe}")
+    once = made(observes, MANIFEST).apply(MANIFEST)
+    assert "emberpool.dev/gpu-health: Observe\n" in once
+    assert made(observes, once).changes == []
+    again = made(ONE, once).apply(once)
+    assert "emberpool.dev/gpu-health: Enforce\n" in again
+    assert made(ONE, again).changes == []
+    assert "gpu-health" not in made(ONE, MANIFEST).apply(MANIFEST)
+
+
 @pytest.mark.parametrize(
     ("limit", "said"),
     [

@@ -41,14 +41,14 @@ def test_nothing_is_told_of_what_works() -> None:
 def test_a_compiled_set_knows_what_it_does_not_act_on(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "apiVersion: emberpool.dev/v1alpha1\nkind: Fleet\nmetadata: {name: spares}\n"
-        "spec: {maxSeats: 3, selfHealing: {consecutive: 5}}\n"
+        "spec: {maxSeats: 3, spare: {replenish: {maxPerNode: 1}}}\n"
     )
     (found,) = load_policies([tmp_path]).not_acted_on()
     assert found == (
         "Fleet",
         "spares",
         NotActedOn(
-            ("spec", "selfHealing"),
-            "is not acted on yet: a seat whose residents have all failed for two minutes is replaced",
+            ("spec", "spare", "replenish", "maxPerNode"),
+            "is not acted on yet: seats that are starting are not counted by node",
         ),
     )

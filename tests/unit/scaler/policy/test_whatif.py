@@ -256,7 +256,7 @@ def test_lent_seats_are_deleted_when_their_time_has_come() -> None:
     assert last.decision.policies["batch"].lent == {}
 
 
-@pytest.mark.parametrize("load", [0.0, 4.0, 16.0, 30.0])
+@pytest.mark.parametrize("load", [0.0, 4.0, pytest.param(16.0, marks=pytest.mark.long), 30.0])
 def test_leaps_hide_no_change_and_move_none(load: float) -> None:
     """Deletion after 300 s, a window at a second that no leap ends on, and whatever the load does."""
     window = 'schedules: [{name: eve, start: "7 12 * * *", end: "9 12 * * *", minSeats: 3}]'

@@ -34,6 +34,7 @@ def test_what_a_gateway_lets_requests_wait_for_is_the_gateway_s() -> None:
     assumed, settings = Assumptions(), GatewaySettings()
     assert assumed.gateway_queue_seconds == QueueLimits().max_age_seconds
     assert assumed.gateway_deadline_seconds == settings.deadline_seconds
+    assert assumed.gateway_answer_seconds == settings.answer_seconds
     assert assumed.gateway_receive_seconds == settings.receive_seconds
     assert assumed.gateway_connect_seconds == settings.connect_seconds
     assert assumed.gateway_idle_seconds == settings.stream_idle_seconds

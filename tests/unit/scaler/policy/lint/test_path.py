@@ -12,6 +12,7 @@ GATEWAY_STAGES = {
     "queue": 60.0,
     "connect": 1.0,
     "first token": 120.0,
+    "whole answer": 600.0,
     "silence": 300.0,
     "stall": 300.0,
     "gateway ends": 30.0,
@@ -36,6 +37,7 @@ def test_stages_come_in_the_order_in_which_a_request_meets_them() -> None:
         "new seat",
         "connect",
         "first token",
+        "whole answer",
         "silence",
         "stall",
         "demoted",
@@ -59,11 +61,12 @@ def test_what_somebody_assumes_of_the_gateway_takes_its_place() -> None:
         gateway_queue_seconds=2,
         gateway_connect_seconds=3,
         gateway_deadline_seconds=4,
-        gateway_idle_seconds=5,
-        gateway_stall_seconds=6,
-        gateway_drain_seconds=7,
+        gateway_answer_seconds=5,
+        gateway_idle_seconds=6,
+        gateway_stall_seconds=7,
+        gateway_drain_seconds=8,
     )
-    assert [found[name].total for name in GATEWAY_STAGES] == [1, 2, 3, 4, 5, 6, 7]
+    assert [found[name].total for name in GATEWAY_STAGES] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_what_nobody_has_said_is_left_out() -> None:
