@@ -861,12 +861,16 @@ CONTROLLER = Row(
         ),
         Panel(
             title="Policy files",
-            text="Whether each controller has in force what is in its policy files. A file with a fault changes nothing; "
-            "`emberpool policy status` says what is wrong with it.",
+            text="Whether each controller, and each gateway that has files of its own, has in force what is in its policy files. A file "
+            "with a fault changes nothing; `emberpool policy status`, or a gateway's `/v1/gateway`, says what is wrong with it.",
             unit=Unit.COUNT,
             queries=(
                 Query(
                     largest("emberpool_policy_reload_success", JOB, "job, instance"), "{{job}} {{instance}}"
+                ),
+                Query(
+                    largest("emberpool_gateway_policy_reload_success", JOB, "job, instance"),
+                    "{{job}} {{instance}} of a gateway",
                 ),
             ),
             kind="stat",
@@ -883,6 +887,52 @@ CONTROLLER = Row(
             width=8,
             height=7,
             states=LEADERS,
+        ),
+        Panel(
+            title="Residents of the gateways",
+            text="Residents in rotation as the gateways know them: those that get requests, those that are left alone for a while after "
+            "failures, and those that pods' labels put in rotation without naming a port.",
+            unit=Unit.COUNT,
+            queries=(
+                Query(
+                    largest("emberpool_gateway_endpoints", POLICY, "instance, policy, state"),
+                    "{{instance}} {{policy}} {{state}}",
+                ),
+                Query(
+                    largest("emberpool_gateway_pods_residents_without_port", JOB, "instance"),
+                    "{{instance}} without a port",
+                ),
+            ),
+            axis="residents",
+            height=7,
+            colours={"/ LeftAlone$/": "orange", "/ without a port$/": "red"},
+            width=8,
+        ),
+        Panel(
+            title="Connections of the gateways",
+            text="Clients' connections that are open at each gateway, and those that it refused within the time between two points "
+            "because there were as many as may be.",
+            unit=Unit.COUNT,
+            queries=(
+                Query(largest("emberpool_gateway_connections", JOB, "instance"), "{{instance}} open"),
+                Query(
+                    rise("emberpool_gateway_refused_connections_total", JOB, "instance"),
+                    "{{instance}} refused",
+                ),
+            ),
+            axis="connections",
+            height=7,
+            colours={"/ refused$/": "red"},
+            width=8,
+        ),
+        Panel(
+            title="Age of the gateways' pods",
+            text="How long ago the API server last said something of the pods to each gateway that watches them. It does so each minute; "
+            "after 100 s a gateway believes a controller that it hears instead.",
+            unit=Unit.SECONDS,
+            queries=(Query(largest("emberpool_gateway_pods_age_seconds", JOB, "instance"), "{{instance}}"),),
+            height=7,
+            width=8,
         ),
         Panel(
             title="Versions",

@@ -36,6 +36,7 @@ class Code(StrEnum):
     RESIDENT_UNKNOWN = "ResidentUnknown"
     PORT_DIFFERS = "PortDiffers"
     PRIORITIES_DIFFER = "PrioritiesDiffer"
+    TOLERATES_EXCLUSION = "ToleratesExclusion"
     CLAIM_UNREADABLE = "ClaimUnreadable"
     # what policies name
     WORKLOAD_MISSING = "WorkloadMissing"

@@ -8,12 +8,13 @@ from typing import Final
 from scaler.cluster.kube.views import RESIDENTS_ANNOTATION, read_claim
 from scaler.doctor import mends
 from scaler.doctor.findings import Code, Finding, Severity
-from scaler.doctor.objects import Json, Object, at, listed, text, whole
+from scaler.doctor.objects import Json, Object, at, listed, mappings, text, whole
 from scaler.doctor.picture import Picture, Seen, Template, residents_of
 from scaler.doctor.wishes import FleetWish
 from scaler.policy.command_line import value_of
 from scaler.policy.lint.assumptions import POD_DRAIN_SECONDS, STOP_SECONDS
 from scaler.policy.template import ADMITTED_GATE
+from warmpool.nodehealth.marks import EFFECT, TAINT_KEY
 from warmpool.seats import CLAIM_ANNOTATION
 
 _DEFAULT_GRACE: Final = 30
@@ -34,6 +35,7 @@ def check(picture: Picture) -> Iterator[Finding]:
             yield from _probes(template)
             yield from _gate(template)
             yield from _residents(picture, fleet, template, wish)
+            yield from _tolerations(template)
         yield from _priorities(fleet)
         for pod in fleet.pods:
             yield from _claim(pod)
@@ -176,6 +178,25 @@ def _residents(
                 message=f"the resident of {name} has port {resident.port}, and its policy says {policy.port}",
                 mend=write,
             )
+
+
+def _tolerations(template: Template) -> Iterator[Finding]:
+    """A seat that tolerates the taint of nodes with Bad GPUs is put right there, and its replacement again."""
+    for place, each in mappings(template.pod, "spec", "tolerations"):
+        key, effect = text(each, "key"), text(each, "effect")
+        everything = not key and text(each, "operator") == "Exists"
+        if effect not in {"", EFFECT} or not (everything or key == TAINT_KEY):
+            continue
+        path = ("spec", "tolerations", place)
+        yield Finding(
+            code=Code.TOLERATES_EXCLUSION,
+            severity=Severity.WARNING,
+            object=str(template.object),
+            path=template.path(*path),
+            message=f"its pods tolerate {'every taint' if everything else TAINT_KEY}, so new seats are put on nodes that were excluded"
+            " for their GPUs",
+            mend=mends.in_template(template, mends.remove(template.pointer(*path))),
+        )
 
 
 # ------------------------------------------------------------------ pods

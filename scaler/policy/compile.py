@@ -37,6 +37,7 @@ from scaler.policy.source import examine
 from scaler.policy.unbuilt import NotActedOn, not_acted_on
 from scaler.policy.xid_table import XidTable
 from warmpool.nodehealth.breaker import BreakerLimits
+from warmpool.nodehealth.others import Heeded
 from warmpool.seats import FleetName, PolicyName
 
 KINDS: Final[Mapping[str, type[Envelope]]] = MappingProxyType(
@@ -102,7 +103,20 @@ class PolicySet:
         return BreakerLimits(
             max_percent=written.max_percent,
             at_least=written.at_least,
+            at_most=written.at_most,
             window_seconds=float(written.window_seconds),
+        )
+
+    @property
+    def heeded(self) -> Heeded:
+        """What others say of nodes that counts."""
+        if self.controller is None:
+            return Heeded()
+        written = self.controller.spec.heeds
+        parts = [each.partition("=") for each in written.conditions]
+        return Heeded(
+            taints=frozenset(written.taints),
+            conditions=MappingProxyType({kind: status or "True" for kind, _, status in parts}),
         )
 
     @property

@@ -272,18 +272,18 @@ class HealingAction(StrEnum):
     """What is done about a seat that can't serve."""
 
     REPLACE_POD = "ReplacePod"
-    """Its pod is deleted, and the workload makes a new one."""
+    """Its pod is deleted, and the workload makes a new one; never while anything serves there."""
     NONE = "None"
     """It is reported."""
 
 
 class SelfHealing(PolicyModel):
-    """What is done about a seat whose residents all fail."""
+    """What is done about a seat whose engines don't start as they should: they fail, or take too long."""
 
-    init_duration_seconds: Annotated[int, integer("seconds", 0, _DAY, example=60)] = 60
-    """Seconds after a seat's start in which failures don't count. The default is 60."""
-    consecutive: Annotated[int, integer("failures", 1, 100, example=3)] = 3
-    """Failures in a row after which something is done. The default is three."""
+    init_duration_seconds: Annotated[int, integer("seconds", 0, _DAY, example=60)] = 600
+    """Seconds that an engine may take from its start until it is ready; a start that takes longer is a bad one. The default is 600."""
+    consecutive: Annotated[int, integer("starts", 1, 100, example=3)] = 3
+    """Bad starts of a resident in a row after which something is done; one that fails is bad, too. The default is three."""
     action: HealingAction = HealingAction.REPLACE_POD
     """What is done. The default is `ReplacePod`."""
 

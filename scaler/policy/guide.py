@@ -79,7 +79,7 @@ together. A moment at which they don't is named with a day of 2028, a leap year,
 | `TIME`, `AT MOST`, `MADE OF` | A change, as `1→3 on spare seats`; the time that it takes at worst while nothing fails; the parts that add up to it. `unknown`: a part isn't known; `-o wide` and `-o json` tell the rest, with a `>` before it in the former, because the true time is longer. `never`: it can't come true. |
 | `PATH` | The path of a request through the gateway, in its order: after how long each part of it is over. What answers should come before what refuses. `-o wide` has more parts, and says what happens then. |
 | `READY-SEAT`, `NEW-SEAT` | When a resident answers that stands ready, paused; when one answers whose seat has to be made. |
-| `OBJECTIVE`, `QUEUE`, `FIRST-TOKEN` | `objectives.ttft`; how long the gateway lets a request wait for a slot, and for its first token in all, before it answers 503. |
+| `OBJECTIVE`, `QUEUE`, `FIRST-TOKEN`, `WHOLE-ANSWER` | `objectives.ttft`; how long the gateway lets a request wait for a slot, for its first token in all, and for the whole of an answer that is no stream, before it answers 503. |
 | `CLIENT`, `CONNECT`, `SILENCE` | How long clients wait, once `--assume clientSeconds=N` says so; how long the gateway waits for a connection, and for the next piece of an answer. |
 | `DEMOTED`, `SWITCHED`, `POD-ENDS`, `KILLED` | How much longer an answer may take when its resident is paused, when another model gets its seat, when its pod ends, and until what is left of the pod is killed (with `--template`). |
 | `COST`, `A DAY` | What seats cost a day: in GPU-hours, or in money with `costPerGpuHour`. |

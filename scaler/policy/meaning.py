@@ -192,15 +192,15 @@ _FLEET: Final = {
         more="seats that nobody needs are deleted later", less="seats that nobody needs are deleted sooner"
     ),
     "spec.selfHealing.initDurationSeconds": Meaning(
-        more="failures of a new seat are borne for longer", less="failures of a new seat count sooner"
+        more="slower starts of engines are borne", less="slow starts of engines count sooner as bad"
     ),
     "spec.selfHealing.consecutive": Meaning(
-        more="a failing seat is replaced later", less="a failing seat is replaced sooner"
+        more="a seat is replaced after more bad starts", less="a seat is replaced after fewer bad starts"
     ),
     "spec.selfHealing.action": Meaning(
         to={
-            "ReplacePod": "a seat whose residents all fail is replaced",
-            "None": "a seat whose residents all fail is only reported",
+            "ReplacePod": "a seat whose engines start badly is replaced",
+            "None": "a seat whose engines start badly is only reported",
         }
     ),
     "spec.gpuHealth.mode": Meaning(
@@ -457,8 +457,22 @@ _CONTROLLER: Final = {
     "spec.breaker.atLeast": Meaning(
         more="more GPU nodes may be excluded at once", less="fewer GPU nodes may be excluded at once"
     ),
+    "spec.breaker.atMost": Meaning(
+        more="more GPU nodes may be excluded at once",
+        less="fewer GPU nodes may be excluded at once",
+        unset="no limit but the share",
+        unset_as=math.inf,
+    ),
     "spec.breaker.windowSeconds": Meaning(
         more="GPU nodes are excluded more slowly", less="GPU nodes are excluded faster"
+    ),
+    "spec.heeds.taints[]": Meaning(
+        more="seats on nodes with this taint are handed over, and nobody is promoted there",
+        less="this taint says nothing of a node's seats any more",
+    ),
+    "spec.heeds.conditions[]": Meaning(
+        more="seats on nodes of which this is said are handed over, and nobody is promoted there",
+        less="this condition says nothing of a node's seats any more",
     ),
 }
 

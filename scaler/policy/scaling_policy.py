@@ -193,8 +193,8 @@ class Queue(PolicyModel):
     max_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=512)] | None = None
     """Memory that their bodies may take together."""
     max_age_seconds: Annotated[int, integer("seconds", 1, _DAY, example=30)] | None = None
-    """Seconds that one may wait for its first slot. Longer than the gateway's `--deadline-seconds` it has no effect: that
-    ends the wait for the first content, and so this one too."""
+    """Seconds that one may wait for its first slot. Longer than the gateway's `--deadline-seconds` (`--answer-seconds` for what is no
+    stream) it has no effect: that ends the wait for the first content, and so this one too."""
     max_cold_seconds: Annotated[int, integer("seconds", 1, _DAY, example=300)] | None = None
     """Seconds that one may wait while none of the model's residents serves, where that is longer; its deadline is later by
     as much. For a policy with `serving.min: 0` that may need a new seat."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.document import Document, Path, show
 from scaler.policy.edit import Edit, EditRefused, edited
-from scaler.policy.fleet import Fleet
+from scaler.policy.fleet import Fleet, HealthMode
 from scaler.policy.residents import RESIDENTS_ANNOTATION, SeatResident, parse_residents, residents_at
 from scaler.policy.scaling_policy import EngineType, ScalingPolicy
 from scaler.policy.workload import POD_TEMPLATE, Container, Workload, probe_faults
@@ -29,6 +29,10 @@ MEMORY_ANNOTATION: Final = "emberpool.dev/memory"
 """Annotation of the pod template that says, as JSON, what the seat may take: `deviceMiB` and `hostMiB`, as in an agent's
 configuration, and `kvWhenPaused`. What isn't said is measured, or the agent's own default."""
 
+HEALTH_ANNOTATION: Final = "emberpool.dev/gpu-health"
+"""Annotation of the pod template with the fleet's `gpuHealth.mode`, which its agents go by. Without it they enforce."""
+
+_HEALTH: Final[Path] = (*POD_TEMPLATE, "metadata", "annotations", HEALTH_ANNOTATION)
 _MEMORY: Final[Path] = (*POD_TEMPLATE, "metadata", "annotations", MEMORY_ANNOTATION)
 _LABEL: Final[Path] = (*POD_TEMPLATE, "metadata", "labels", FLEET_LABEL)
 _ANNOTATION: Final[Path] = (*POD_TEMPLATE, "metadata", "annotations", RESIDENTS_ANNOTATION)
@@ -149,6 +153,7 @@ def template(fleet: Fleet, policies: Sequence[Written], workload: Workload, star
         *_label_change(fleet, workload),
         *_residents_change(residents, before, workload),
         *_memory_change(fleet, workload),
+        *_health_change(fleet, workload),
         *_gate_change(workload),
     ]
     notes = [*assumed, *_notes(engines, workload), *_memory_notes(fleet, engines)]
@@ -459,6 +464,18 @@ def _memory_change(fleet: Fleet, workload: Workload) -> Iterator[Change]:
         yield Change(
             edit=Edit(path=_MEMORY, value=after),
             what=f"annotation {MEMORY_ANNOTATION}",
+            before=before,
+            after=after,
+        )
+
+
+def _health_change(fleet: Fleet, workload: Workload) -> Iterator[Change]:
+    """Yield what agents are to do about GPUs' health, where the manifest says otherwise than the fleet."""
+    before, after = workload.at(_HEALTH), str(fleet.spec.gpu_health.mode)
+    if before != after and (before is not None or fleet.spec.gpu_health.mode is not HealthMode.ENFORCE):
+        yield Change(
+            edit=Edit(path=_HEALTH, value=after),
+            what=f"annotation {HEALTH_ANNOTATION}",
             before=before,
             after=after,
         )

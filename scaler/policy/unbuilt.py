@@ -35,11 +35,6 @@ UNBUILT: Final = (
         path=("spec", "spare", "replenish", "maxPerNode"),
         instead="seats that are starting are not counted by node",
     ),
-    Unbuilt(
-        kind="Fleet",
-        path=("spec", "selfHealing"),
-        instead="a seat whose residents have all failed for two minutes is replaced",
-    ),
 )
 
 

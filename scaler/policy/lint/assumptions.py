@@ -70,7 +70,10 @@ class Assumptions(PolicyModel):
     gateway_connect_seconds: Deadline = 1
     """Seconds for a connection to a resident; then another one is tried."""
     gateway_deadline_seconds: Deadline = 120
-    """Seconds from a request received whole to its first content, waiting and all attempts included; then it is refused."""
+    """Seconds from a request for a stream received whole to its first content, waiting and all attempts included; then it is
+    refused."""
+    gateway_answer_seconds: Deadline = 600
+    """Seconds from any other request received whole to the end of its answer, likewise."""
     gateway_idle_seconds: Deadline = 300
     """Seconds of silence of an engine in the middle of an answer that count as a break."""
     gateway_stall_seconds: Deadline = 300

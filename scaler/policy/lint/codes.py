@@ -114,7 +114,7 @@ class Code(StrEnum):
     CLIENT_GIVES_UP_FIRST = "ClientGivesUpFirst"
     """Clients give up before a request is late, or before they are told to try again."""
     WHOLE_ANSWERS_REFUSED = "WholeAnswersRefused"
-    """An answer without stream is not there before the gateway's deadline."""
+    """An answer without stream is not there before the gateway gives it up."""
     ANSWERS_CUT = "AnswersCut"
     """Answers take longer than they get when their resident, seat, pod or gateway goes."""
     # clock

@@ -1,7 +1,7 @@
 """What a gateway lets a request wait for, as far as what policies promise depends on it.
 
-A request waits in the gateway's queue until it gets its first slot, and has a deadline for its first content, which counts
-from the same moment. Whichever comes first ends a wait with 503 and Retry-After (`scaler.gateway.queue`,
+A request waits in the gateway's queue until it gets its first slot, and has a deadline for its first content (of what is no
+stream: for its whole answer), which counts from the same moment. Whichever comes first ends a wait with 503 and Retry-After (`scaler.gateway.queue`,
 `scaler.gateway.proxy`). What has had a slot once is not refused by its age any more.
 """
 
@@ -31,15 +31,15 @@ def queue_term(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = 
 
 
 def deadline_term(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = False) -> Term:
-    """Return how long a request may take to its first content; as above."""
-    later = _seconds(_cold(policy, assumptions)) if cold else 0.0
-    origin = "assumption gatewayDeadlineSeconds"
-    return Term(
-        name="first token",
-        value=assumptions.gateway_deadline_seconds + later,
-        unit=SECONDS,
-        origin=f"{origin} and {_cold(policy, assumptions).origin}" if later else origin,
-    )
+    """Return how long a request for a stream may take to its first content; as above."""
+    term = _assumed("first token", assumptions.gateway_deadline_seconds, "assumption gatewayDeadlineSeconds")
+    return _later(term, policy, assumptions) if cold else term
+
+
+def answer_term(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = False) -> Term:
+    """Return how long any other request may take to the end of its answer; as above."""
+    term = _assumed("whole answer", assumptions.gateway_answer_seconds, "assumption gatewayAnswerSeconds")
+    return _later(term, policy, assumptions) if cold else term
 
 
 def patience(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool = False) -> int:
@@ -53,6 +53,14 @@ def patience_term(policy: ScalingPolicy, assumptions: Assumptions, *, cold: bool
     return replace(min(waits, key=_seconds), name="refused after")
 
 
+def _later(term: Term, policy: ScalingPolicy, assumptions: Assumptions) -> Term:
+    """Return a deadline as it is for a request that finds nothing serving."""
+    cold = _cold(policy, assumptions)
+    if not cold.value:
+        return term
+    return replace(term, value=_seconds(term) + cold.value, origin=f"{term.origin} and {cold.origin}")
+
+
 def _cold(policy: ScalingPolicy, assumptions: Assumptions) -> Term:
     return _of(
         "cold", policy.spec.queue.max_cold_seconds, "queue.maxColdSeconds", assumptions.gateway_cold_seconds
@@ -62,6 +70,10 @@ def _cold(policy: ScalingPolicy, assumptions: Assumptions) -> Term:
 def _of(name: str, said: int | None, where: str, assumed: int) -> Term:
     """Return what a policy says, or else what is assumed of the gateway."""
     seconds, origin = (assumed, f"assumption {_ASSUMED[name]}") if said is None else (said, where)
+    return _assumed(name, seconds, origin)
+
+
+def _assumed(name: str, seconds: int, origin: str) -> Term:
     return Term(name=name, value=float(seconds), unit=SECONDS, origin=origin)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scaler.policy.lint.assumptions import POD_DRAIN_SECONDS, RETRY_AFTER_SECONDS, SWITCH_DRAIN_SECONDS
 from scaler.policy.lint.findings import SECONDS, Figure, Term
-from scaler.policy.lint.gateway import deadline_term, queue_term
+from scaler.policy.lint.gateway import answer_term, deadline_term, queue_term
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.times import new_seat, ready_seat
 from scaler.policy.scaling_policy import OnReclaim, ScalingPolicy
@@ -84,7 +84,10 @@ def _sending(subject: Subject) -> Iterator[Stage]:
 def _waiting(subject: Subject, policy: ScalingPolicy) -> Iterator[Stage]:
     assumed, again = subject.assumptions, f"Retry-After {RETRY_AFTER_SECONDS} s or more"
     rests = policy.spec.serving.min == 0
-    deadline = deadline_term(policy, assumed, cold=rests)
+    deadlines = {
+        deadline_term(policy, assumed, cold=rests): "no content of a stream has come",
+        answer_term(policy, assumed, cold=rests): "an answer without stream isn't whole",
+    }
     yield Stage(
         name="queue",
         figure=Figure(name="queue", unit=SECONDS, terms=(queue_term(policy, assumed, cold=rests),)),
@@ -100,15 +103,16 @@ def _waiting(subject: Subject, policy: ScalingPolicy) -> Iterator[Stage]:
         figure=_figure("connect", assumed.gateway_connect_seconds, "assumption gatewayConnectSeconds"),
         then="another resident is tried",
     )
-    yield Stage(
-        name="first token",
-        figure=_figure(
-            "first token",
-            deadline.value or 0.0,
-            f"{deadline.origin}, from a request received whole, waiting and all attempts included",
-        ),
-        then=f"503 DeadlineExceeded, {again}: nothing has come; an answer without stream has to be whole",
-    )
+    for deadline, missing in deadlines.items():
+        yield Stage(
+            name=deadline.name,
+            figure=_figure(
+                deadline.name,
+                deadline.value or 0.0,
+                f"{deadline.origin}, from a request received whole, waiting and all attempts included",
+            ),
+            then=f"503 DeadlineExceeded, {again}: {missing}",
+        )
 
 
 def _answering(subject: Subject) -> Iterator[Stage]:

@@ -173,9 +173,9 @@ def _client(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
 
 
 def _whole_answers(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
-    """An engine sends an answer without stream when it is whole; until then it has no first content."""
+    """An engine sends an answer without stream when it is whole; the gateway waits for that as long as it may."""
     assumed = subject.assumptions
-    answer, deadline = assumed.answer_seconds, assumed.gateway_deadline_seconds
+    answer, deadline = assumed.answer_seconds, assumed.gateway_answer_seconds
     if answer is None or answer + patience(policy, assumed) <= deadline:
         return
     never = answer >= deadline
@@ -185,17 +185,17 @@ def _whole_answers(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]
         severity=Severity.WARNING if never else Severity.INFO,
         place=objective_place(policy),
         message=(
-            f"without stream, an answer that takes {answer} s {what}: the gateway refuses what has no first content after"
-            f" {deadline} s, and an answer without stream has none before it is whole"
+            f"without stream, an answer that takes {answer} s {what}: the gateway gives it up after"
+            f" {deadline} s, waiting included"
         ),
-        hint='clients of long answers should ask with "stream": true',
+        hint='clients of long answers should ask with "stream": true, or give the gateway longer --answer-seconds',
         terms=(
             Term(name="answer", value=float(answer), unit=SECONDS, origin="assumption answerSeconds"),
             Term(
-                name="no first token after",
+                name="given up after",
                 value=float(deadline),
                 unit=SECONDS,
-                origin="assumption gatewayDeadlineSeconds",
+                origin="assumption gatewayAnswerSeconds",
             ),
         ),
     )
