@@ -9,11 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-from loader.cuda.nvml import plain_id
-from loader.errors import LoaderError
-from loader.stage.connection import DeviceUse, StageClient
+from typing import Final, NamedTuple
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,9 +18,14 @@ _STEP_SECONDS: Final = 0.5
 """How long the daemon may take for each step of an answer before a question is given up, which nobody waits for any more by then."""
 
 
+class _Use(NamedTuple):
+    device: str
+    taken_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    uses: Sequence[DeviceUse]
+    uses: Sequence[_Use]
     reason: str = ""
 
 
@@ -40,7 +41,7 @@ class StageDaemon:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._uses: Sequence[DeviceUse] = ()
+        self._uses: Sequence[_Use] = ()
         self._question: asyncio.Future[_Answer] | None = None
         self.reason = "the stage daemon has not been asked yet"
 
@@ -55,6 +56,10 @@ class StageDaemon:
         Args:
             gpus: their UUIDs, in whatever form.
         """
+        if not self._uses:
+            return 0
+        from loader.cuda.nvml import plain_id  # noqa: PLC0415 - only agents whose node has a stage daemon pay for the loader
+
         ours = {plain_id(gpu) for gpu in gpus}
         return sum(use.taken_bytes for use in self._uses if plain_id(use.device) in ours)
 
@@ -83,9 +88,12 @@ class StageDaemon:
 
 
 def _ask(socket: Path) -> _Answer:
+    from loader.errors import LoaderError  # noqa: PLC0415 - as above
+    from loader.stage.connection import StageClient  # noqa: PLC0415 - as above
+
     try:
         with StageClient(socket, timeout_seconds=_STEP_SECONDS) as client:
-            return _Answer(client.devices())
+            return _Answer([_Use(use.device, use.taken_bytes) for use in client.devices()])
     except LoaderError as error:
         if isinstance(error.__cause__, _NO_DAEMON):
             return _Answer(())

@@ -70,7 +70,7 @@ async def test_the_command_pushes(tmp_path: Path) -> None:
 
 def test_every_field_and_number_is_described() -> None:
     described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))))
-    fields = {"instance", "kind", "sequence", "at", "intervalSeconds", "policies"}
+    fields = {"instance", "run", "kind", "sequence", "at", "intervalSeconds", "policies"}
     assert described == fields | set(format_.NUMBERS) | set(Role)
 
 
