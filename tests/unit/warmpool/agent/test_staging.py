@@ -57,7 +57,7 @@ async def test_contexts_and_held_copies_of_the_seat_s_gpus_are_taken(model: Path
     path = tmp_path / "s.sock"
     with daemon_at(path, model):
         stage = StageDaemon(path)
-        await stage.ask(seconds=SECONDS)
+        await asyncio.wait_for(_until(stage, lambda: not stage.reason), SECONDS)
         assert stage.taken_bytes([GPU]) == CONTEXT
         with StageClient(path) as client:
             client.hold(str(model), "0")
@@ -84,7 +84,7 @@ async def test_what_a_daemon_said_last_counts_until_it_answers_again(model: Path
     path = tmp_path / "s.sock"
     stage = StageDaemon(path)
     with daemon_at(path, model):
-        await stage.ask(seconds=SECONDS)
+        await asyncio.wait_for(_until(stage, lambda: not stage.reason), SECONDS)
     with socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(path))
         deaf.listen()
