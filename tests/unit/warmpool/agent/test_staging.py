@@ -101,6 +101,7 @@ async def test_what_a_daemon_said_last_counts_until_it_answers_again(model: Path
 async def _until(stage: StageDaemon, seen: Callable[[], bool]) -> None:
     while not seen():
         await stage.ask(seconds=SECONDS)
+        await asyncio.sleep(0)  # while a question is out, asking returns at once
 
 
 @pytest.mark.parametrize(
