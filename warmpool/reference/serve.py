@@ -28,6 +28,8 @@ JOIN_SECONDS = 10.0
 """How long the compute thread may take for its last step."""
 CLOSE_SECONDS = 5.0
 """How long control calls may go on once the engine has stopped."""
+_LONGEST_HEADER_BYTES = 16_384
+"""The longest line of a head that it takes: as much as the guard and the gateway let through."""
 _PR_SET_PDEATHSIG = 1
 _SWITCH_SECONDS = 0.0005
 """How long one thread may keep the interpreter when another wants it. The compute thread asks for it after every operation."""
@@ -139,7 +141,12 @@ class _Process:
             ports = {}
             for name, (app, host, port, patience) in apps.items():
                 runner = web.AppRunner(
-                    app, access_log=None, handler_cancellation=True, shutdown_timeout=patience
+                    app,
+                    access_log=None,
+                    handler_cancellation=True,
+                    shutdown_timeout=patience,
+                    max_line_size=_LONGEST_HEADER_BYTES,
+                    max_field_size=_LONGEST_HEADER_BYTES,
                 )
                 await runner.setup()
                 stack.push_async_callback(runner.cleanup)

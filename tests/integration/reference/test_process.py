@@ -134,6 +134,17 @@ def test_sigterm_lets_requests_finish(tools: Any, checkpoint: Path) -> None:
     assert served.process.wait(WAIT_SECONDS) == 0
 
 
+def test_a_head_as_long_as_gateway_and_guard_let_through_is_taken(tools: Any, checkpoint: Path) -> None:
+    served = tools.start(checkpoint)
+    request = urllib.request.Request(
+        served.public + "/v1/models", headers={"Authorization": "Bearer " + "k" * 16_000}
+    )
+    with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
+        assert response.status == 200
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(WAIT_SECONDS) == 0
+
+
 def test_it_dies_with_its_parent(tools: Any, checkpoint: Path) -> None:
     script = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); p.wait()"
     parent = subprocess.Popen(
