@@ -60,6 +60,9 @@ T = TypeVar("T")
 QUERIES = [query for path in DASHBOARDS for query in dashboard_queries(load_dashboard(path))]
 MAY_BE_EMPTY = {
     "Failures by outcome / A": "nothing failed; the panel's other query says 0",
+    "Age of the gateways' pods / A": "gateways on Kubernetes alone watch pods",
+    "Residents of the gateways / B": "likewise",
+    "Policy files / B": "gateways on Kubernetes alone read policy files",
 }
 """Queries that the smallest drill needn't answer, and why; all others must."""
 
@@ -398,8 +401,13 @@ def test_a_drill_is_a_job_that_can_be_picked_and_keeps_to_its_own_namespace(proo
     assert json.loads((proof.prometheus.folder / "drill-targets.json").read_text()) == []
 
 
-ON_CLUSTERS = {"emberpool_exclusion_breaker_tripped"}
-"""Shown by the leader on Kubernetes alone; tests/integration/gpuhealth sees it there."""
+ON_CLUSTERS = {
+    "emberpool_exclusion_breaker_tripped",
+    "emberpool_gateway_pods_age_seconds",
+    "emberpool_gateway_pods_residents_without_port",
+    "emberpool_gateway_policy_reload_success",
+}
+"""Shown on Kubernetes alone, by the leader and by gateways; tests/integration/gpuhealth and tests/integration/gateway see them there."""
 
 
 def test_every_metric_that_dashboard_and_alerts_name_is_there(proof: Proof) -> None:
