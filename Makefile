@@ -31,7 +31,10 @@ drill-kube: $(VENV)/.installed ## rehearse a burst, a rollout, evictions and a n
 	env -u KUBECONFIG $(BIN)/python -m tests.drill.kube $(KUBE_OPTION) $(ARGS)
 
 test: lint types contracts test-fast ## everything that must hold before a change lands
-	env -u KUBECONFIG $(BIN)/pytest -m 'drill and not long' $(ARGS)
+	@env -u KUBECONFIG $(BIN)/pytest -m 'drill and not long' $(ARGS) || { \
+	  failed=$$?; test $$failed -eq 1 || exit $$failed; \
+	  echo "== once more: what failed =="; \
+	  env -u KUBECONFIG $(BIN)/pytest -m 'drill and not long' --last-failed --last-failed-no-failures none $(ARGS); }
 
 # Without KUBECONFIG, so that nobody's cluster is tested on by the way.
 # What fails beside others is tried once more alone, and told: with many servers at a time on two cores a machine can stall for
