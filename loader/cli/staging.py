@@ -143,11 +143,8 @@ def hold(
     """Have a checkpoint copied into device memory of the daemon's own, so that engines attach instead of loading."""
     with failing(output), StageClient(socket) as client:
         row = client.hold(str(path.absolute()), device)
-    if output is Output.JSON:
-        print_json({"ok": True, **_camel(row)})
-        return
     proven = "its manifest's digests" if row["proven"] else "the digests of what was read"
-    typer.echo(f"ok: {_bytes(row['nbytes'])} held on {row['device']}, with {proven}")
+    _tell(output, _camel(row), f"{_bytes(row['nbytes'])} held on {row['device']}, with {proven}")
 
 
 @stage.command()
@@ -161,10 +158,7 @@ def release(
     """Give the memory of a held copy back to the device; refused while engines are attached."""
     with failing(output), StageClient(socket) as client:
         nbytes = client.release(str(path.absolute()), device)
-    if output is Output.JSON:
-        print_json({"ok": True, "bytes": nbytes})
-    else:
-        typer.echo(f"ok: {_bytes(nbytes)} given back")
+    _tell(output, {"bytes": nbytes}, f"{_bytes(nbytes)} given back")
 
 
 @stage.command()
@@ -178,10 +172,7 @@ def verify(
     """Have a held copy digested once more where it lies."""
     with failing(output), StageClient(socket) as client:
         seconds = client.verify(str(path.absolute()), device)
-    if output is Output.JSON:
-        print_json({"ok": True, "seconds": seconds})
-    else:
-        typer.echo(f"ok: every tensor has its digest, found in {seconds * 1000:.0f} ms")
+    _tell(output, {"seconds": seconds}, f"every tensor has its digest, found in {seconds * 1000:.0f} ms")
 
 
 @stage.command()
@@ -205,13 +196,20 @@ def attach(
         attached = time.perf_counter()
         tensors = len(copy.tensors())
         seconds = {"attachSeconds": attached - begun, "tensorSeconds": time.perf_counter() - attached}
-    if output is Output.JSON:
-        print_json({"ok": True, "bytes": copy.nbytes, "tensors": tensors} | seconds)
-        return
-    typer.echo(
-        f"ok: {_bytes(copy.nbytes)} attached in {seconds['attachSeconds'] * 1000:.2f} ms, {counted(tensors, 'tensor')} made "
-        f"in {seconds['tensorSeconds'] * 1000:.2f} ms"
+    _tell(
+        output,
+        {"bytes": copy.nbytes, "tensors": tensors} | seconds,
+        f"{_bytes(copy.nbytes)} attached in {seconds['attachSeconds'] * 1000:.2f} ms, {counted(tensors, 'tensor')} made "
+        f"in {seconds['tensorSeconds'] * 1000:.2f} ms",
     )
+
+
+def _tell(output: Output, found: dict[str, Any], sentence: str) -> None:
+    """Say that it is done: as a document with what was found, or as a sentence."""
+    if output is Output.JSON:
+        print_json({"ok": True, **found})
+    else:
+        typer.echo(f"ok: {sentence}")
 
 
 def _staged_table(rows: list[dict[str, object]]) -> Table:

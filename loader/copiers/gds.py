@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from loader.copiers import crew, cufile, pinned
+from loader.copiers import cufile, pinned
 from loader.copiers.crew import CopyChunk
 from loader.copiers.cufile import CuFile, CuFileMissing, CuFileRefused
 from loader.copiers.destinations import converted, converted_bytes
@@ -66,14 +66,7 @@ def copy_with(library: CuFile, job: Job, *, otherwise: Copy) -> int:
 
 def _copy(library: CuFile, job: Job, handles: Mapping[str, int]) -> int:
     copying = _DirectCopy(library, job, handles)
-    crew.run(
-        job.chunks,
-        threads=job.readers.threads,
-        open_worker=copying.worker,
-        report=job.report,
-        control=job.control,
-        depth=job.readers.depth,
-    )
+    job.share_out(copying.worker)
     return job.most_workers * copying.staging_bytes
 
 

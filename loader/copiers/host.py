@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import torch
 
-from loader.copiers import crew
 from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
 from loader.copiers.job import Job
@@ -47,14 +46,7 @@ def copy(job: Job) -> int:
     """
     worker_bytes = _worker_bytes(job.chunks, converted(job.destinations))
     copying = _HostCopy(job, worker_bytes)
-    crew.run(
-        job.chunks,
-        threads=job.readers.threads,
-        open_worker=copying.worker,
-        report=job.report,
-        control=job.control,
-        depth=job.readers.depth,
-    )
+    job.share_out(copying.worker)
     return worker_bytes * job.most_workers
 
 

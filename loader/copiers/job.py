@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loader.control import Control
+from loader.copiers import crew
+from loader.copiers.crew import OpenWorker
 from loader.copiers.destinations import Destination
 from loader.depth import Depth
 from loader.plan import Chunk
@@ -58,6 +60,21 @@ class Job:
     def most_workers(self) -> int:
         """Threads that read at once at the most."""
         return min(self.readers.most, len(self.chunks))
+
+    def share_out(self, open_worker: OpenWorker) -> None:
+        """Copy all chunks on the job's threads; as `crew.run`, which says what it raises.
+
+        Args:
+            open_worker: called on each thread.
+        """
+        crew.run(
+            self.chunks,
+            threads=self.readers.threads,
+            open_worker=open_worker,
+            report=self.report,
+            control=self.control,
+            depth=self.readers.depth,
+        )
 
 
 Copy = Callable[[Job], int]

@@ -18,7 +18,7 @@ from typing import cast
 
 import torch
 
-from loader.copiers import crew, numa
+from loader.copiers import numa
 from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
 from loader.copiers.job import Job, Readers
@@ -190,14 +190,7 @@ def copy(job: Job) -> int:
         if POOL.is_elsewhere(node):
             job.fallbacks.add(Fallback.NUMA_UNBOUND)
         pinned = _PinnedCopy(job, slots, device, node)
-        crew.run(
-            job.chunks,
-            threads=job.readers.threads,
-            open_worker=pinned.worker,
-            report=job.report,
-            control=job.control,
-            depth=job.readers.depth,
-        )
+        job.share_out(pinned.worker)
     return job.most_workers * (each * (read_bytes + _EDGE_BYTES) + pinned.staging_bytes)
 
 
