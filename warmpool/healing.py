@@ -120,9 +120,10 @@ def look(history: History, rule: Rule, seats: Sequence[Seat], now: float) -> tup
     streaks, troubled = _count(history.streaks, rule, seats)
     replaced = _still_counted(history.replaced, streaks, seats, now)
     ailing = {seat.name: why for seat, why in troubled if _is_idle(seat, now)}
+    # One that is claimed or silent for a moment stays chosen: its replacement is counted already.
+    chosen = history.chosen & {seat.uid for seat, _ in troubled} if rule.replaces else frozenset()
     if not ailing or not rule.replaces:
-        return Found(ailing=ailing), History(streaks=streaks, replaced=replaced)
-    chosen = history.chosen & {seat.uid for seat in seats}
+        return Found(ailing=ailing), History(streaks=streaks, replaced=replaced, chosen=chosen)
     going = {seat.name: ailing[seat.name] for seat in seats if seat.uid in chosen and seat.name in ailing}
     seat = min((each for each in seats if each.name in ailing), key=lambda each: (each.created_at, each.name))
     known = any(each.sound for each in streaks.values())

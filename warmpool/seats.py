@@ -14,7 +14,7 @@ from typing import NamedTuple, NewType
 from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.states import COMPUTING, MOVING, PROMOTABLE, Depth, ResidentState
 from warmpool.tiers import Budget
-from warmpool.timeline import StartFacts
+from warmpool.timeline import Stamps, StartFacts
 
 PolicyName = NewType("PolicyName", str)
 FleetName = NewType("FleetName", str)
@@ -257,6 +257,16 @@ class Seat:
             value = seat_value(self)
             object.__setattr__(self, "_value", value)
         return value
+
+    @property
+    def stamps(self) -> Stamps:
+        """What is known of its time before its agent began. Who tells when nodes take seats is Kubernetes, in whole seconds."""
+        return Stamps(
+            created=self.created_at,
+            scheduled=self.scheduled_at,
+            running=self.running_at,
+            whole=self.scheduled_at is not None,
+        )
 
     @property
     def lives(self) -> "Lives":

@@ -72,7 +72,7 @@ def phase_of(name: str) -> Phase:
     """Return the phase that an engine means by a name of its own."""
     if name in _ALIASES:
         return _ALIASES[name]
-    return Phase(name) if name in set(OF_ENGINE) else Phase.OTHER
+    return Phase(name) if name in OF_ENGINE else Phase.OTHER
 
 
 def in_phases(told: Mapping[str, float]) -> dict[Phase, float]:
@@ -102,14 +102,13 @@ class Account:
         """The phase under way."""
         return self._phase
 
-    def enter(self, phase: Phase, at: float) -> Phase:
-        """Begin a phase, which ends the one before it; returns that one."""
+    def enter(self, phase: Phase, at: float) -> None:
+        """Begin a phase, which ends the one before it."""
         before, passed = self._phase, at - self._since
         if passed > 0.0:
             self._seconds[before] = self._seconds.get(before, 0.0) + passed
             self._since = at
         self._phase = phase
-        return before
 
     def explain(self, told: Mapping[Phase, float], rest: Phase) -> None:
         """Put what has been `Other` so far into the phases that an engine tells of it, and what is left of it into `rest`.
@@ -195,7 +194,7 @@ class StartFacts:
 
 def init_seconds(phases: Mapping[str, float]) -> float:
     """Return what a start took of an engine alone, from the order to start its process until it was ready."""
-    return sum(seconds for name, seconds in phases.items() if name in set(OF_ENGINE))
+    return sum(seconds for name, seconds in phases.items() if name in OF_ENGINE)
 
 
 def busy_seconds(phases: Mapping[str, float]) -> float:
@@ -313,11 +312,25 @@ def seat_timeline(stamps: Stamps, at: float, phases: Mapping[str, float]) -> Tim
     return Timeline(at=stamps.created, spans=_laid_out(whole), uncertain=doubt, of_seat=True)
 
 
+def start_timeline(stamps: Stamps, at: float, phases: Mapping[str, float], restarts: int) -> Timeline:
+    """Draw out a start from as early on as is known: from the seat's beginning, where it was the first one there.
+
+    Args:
+        stamps: what is known of the seat's time before.
+        at: Unix time at which the resident's start began.
+        phases: what each of its phases took, in seconds.
+        restarts: how often the resident had been started before.
+    """
+    if began_with_seat(stamps, at, restarts):
+        return seat_timeline(stamps, at, phases)
+    return resident_timeline(at, phases)
+
+
 def _ordered(phases: Mapping[str, float]) -> list[str]:
     """Return names of phases in the order of `Phase`, those of other versions last."""
     return [
         *(phase for phase in PHASES if phase in phases),
-        *(name for name in phases if name not in set(PHASES)),
+        *(name for name in phases if name not in PHASES),
     ]
 
 

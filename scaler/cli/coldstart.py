@@ -124,6 +124,10 @@ async def _made(directory: Path) -> Path:
     try:
         async with asyncio.timeout(_MAKE_SECONDS):
             _, said = await process.communicate()
+    except TimeoutError as error:
+        raise Failed(
+            f"no checkpoint is there after {_MAKE_SECONDS:.0f} s", hint="name one with --checkpoint"
+        ) from error
     finally:
         if process.returncode is None:
             process.kill()

@@ -18,15 +18,8 @@ from scaler.cli.output import emit, table
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
 from scaler.cli.seat_kind import SEATS
 from scaler.cli.show import asked
-from warmpool.seats import Resident, Seat
-from warmpool.timeline import (
-    Span,
-    Stamps,
-    Timeline,
-    began_with_seat,
-    resident_timeline,
-    seat_timeline,
-)
+from warmpool.seats import Resident
+from warmpool.timeline import Span, Timeline, start_timeline
 
 _BAR_CHARACTERS: Final = 40
 _MARK: Final = "#"
@@ -104,19 +97,7 @@ def timeline_of(row: SeatAnswer, resident: Resident) -> Timeline | None:
     start = resident.start
     if start is None:
         return None
-    stamps = _stamps(row.seat)
-    if began_with_seat(stamps, start.at, resident.restarts):
-        return seat_timeline(stamps, start.at, resident.phases)
-    return resident_timeline(start.at, resident.phases)
-
-
-def _stamps(seat: Seat) -> Stamps:
-    return Stamps(
-        created=seat.created_at,
-        scheduled=seat.scheduled_at,
-        running=seat.running_at,
-        whole=seat.scheduled_at is not None,
-    )
+    return start_timeline(row.seat.stamps, start.at, resident.phases, resident.restarts)
 
 
 # ------------------------------------------------------------------ as data

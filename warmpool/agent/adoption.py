@@ -192,7 +192,7 @@ def _phases(noted: object) -> dict[str, float]:
     return {
         phase: seconds
         for phase, seconds in noted.items()
-        if phase in set(PHASES) and isinstance(seconds, float) and 0 <= seconds < math.inf
+        if phase in PHASES and isinstance(seconds, float) and 0 <= seconds < math.inf
     }
 
 

@@ -80,7 +80,8 @@ async def serve_until(config: AgentConfig, token: str, ending: asyncio.Event) ->
         StartFailed: the agent can't listen where it should.
     """
     headers = {"Authorization": f"Bearer {token}"}
-    config = with_caches(config, await asyncio.to_thread(read_machine, config.gpus))
+    if config.compile_cache is not None:
+        config = with_caches(config, await asyncio.to_thread(read_machine, config.gpus))
     listener = _bind(config)
     async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as tasks:
         seat: LiveSeat

@@ -340,7 +340,7 @@ class _Residents(Collector):
         )
         yield _per_resident(_WAITING, records, lambda r: float(bool(r.waiting)))
         yield RowMetric(_START, [row for record in records for row in _start(record)])
-        yield from _of_start([record for record in records if record.start is not None])
+        yield from _of_start(records)
         yield RowMetric(_CAPABILITY, [row for record in records for row in _capabilities(record)])
         yield RowMetric(_VERIFICATION, [row for record in records for row in _verification(record)])
         budget = self._room.budget

@@ -106,9 +106,9 @@ async def measure(setup: Setup) -> Measured:
 async def _start(setup: Setup, environment: Mapping[str, str]) -> Measured:
     clock = asyncio.get_running_loop().time
     ports = Ports.free(_HOST)
-    account = Account(clock())
-    account.enter(Phase.OTHER, clock())
     began = clock()
+    account = Account(began)
+    account.enter(Phase.OTHER, began)
     process = await EngineProcess.start(_command(setup), environment, ports, setup.directory / "engine.log")
     try:
         async with ReferenceEngine(ports.control_url, model=_MODEL) as engine:

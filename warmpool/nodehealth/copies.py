@@ -106,8 +106,8 @@ def _small(gpu: GpuRecord, counts: int, letters: int) -> GpuRecord:
         gpu,
         reading=None,
         streaks=MappingProxyType({}),
-        counts=tuple(decide[len(decide) - min(counts, len(decide)) :]),
-        xids=gpu.xids[len(gpu.xids) - min(counts, len(gpu.xids)) :],
+        counts=tuple(decide[max(0, len(decide) - counts) :]),
+        xids=gpu.xids[max(0, len(gpu.xids) - counts) :],
         latches=tuple(replace(each, text=each.text[:letters]) for each in gpu.latches),
     )
 

@@ -10,7 +10,7 @@ from scaler.runtime.metrics.tallies import Count, Distribution
 from warmpool.healing import Found
 from warmpool.metric_families import RowMetric
 from warmpool.seats import FleetName, PolicyName, Resident, Seat
-from warmpool.timeline import PHASES, Phase, Stamps, began_with_seat, seat_timeline
+from warmpool.timeline import PHASES, Phase, start_timeline
 
 FAMILIES: Final = (
     *(catalogue.STARTUP_PHASE, catalogue.WEIGHT_LOAD_DURATION, catalogue.WEIGHT_LOAD_RATE),
@@ -89,9 +89,9 @@ def phases_of(seat: Seat, resident: Resident) -> dict[str, float]:
     Phases of a newer agent count as `other`. PURE.
     """
     start, told = resident.start, resident.phases
-    stamps = Stamps(created=seat.created_at, scheduled=seat.scheduled_at, running=seat.running_at)
-    if start is not None and began_with_seat(stamps, start.at, resident.restarts):
-        told = {each.phase: each.seconds for each in seat_timeline(stamps, start.at, told).spans}
+    if start is not None:
+        drawn = start_timeline(seat.stamps, start.at, told, resident.restarts)
+        told = {each.phase: each.seconds for each in drawn.spans}
     found: dict[str, float] = {}
     for phase, seconds in told.items():
         name = phase if phase in PHASES else Phase.OTHER

@@ -124,6 +124,21 @@ def test_only_a_seat_on_which_nobody_computes_is_replaced(others: dict[str, obje
     assert not Fleet().fails("s-0", [10.0, 20.0, 30.0], **others).ailing
 
 
+def test_one_that_is_claimed_or_silent_for_a_moment_stays_chosen() -> None:
+    fleet = Fleet()
+    assert fleet.fails("s-0", [10.0, 20.0, 30.0]).replace
+    assert not fleet.look(31.0, seat("s-0", failed(30.0), claim=CLAIM)).replace
+    assert not fleet.look(32.0, seat("s-0", failed(30.0), reachable=False)).replace
+    assert fleet.look(33.0, seat("s-0", failed(30.0))).replace.keys() == {"s-0"}
+
+
+def test_one_that_has_come_up_is_no_longer_chosen() -> None:
+    fleet = Fleet()
+    assert fleet.fails("s-0", [10.0, 20.0, 30.0]).replace
+    fleet.look(40.0, seat("s-0", started(31.0)))
+    assert not fleet.fails("s-0", [50.0, 60.0, 70.0]).replace
+
+
 def test_a_seat_on_which_a_neighbour_serves_is_left_alone() -> None:
     fleet = Fleet()
     fleet.fails("s-0", [10.0, 20.0])
