@@ -166,6 +166,11 @@ class Checkpoint:
         """Payload of all tensors, in bytes."""
         return sum(entry.nbytes for entry in self.tensors.values())
 
+    @property
+    def identities(self) -> dict[str, FileIdentity]:
+        """Which file each shard is."""
+        return {file: shard.identity for file, shard in self.shards.items()}
+
     def matching(self, patterns: Collection[str]) -> "Checkpoint":
         """The same checkpoint with only the tensors whose names match a shell pattern such as ``model.layers.3.*``.
 

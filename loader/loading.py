@@ -239,9 +239,11 @@ class _Load:
                 admit(self.needs((), frozenset()), limits, file=checkpoint.root)
                 readers = self.readers(nearness)
                 chunks = self.chunks(readers, converted, reader.resident)
-                if shortages(self.needs(chunks, converted, readers), limits):
+                needs = self.needs(chunks, converted, readers)
+                if shortages(needs, limits):
                     readers = replace(readers, depth=None)
-                admit(self.needs(chunks, converted, readers), limits, file=checkpoint.root)
+                    needs = self.needs(chunks, converted, readers)
+                admit(needs, limits, file=checkpoint.root)
             with watch.step(Step.ALLOCATE):
                 tensors = into if into is not None else destinations.allocate(checkpoint, self._copier.device)
                 if into is None:

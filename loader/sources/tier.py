@@ -6,7 +6,7 @@ Two questions: what kind of file system is it (from the mount table), and how mu
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -68,6 +68,15 @@ def read_mount_table() -> str:
         return ""
 
 
+def mounts(mount_table: str) -> Iterator[tuple[str, str]]:
+    """Each mount of the table: its point, and what is behind the dash (type, source, options)."""
+    for line in mount_table.splitlines():
+        mount, _, about = line.partition(" - ")
+        fields = mount.split(" ")
+        if len(fields) >= 5 and about:  # noqa: PLR2004 - up to the mount point
+            yield re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]), about
+
+
 def file_system(mount_table: str, path: str) -> str:
     r"""The type of file system that a resolved absolute path lies on; empty if the table doesn't say.
 
@@ -75,12 +84,8 @@ def file_system(mount_table: str, path: str) -> str:
     spaces in paths written as ``\040``. The longest mount point above the path wins, the later one of equals.
     """
     best, kind = -1, ""
-    for line in mount_table.splitlines():
-        mount, _, about = line.partition(" - ")
-        fields = mount.split(" ")
-        if len(fields) < 5 or not about:  # noqa: PLR2004 - up to the mount point
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]).rstrip("/")
+    for mounted, about in mounts(mount_table):
+        point = mounted.rstrip("/")
         if len(point) >= best and (path == point or path.startswith(point + "/")):
             best, kind = len(point), about.split(" ")[0]
     return kind

@@ -89,7 +89,8 @@ class HeldCopy:
             try:
                 self._bases = _bases(answer, checkpoint)
                 device.enter()
-                handle, nbytes = device.take(descriptor), whole_number(answer, "size")
+                nbytes = whole_number(answer, "size")
+                handle = device.take(descriptor)
             finally:
                 os.close(descriptor)
         except BaseException:

@@ -295,7 +295,7 @@ def _hand_over(connection: socket.socket, held: Held) -> None:
         "layout": LAYOUT,
         "shards": [
             [file, each.size_bytes, each.mtime_ns, each.device, each.inode, held.bases[file]]
-            for file, each in held.identities.items()
+            for file, each in held.checkpoint.identities.items()
         ],
     }
     wire.send(connection, about, held.descriptor)

@@ -17,7 +17,7 @@ from threading import Condition
 import torch
 
 from loader.admission import Limits, Needs, admit
-from loader.checkpoint import Checkpoint, FileIdentity
+from loader.checkpoint import Checkpoint
 from loader.copiers.destinations import memory_errors
 from loader.cuda.port import Device
 from loader.cuda.shared import SharedMemory, create_exported, shared_size
@@ -59,11 +59,6 @@ class Held:
     proven: bool
     copy_seconds: float
     digest_seconds: float
-
-    @property
-    def identities(self) -> dict[str, FileIdentity]:
-        """The files that it is a copy of."""
-        return {file: shard.identity for file, shard in self.checkpoint.shards.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +148,7 @@ class Holder:
             while key in self._coming:
                 self._changed.wait()
             held = self._held.get(key)
-            if held is None or held.identities != _identities(checkpoint):
+            if held is None or held.checkpoint.identities != checkpoint.identities:
                 self._begin(key, nbytes)
             else:
                 return self._status(key, held)
@@ -356,10 +351,6 @@ class Holder:
             copy_seconds=copied - begun,
             digest_seconds=digested - copied,
         )
-
-
-def _identities(checkpoint: Checkpoint) -> dict[str, FileIdentity]:
-    return {file: shard.identity for file, shard in checkpoint.shards.items()}
 
 
 def _digests_of(staged: Staged, checkpoint: Checkpoint) -> dict[str, str]:

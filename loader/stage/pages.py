@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from loader.sources.tier import mounts
+
 HUGE_BYTES = 2 * 2**20
 SMALL_BYTES = 4096
 _WORTH_BYTES = 16 * HUGE_BYTES
@@ -154,10 +156,8 @@ def huge_bytes(address: int, smaps: str) -> int:
 
 def _huge_mounts(mount_table: str) -> list[str]:
     found = []
-    for line in mount_table.splitlines():
-        mount, _, about = line.partition(" - ")
+    for point, about in mounts(mount_table):
         kind, _, options = about.partition(" ")
-        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount.split(" ")[4])
         if (
             kind == "tmpfs"
             and re.search(r"\bhuge=(always|within_size)\b", options)

@@ -213,11 +213,11 @@ class Pool:
                     total_bytes=staged.nbytes,
                     leases=self._ledger.leases(key),
                     proven=staged.proven,
-                    page_bytes=staged.pages.nbytes,
-                    page_way=staged.pages.way,
-                    pages_refused=staged.pages.refused,
+                    page_bytes=pages.nbytes,
+                    page_way=pages.way,
+                    pages_refused=pages.refused,
                 )
-                for key, staged in self._staged.items()
+                for key, staged, pages in ((key, each, each.pages) for key, each in self._staged.items())
             ]
         return sorted(coming + there, key=lambda status: status.path)
 
@@ -258,12 +258,10 @@ class Pool:
         if manifest is not None:
             check_headers(checkpoint, manifest)
         with ExitStack() as undo:
-            memory = {
-                file: ShardMemory(file, shard.identity.size_bytes, read_supply())
-                for file, shard in checkpoint.shards.items()
-            }
-            for each in memory.values():
-                undo.callback(each.close)
+            memory: dict[str, ShardMemory] = {}
+            for file, shard in checkpoint.shards.items():
+                memory[file] = ShardMemory(file, shard.identity.size_bytes, read_supply())
+                undo.callback(memory[file].close)
             _fill(checkpoint, memory, report, self._control)
             if manifest is not None:
                 tensors = {
@@ -275,8 +273,8 @@ class Pool:
                 each.seal(checkpoint.shards[file].identity, lock=self._lock_pages)
                 for file, each in memory.items()
             )
-            for shard in shards:
-                self._ready(shard.data)
+            for sealed in shards:
+                self._ready(sealed.data)
             undo.pop_all()
         return Staged(path=key, shards=shards, nbytes=staging.total_bytes, proven=manifest is not None)
 
@@ -312,9 +310,7 @@ def _chunks(checkpoint: Checkpoint) -> list[Chunk]:
 
 def is_of(staged: Staged, checkpoint: Checkpoint) -> bool:
     """Whether what is in memory is what lies in the files now."""
-    return {shard.file: shard.identity for shard in staged.shards} == {
-        file: shard.identity for file, shard in checkpoint.shards.items()
-    }
+    return {shard.file: shard.identity for shard in staged.shards} == checkpoint.identities
 
 
 def _unreserved(checkpoint: Checkpoint) -> int:

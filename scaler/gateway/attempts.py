@@ -115,6 +115,8 @@ class HangWatch:
             now - self._due < self._pause
         ):  # else it is we that were held up: what came meanwhile isn't read yet
             for call, deadline in self._watched.items():
+                if deadline.expired():  # its own end has come in this very turn
+                    continue
                 if now - call.quiet_since >= self._seconds and self._hangs(call, now):
                     call.hung = True
                     deadline.reschedule(asyncio.get_running_loop().time())

@@ -40,11 +40,10 @@ class Chunks:
             data = self._held + data
         parts: list[bytes] = []
         at, there = 0, len(data)
-        while at < there:
-            size = _SIZE.match(data, at)
-            begin = size.end() if size is not None else there
-            end = begin + int(size[1], 16) if size is not None else there
-            if size is None or there < end + 2:
+        while size := _SIZE.match(data, at):
+            begin = size.end()
+            end = begin + int(size[1], 16)
+            if there < end + 2:
                 break
             if begin == end or data[end : end + 2] != b"\r\n":
                 self.over = data[at:]

@@ -9,11 +9,13 @@ from scaler.policy.base import Envelope, PolicyModel, integer, text
 _DAY: Final = 86_400
 _MOST_HEEDED: Final = 64
 
+_QUALIFIED_NAME: Final = r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+
 TaintKey = Annotated[
     str,
     text(
         "the key of a taint",
-        pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+        pattern=rf"^{_QUALIFIED_NAME}$",
         longest=317,
         example="example.com/gpu-fault",
     ),
@@ -22,7 +24,7 @@ ConditionStatus = Annotated[
     str,
     text(
         "the type of a node's condition, with `=False` or `=Unknown` where it isn't `True` that speaks against the node",
-        pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(=(True|False|Unknown))?$",
+        pattern=rf"^{_QUALIFIED_NAME}(=(True|False|Unknown))?$",
         longest=325,
         example="GpuFault",
     ),

@@ -11,7 +11,7 @@ from typing import Final
 from scaler.cluster.agents import Agents, Done
 from scaler.cluster.kube.election import Leadership
 from scaler.cluster.kube.errors import Withheld
-from scaler.cluster.kube.lanes import EVENTS, HOUSEKEEPING, ORDERS, PROMOTIONS, Budget, Lane, Lanes
+from scaler.cluster.kube.lanes import Budget, Lane, Lanes, lanes_of
 from scaler.errors import LeadershipLost
 from warmpool.seats import Claim, PolicyName, Seat
 
@@ -50,7 +50,7 @@ class LedLane(Lane):
 
 def led_lanes(led: Led) -> Lanes:
     """Make the lanes with their usual budgets, all closed to who doesn't lead."""
-    return Lanes(*(LedLane(budget, led) for budget in (PROMOTIONS, ORDERS, HOUSEKEEPING, EVENTS)))
+    return lanes_of(lambda budget: LedLane(budget, led))
 
 
 class LedAgents:

@@ -37,6 +37,10 @@ class SelfHealing:
             stock: the seats, per fleet.
             wall: Unix time.
         """
+        for fleet in stock.keys() - rules.keys():  # frozen, say: nobody looks at it any more
+            before = self._looked.pop(fleet, None)
+            if before is not None and before[1].ailing:
+                self._events.healed(fleet, _NOTHING)
         return {
             fleet: self._marked(fleet, rules[fleet], seats, wall) if fleet in rules else seats
             for fleet, seats in stock.items()

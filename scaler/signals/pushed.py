@@ -439,6 +439,7 @@ class PushedSamples:
         if named or (sample.kind is Kind.GATEWAY and not sample.strangers):
             self._instances[instance.name] = instance
             instance.sequence, instance.at = sample.sequence, sample.at
+            instance.run = sample.run or instance.run
             instance.fresh = self._limits.fresh_intervals * sample.interval
             instance.expiry = self._limits.expiry_seconds(sample)
         risen, changed = False, []

@@ -236,8 +236,10 @@ def ownership(taint: str, since: float, message: str, gpus: Sequence[str] = ()) 
 
 def gpus_of(annotation: str | None) -> frozenset[str]:
     """Return the UUIDs of the GPUs that an annotation's taint is for; none where it doesn't say."""
+    if annotation is None:
+        return frozenset()
     try:
-        found = json.loads(annotation or "")["gpus"]
+        found = json.loads(annotation)["gpus"]
     except (ValueError, KeyError, TypeError):
         return frozenset()
     return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
@@ -257,8 +259,10 @@ def owned_value(annotation: str | None) -> str | None:
 
 def since_of(annotation: str | None) -> float | None:
     """Return when what an annotation calls ours was set, in Unix seconds; None if it doesn't say."""
+    if annotation is None:
+        return None
     try:
-        return float(json.loads(annotation or "")["since"])
+        return float(json.loads(annotation)["since"])
     except (ValueError, KeyError, TypeError):
         return None
 

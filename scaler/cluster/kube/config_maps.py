@@ -98,13 +98,13 @@ class KeptConfigMaps:
             lane = self._lanes.orders if awaited else self._lanes.housekeeping
             written = await self._writing.send(lane, request, seconds=_SECONDS)
         except (Withheld, Forbidden, Rejected):
-            del self._sent[name]  # nothing was written
+            self._sent.pop(name, None)  # nothing was written
             raise
         except Conflict:
             if not await self._is_ours(name):
                 raise
             return
-        del self._sent[name]
+        self._sent.pop(name, None)
         self._versions[name] = config_from_json(written).version
 
     async def _is_ours(self, name: str) -> bool:
@@ -113,9 +113,9 @@ class KeptConfigMaps:
         try:
             there = config_from_json(await self._writing.client.call(request, seconds=_SECONDS))
         except NotFound:
-            del self._sent[name]
+            self._sent.pop(name, None)
             self._versions.pop(name, None)
             return False
-        if ours := there.data == self._sent.pop(name):
+        if ours := there.data == self._sent.pop(name, None):
             self._versions[name] = there.version
         return ours

@@ -109,4 +109,11 @@ class Lanes:
 
 def lanes(clock: Callable[[], float] = loop_time) -> Lanes:
     """Make the lanes with their usual budgets."""
-    return Lanes(*(Lane(budget, clock) for budget in (PROMOTIONS, ORDERS, HOUSEKEEPING, EVENTS)))
+    return lanes_of(lambda budget: Lane(budget, clock))
+
+
+def lanes_of(make: Callable[[Budget], Lane]) -> Lanes:
+    """Make the lanes with their usual budgets, each as `make` makes it."""
+    return Lanes(
+        promotions=make(PROMOTIONS), orders=make(ORDERS), housekeeping=make(HOUSEKEEPING), events=make(EVENTS)
+    )

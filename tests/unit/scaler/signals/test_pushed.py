@@ -379,6 +379,14 @@ def test_a_process_that_was_started_again_goes_on_once_the_earlier_one_has_expir
     assert store.gateways(NOW + 2.1) == ["gw-1"]
 
 
+def test_who_begins_to_say_which_process_it_is_is_told_apart_from_then_on() -> None:
+    store = PushedSamples()
+    store.ingest(sample(sequence=1, queued=3), NOW)
+    store.ingest(sample(sequence=2, at=NOW + 0.1, queued=4) | {"run": "a"}, NOW + 0.1)
+    with pytest.raises(NameTaken, match="another process pushes under this name"):
+        store.ingest(sample(sequence=2**50, at=NOW + 0.2, queued=40) | {"run": "b"}, NOW + 0.2)
+
+
 def test_who_does_not_say_which_process_it_is_is_known_by_its_name_alone() -> None:
     store = PushedSamples()
     for sequence, run in enumerate(({}, {"run": "a"}, {}), start=1):
