@@ -463,6 +463,7 @@ async def test_what_was_not_granted_is_refused_and_nothing_is_moved(name: str) -
 
 async def test_a_scripted_engine_that_cannot_park_says_why(scripted: Process) -> None:
     async with on_process(scripted) as subject:
+        await until(lambda: is_ready(subject.engine))
         await script(scripted, {"cannotPark": "they lie in the wrong place"})
         found = await subject.engine.probe(KEEP, deadline=soon())
         assert found.finding(Capability.WEIGHTS_PARKING).ground is Ground.SWITCHED_OFF
