@@ -190,7 +190,7 @@ def footprint(
         from loader.copiers import destinations  # noqa: PLC0415 - the rest of the package works without torch
 
         converted = destinations.converted(destinations.match(checkpoint, into, convert=True))
-    readers = wanted.readers()
+    readers = wanted.readers(converted)
     return wanted.needs(wanted.chunks(readers, converted), converted, readers)
 
 
@@ -237,7 +237,7 @@ class _Load:
                 converted = destinations.converted(filled)
                 # The tensors first: a plan for what can't fit would be long.
                 admit(self.needs((), frozenset()), limits, file=checkpoint.root)
-                readers = self.readers(nearness)
+                readers = self.readers(converted, nearness)
                 chunks = self.chunks(readers, converted, reader.resident)
                 needs = self.needs(chunks, converted, readers)
                 if shortages(needs, limits):
@@ -276,17 +276,22 @@ class _Load:
     ) -> tuple[Chunk, ...]:
         """What a thread takes at once: as much as it reads at once, where it must see all of it to make something of it."""
         entries = [entry for name, entry in self._checkpoint.tensors.items() if name not in resident]
-        whole = bool(converted) or any(entry.runs for entry in entries)
-        most = readers.read_bytes if whole else max(readers.read_bytes, self._copier.chunk_bytes)
+        most = readers.read_bytes
+        if not self._sees_all(converted):
+            most = max(most, self._copier.chunk_bytes)
         return plan_reads(entries, chunk_bytes=most)
+
+    def _sees_all(self, converted: frozenset[str]) -> bool:
+        """Whether a thread must see all of what it takes at once to make something of it."""
+        return bool(converted) or any(entry.runs for entry in self._checkpoint.tensors.values())
 
     def needs(
         self, chunks: tuple[Chunk, ...], converted: frozenset[str], readers: "Readers | None" = None
     ) -> Needs:
         tensors = self._checkpoint.total_bytes if self._into is None else 0
-        return self._copier.needs(chunks, converted, readers or self.readers(), tensors)
+        return self._copier.needs(chunks, converted, readers or self.readers(converted), tensors)
 
-    def readers(self, nearness: Nearness | None = None) -> "Readers":
+    def readers(self, converted: frozenset[str], nearness: Nearness | None = None) -> "Readers":
         """How many threads read, and how much at once; where the bytes are far, and nobody has said, as that wants."""
         from loader.copiers.job import Readers  # noqa: PLC0415 - the rest works without torch
 
@@ -294,9 +299,10 @@ class _Load:
         copier, run = self._copier, self._run
         threads = run.threads or copier.threads
         deepens = far and run.threads is None
+        small = not far and not self._sees_all(converted)
         return Readers(
             threads=threads,
-            read_bytes=run.read_bytes or (copier.chunk_bytes if far else copier.near_bytes),
+            read_bytes=run.read_bytes or (copier.near_bytes if small else copier.chunk_bytes),
             depth=Depth(first=threads, most=_DEEPEST * threads) if deepens else None,
         )
 

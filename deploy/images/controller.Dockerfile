@@ -3,7 +3,7 @@
 #   docker build --file deploy/images/controller.Dockerfile --tag emberpool-controller .
 FROM python:3.12-slim AS build
 WORKDIR /source
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY loader loader
 COPY warmpool warmpool
 COPY scaler scaler

@@ -6,8 +6,9 @@
 #   --build-arg PIP_EXTRA_INDEX_URL=…
 FROM python:3.12-slim AS build
 ARG PIP_EXTRA_INDEX_URL=
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY loader loader
 COPY warmpool warmpool
 COPY scaler scaler

@@ -85,7 +85,7 @@ _PLANS: Mapping[Part, _Plan] = {
         layout="dense", memory=False, share=45, rounds=2, cold=True, reads=(16, 32), scale=_COLD_SHARE
     ),
 }
-_TRIED = ((16, 1), (16, 2), (16, 4), (16, 8), (16, 16), (12, 2), (12, 4), (14, 2), (20, 2), (24, 2))
+_TRIED = ((16, 4), (16, 2), (16, 1), (12, 4), (12, 2), (8, 4), (20, 4), (24, 2))
 """Threads, and MiB that each reads at once."""
 
 app = typer.Typer(add_completion=False)

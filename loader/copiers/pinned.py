@@ -5,14 +5,15 @@ registered by the thread that uses it first, once its first read has filled it: 
 for memory that it doesn't need yet. Device memory is never staged but for tensors that are converted, one chunk per thread.
 
 Bytes that are in memory already are read in small pieces, so that all slots together stay in the processor's cache: what is copied
-on from there doesn't go through memory twice more. Far ones are read in large pieces, which disks and networks want.
+on from there doesn't go through memory twice more. That takes the C part (`loader.copiers.windows`); in Python small pieces cost more
+than they save. Far bytes are read in large pieces, which disks and networks want.
 """
 
 import mmap
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import cast
 
@@ -22,16 +23,26 @@ from loader.copiers import numa
 from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
 from loader.copiers.job import Job, Readers
+from loader.copiers.windows import (
+    WINDOW_BYTES,
+    Events,
+    Room,
+    Stretch,
+    Windows,
+    cuda_driver,
+    lock_refused,
+    open_windows,
+)
 from loader.cuda.copying import AddressCopies
-from loader.errors import DeviceUnavailable, LoadError, OutOfMemory
+from loader.errors import DeviceUnavailable, OutOfMemory
 from loader.plan import MAX_GAP_BYTES, PAGE_BYTES, Chunk, Piece
 from loader.sources.port import Fallback
 
 CHUNK_BYTES = 16 * 2**20
 """What a thread takes at once, and the most that it reads at once."""
-NEAR_BYTES = CHUNK_BYTES
-"""What it reads at once from memory. On one H200 each copy took some 90 µs beside its time on the link, however small: of reads of 1, 2, 4, 8
-and 16 MiB the largest were the fastest (9, 17, 30, 32 and 34 GB/s)."""
+NEAR_BYTES = WINDOW_BYTES if open_windows() is not None else CHUNK_BYTES
+"""What it reads at once from memory. In Python, where threads wait for each other at every read, of reads of 1, 2, 4, 8 and 16 MiB the largest
+were the fastest on one H200 (9, 17, 30, 32 and 34 GB/s)."""
 _EDGE_BYTES = 2 * PAGE_BYTES
 """A read past the page cache begins and ends on pages, which may be some bytes more at either side."""
 SLOT_BYTES = CHUNK_BYTES + _EDGE_BYTES
@@ -190,8 +201,25 @@ def copy(job: Job) -> int:
         if POOL.is_elsewhere(node):
             job.fallbacks.add(Fallback.NUMA_UNBOUND)
         pinned = _PinnedCopy(job, slots, device, node)
-        job.share_out(pinned.worker)
+        plain, others = _parted(job)
+        if plain:
+            replace(job, chunks=plain).share_out(pinned.window_worker)
+        if others:
+            replace(job, chunks=others).share_out(pinned.worker)
     return job.most_workers * (each * (read_bytes + _EDGE_BYTES) + pinned.staging_bytes)
+
+
+def _parted(job: Job) -> tuple[list[Chunk], list[Chunk]]:
+    """What the C part can do, and what is left to Python."""
+    plain: list[Chunk] = []
+    others: list[Chunk] = []
+    names = converted(job.destinations)
+    able = open_windows() is not None and not job.past_cache and job.readers.depth is None
+    for chunk in job.chunks:
+        at_once = not any(piece.gap or piece.tensor in names for piece in chunk.pieces)
+        is_plain = able and at_once and job.reader.descriptor(chunk.file) is not None
+        (plain if is_plain else others).append(chunk)
+    return plain, others
 
 
 class _PinnedCopy:
@@ -215,7 +243,43 @@ class _PinnedCopy:
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     @contextmanager
+    def window_worker(self) -> Iterator[CopyChunk]:
+        """A thread whose chunks go through the C part."""
+        if self._node is not None:
+            numa.stay_on(self._node)
+        self._copies.enter()
+        slots = [self._slots.popleft() for _ in range(self._each)]
+        events = Events()
+        rooms = [Room(slot.address, slot.data.numel(), events.make(), slot.locked) for slot in slots]
+        driver = cuda_driver(self._stream.cuda_stream)
+        windows = Windows(driver, rooms, min(WINDOW_BYTES, self._read_bytes))
+
+        def copy_chunk(chunk: Chunk) -> None:
+            descriptor = self._job.reader.descriptor(chunk.file)
+            assert descriptor is not None, chunk.file
+            copies = [
+                (target, chunk.begin + position, nbytes)
+                for target, position, nbytes in runs(chunk.pieces, self._addresses)
+            ]
+
+            def read_again(begin: int) -> None:
+                nbytes = min(self._read_bytes, chunk.end - begin)
+                self._job.reader.read(chunk.file, begin, [memoryview(bytearray(nbytes))])
+
+            windows.bring(Stretch(descriptor, chunk.begin, chunk.nbytes, copies), read_again)
+
+        try:
+            yield copy_chunk
+        finally:
+            self._stream.synchronize()
+            for slot, locked in zip(slots, windows.locked, strict=True):
+                slot.locked = locked
+            events.close()
+            self._slots.extend(slots)
+
+    @contextmanager
     def worker(self) -> Iterator[CopyChunk]:
+        """A thread that reads and queues copies in Python."""
         if self._node is not None:
             numa.stay_on(self._node)
         self._copies.enter()
@@ -349,7 +413,4 @@ def _lock_pages(block: torch.Tensor) -> None:
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     status = int(cudart.cudaHostRegister(block.data_ptr(), block.numel(), _HOST_REGISTER_PORTABLE))
     if status:
-        raise LoadError(
-            f"the CUDA driver refuses to page-lock {block.numel()} bytes (cudaError {status})",
-            hint="check the memory limit of the container and `ulimit -l`, or load with fewer threads",
-        )
+        raise lock_refused(block.numel(), status)

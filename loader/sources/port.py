@@ -73,6 +73,13 @@ class Reader(Protocol):
         """
         ...
 
+    def descriptor(self, file: str) -> int | None:
+        """An open file that has the shard's bytes where the shard has them, for copiers that read themselves; None where `read` must.
+
+        It stays the reader's to close.
+        """
+        ...
+
     def read_past_cache(self, file: str, begin: int, nbytes: int, slot: memoryview) -> int:
         """Read into a page-aligned buffer past the page cache, where that can be done; where in it the bytes begin.
 
