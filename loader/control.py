@@ -1,7 +1,7 @@
 """How fast a load may go, and whether at all: for whoever loads while neighbours serve.
 
-A `Control` is passed to one load or several and may be used from any thread. A load asks it before each read, so a
-change takes effect within one read per thread.
+A `Control` is passed to one load or several and may be used from any thread. A load asks it before each chunk that a thread takes,
+64 MiB at the most, so a change takes effect within one chunk per thread: some 20 ms at full speed.
 """
 
 import os
@@ -72,6 +72,11 @@ class Control:
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
         return self._cancelled
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has a bandwidth cap."""
+        return self._rate is not None
 
     @property
     def paused(self) -> bool:

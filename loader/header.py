@@ -301,29 +301,30 @@ def _metadata(value: object, file: str) -> dict[str, str]:
 
 
 def _spec(name: str, fields: object, file: str) -> TensorSpec:
-    def wrong(fault: Fault, what: str) -> HeaderInvalid:
-        return HeaderInvalid(f"tensor {shown(name)}: {what}", fault, file=file, tensor=name, hint=_DAMAGED)
-
     if not _is_text(name):
-        raise wrong(Fault.NAME_INVALID, "its name is not valid Unicode")
+        raise _wrong(name, file, Fault.NAME_INVALID, "its name is not valid Unicode")
     if type(fields) is not dict:
-        raise wrong(Fault.ENTRY_INVALID, "its entry is no object")
+        raise _wrong(name, file, Fault.ENTRY_INVALID, "its entry is no object")
     if fields.keys() != _ENTRY_FIELDS:
-        raise wrong(*_fields_fault(fields))
+        raise _wrong(name, file, *_fields_fault(fields))
     if type(fields["dtype"]) is not str or (dtype := _DTYPES.get(fields["dtype"])) is None:
-        raise wrong(Fault.DTYPE_UNKNOWN, f"unknown dtype {shown(str(fields['dtype']))}")
+        what = f"unknown dtype {shown(str(fields['dtype']))}"
+        raise _wrong(name, file, Fault.DTYPE_UNKNOWN, what)
     shape = _natural_numbers(fields["shape"])
     if shape is None or len(shape) > MAX_RANK:
-        raise wrong(
-            Fault.SHAPE_INVALID,
-            f"its shape is no list of at most {MAX_RANK} whole numbers from 0 to 2^63-1",
-        )
+        what = f"its shape is no list of at most {MAX_RANK} whole numbers from 0 to 2^63-1"
+        raise _wrong(name, file, Fault.SHAPE_INVALID, what)
     offsets = _natural_numbers(fields["data_offsets"])
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:  # noqa: PLR2004 - begin and end
-        raise wrong(Fault.OFFSETS_INVALID, "its data_offsets are no two whole numbers, begin then end")
+        what = "its data_offsets are no two whole numbers, begin then end"
+        raise _wrong(name, file, Fault.OFFSETS_INVALID, what)
     spec = TensorSpec(name=name, dtype=dtype, shape=shape, begin=offsets[0], end=offsets[1])
     _check_size(spec, file)
     return spec
+
+
+def _wrong(name: str, file: str, fault: Fault, what: str) -> HeaderInvalid:
+    return HeaderInvalid(f"tensor {shown(name)}: {what}", fault, file=file, tensor=name, hint=_DAMAGED)
 
 
 def _fields_fault(fields: Mapping[str, object]) -> tuple[Fault, str]:

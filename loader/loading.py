@@ -12,6 +12,7 @@ from loader.admission import Needs, admit, shortages
 from loader.checkpoint import Checkpoint
 from loader.control import Control
 from loader.depth import Depth
+from loader.garbage import uncollected
 from loader.manifest import Manifest, check_headers
 from loader.plan import PAGE_BYTES, Chunk, plan_reads
 from loader.sources.files import FILES
@@ -227,7 +228,8 @@ class _Load:
         checkpoint, into, watch = self._checkpoint, self._into, _Stopwatch()
         if manifest is not None:
             check_headers(checkpoint, manifest)
-        with ExitStack() as closing:
+        with ExitStack() as closing, ExitStack() as preparing:
+            preparing.enter_context(uncollected())
             with watch.step(Step.OPEN):
                 reader = closing.enter_context(self._run.source.open(checkpoint))
                 nearness = reader.nearness(_payload_ranges(checkpoint))
@@ -248,6 +250,7 @@ class _Load:
                 tensors = into if into is not None else destinations.allocate(checkpoint, self._copier.device)
                 if into is None:
                     filled = destinations.match(checkpoint, tensors, convert=False)
+            preparing.close()
             with watch.step(Step.COPY), destinations.memory_errors(checkpoint.root):
                 work = _Work(chunks, filled, readers, past_cache=nearness.tier is Tier.DISK)
                 staging_bytes, fallbacks = self._copy(reader, work)
@@ -278,7 +281,10 @@ class _Load:
         entries = [entry for name, entry in self._checkpoint.tensors.items() if name not in resident]
         most = readers.read_bytes
         if not self._sees_all(converted):
-            most = max(most, self._copier.chunk_bytes)
+            copier = self._copier
+            # A load that is held to a rate asks for its turn more often: else neighbours would feel it in bursts.
+            is_small = readers.depth is not None or self._run.control.limited
+            most = max(most, copier.chunk_bytes if is_small else copier.near_chunk_bytes)
         return plan_reads(entries, chunk_bytes=most)
 
     def _sees_all(self, converted: frozenset[str]) -> bool:

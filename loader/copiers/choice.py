@@ -18,8 +18,9 @@ class Copier:
 
     Attributes:
         device: with its index.
-        chunk_bytes: what a thread takes at once, and the most that it reads at once from afar.
+        chunk_bytes: what a thread takes at once from afar, and the most that it reads at once from there.
         near_bytes: the most that it reads at once from memory.
+        near_chunk_bytes: what it takes at once from there.
         threads: how many it uses by default.
         copy: the work.
     """
@@ -27,6 +28,7 @@ class Copier:
     device: torch.device
     chunk_bytes: int
     near_bytes: int
+    near_chunk_bytes: int
     threads: int
     copy: Copy
 
@@ -73,6 +75,7 @@ def choose(device: torch.device, *, use_gds: bool = False) -> Copier:
                 device=device,
                 chunk_bytes=host.CHUNK_BYTES,
                 near_bytes=host.CHUNK_BYTES,
+                near_chunk_bytes=host.CHUNK_BYTES,
                 threads=host.default_threads(),
                 copy=host.copy,
             )
@@ -81,6 +84,7 @@ def choose(device: torch.device, *, use_gds: bool = False) -> Copier:
                 device=pinned.prepare(device),
                 chunk_bytes=pinned.CHUNK_BYTES,
                 near_bytes=pinned.NEAR_BYTES,
+                near_chunk_bytes=pinned.NEAR_CHUNK_BYTES,
                 threads=pinned.DEFAULT_THREADS,
                 copy=gds.copy if use_gds else pinned.copy,
             )

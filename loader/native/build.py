@@ -36,9 +36,7 @@ def build() -> Path:
             made = Path(folder) / WINDOWS.name
             # The system's own compiler, or whichever the caller's environment names, on our own file.
             command = [*compiler, *_FLAGS, "-o", str(made), str(source)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_SECONDS, check=False
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
             if done.returncode:
                 raise NotBuilt(f"{compiler[0]} failed:\n{done.stderr.strip()}")
             made.replace(WINDOWS)

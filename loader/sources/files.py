@@ -36,6 +36,7 @@ from loader.errors import (
     ShortRead,
     shown,
 )
+from loader.garbage import uncollected
 from loader.header import MAX_HEADER_BYTES, PREFIX_BYTES, header_length, parse_header
 from loader.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from loader.plan import PAGE_BYTES
@@ -64,11 +65,12 @@ def open_checkpoint(path: str | os.PathLike[str], *, follow_links: bool = False)
         ReadFailed: the operating system refuses to read it.
     """
     location = Path(path).absolute()
-    if location.is_dir():
-        return _open_directory(str(location), _allowed_homes(location) if not follow_links else ())
-    refuse_format(str(location))
-    root = str(location.parent)
-    return assemble([_open_shard(root, location.name)], root=root, path=str(location))
+    with uncollected():
+        if location.is_dir():
+            return _open_directory(str(location), _allowed_homes(location) if not follow_links else ())
+        refuse_format(str(location))
+        root = str(location.parent)
+        return assemble([_open_shard(root, location.name)], root=root, path=str(location))
 
 
 def read_manifest(checkpoint: Checkpoint, path: str | os.PathLike[str] | None = None) -> Manifest | None:
