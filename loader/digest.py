@@ -14,6 +14,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 
@@ -29,35 +30,56 @@ _HOST_PIECE_BYTES = 2**20
 _DEVICE_PIECE_BYTES = 2**31
 _COPIED_PIECE_BYTES = 16 * 2**20
 """Memory for tensors that don't begin on a word, which are summed through a copy."""
-_BATCH_WORDS = 2**18
-"""Sums are taken from the device 2 MiB at a time."""
+_BATCH_WORDS = 2**17
+"""Sums are taken from the device 1 MiB at a time."""
 _HASH_THREADS = 8
-_PENDING_BATCHES = 2 * _HASH_THREADS
-"""Batches that wait or are hashed while the device goes on."""
+_PENDING_BATCHES = 4 * _HASH_THREADS
+"""Batches that wait while the device goes on."""
 
 
 def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """The digest of every tensor, in hexadecimal.
 
-    Takes a thousandth of the tensors' size on their device and as much of page-locked memory, each at most 48 MiB.
+    Takes a thousandth of the tensors' size on their device and as much of page-locked memory, each at most 48 MiB and what one tensor's
+    sums take.
 
     Args:
         tensors: contiguous, all on one device; work queued on the current stream is waited for.
     """
     digests: dict[str, str] = {}
     with ThreadPoolExecutor(_HASH_THREADS, thread_name_prefix="loader-digest") as pool:
-        pending = deque[tuple[list[str], Future[list[str]]]]()
+        come = deque[_Come]()
+        hashed = deque[tuple[list[str], Future[list[str]]]]()
         for batch in _batches(tensors):
-            lengths = [tensor.nbytes for _, tensor in batch]
-            sums = torch.cat([part for _, tensor in batch for part in _sums_in_parts(bytes_of(tensor))])
-            # While these are hashed the device computes the next ones.
-            hashing = pool.submit(_hash_all, lengths, *_to_host(sums))
-            pending.append(([name for name, _ in batch], hashing))
-            if len(pending) > _PENDING_BATCHES:
-                _take_in(digests, pending.popleft())
-        while pending:
-            _take_in(digests, pending.popleft())
+            sums = torch.cat([part for _, tensor in batch for part in _sums_of(tensor)])
+            names, lengths = [name for name, _ in batch], [tensor.nbytes for _, tensor in batch]
+            come.append(_Come(names, lengths, *_to_host(sums)))
+            # Not as soon as they come: threads that hash and the one that keeps the device busy wait for each other.
+            if len(come) > _PENDING_BATCHES:
+                _hash_next(come, hashed, pool)
+            if len(hashed) > _HASH_THREADS:
+                _take_in(digests, hashed.popleft())
+        while come:
+            _hash_next(come, hashed, pool)
+        while hashed:
+            _take_in(digests, hashed.popleft())
     return digests
+
+
+class _Come(NamedTuple):
+    """A batch's sums on their way to the host; its event is None where they are there already."""
+
+    names: list[str]
+    lengths: list[int]
+    sums: torch.Tensor
+    event: torch.cuda.Event | None
+
+
+def _hash_next(
+    come: deque[_Come], hashed: deque[tuple[list[str], Future[list[str]]]], pool: ThreadPoolExecutor
+) -> None:
+    batch = come.popleft()
+    hashed.append((batch.names, pool.submit(_hash_all, batch.lengths, batch.sums, batch.event)))
 
 
 def _take_in(digests: dict[str, str], done: tuple[list[str], Future[list[str]]]) -> None:
@@ -164,6 +186,21 @@ def _sums_in_parts(data: torch.Tensor) -> list[torch.Tensor]:
         columns += words
         rows.append(words.sum().view(1))
     return [columns, *rows]
+
+
+def _sums_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The same of a tensor, with as few of torch's calls as can be where it is a whole number of blocks, as most of a model are."""
+    nbytes = tensor.nbytes
+    at_once = nbytes and nbytes % BLOCK_BYTES == 0 and nbytes <= _DEVICE_PIECE_BYTES
+    if not tensor.is_cuda or not at_once or tensor.data_ptr() % _WORD_BYTES:
+        return _sums_in_parts(bytes_of(tensor))
+    begin = tensor.storage_offset() * tensor.element_size()
+    if begin % _WORD_BYTES:
+        return _sums_in_parts(bytes_of(tensor))
+    words = torch.empty(0, dtype=torch.int64, device=tensor.device).set_(
+        tensor.untyped_storage(), begin // _WORD_BYTES, (nbytes // BLOCK_BYTES, _COLUMNS), (_COLUMNS, 1)
+    )
+    return [words.sum(dim=0), words.sum(dim=1)]
 
 
 def _words(data: torch.Tensor) -> Iterable[torch.Tensor]:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import cast
 
@@ -25,7 +26,6 @@ from loader.copiers.destinations import aligned, converted, converted_bytes, mem
 from loader.copiers.job import Job, Readers
 from loader.copiers.windows import (
     WINDOW_BYTES,
-    Events,
     Room,
     Stretch,
     Windows,
@@ -33,7 +33,8 @@ from loader.copiers.windows import (
     lock_refused,
     open_windows,
 )
-from loader.cuda.copying import AddressCopies
+from loader.cuda import library
+from loader.cuda.copying import AddressCopies, CopyStream
 from loader.errors import DeviceUnavailable, OutOfMemory
 from loader.plan import MAX_GAP_BYTES, PAGE_BYTES, Chunk, Piece
 from loader.sources.port import Fallback
@@ -202,13 +203,15 @@ def copy(job: Job) -> int:
     with torch.cuda.device(device), POOL.lend(each * job.most_workers, read_bytes, node) as slots:
         if POOL.is_elsewhere(node):
             job.fallbacks.add(Fallback.NUMA_UNBOUND)
-        pinned = _PinnedCopy(job, slots, device, node)
         plain, others = _parted(job)
+        staging_bytes = 0
         if plain:
-            replace(job, chunks=plain).share_out(pinned.window_worker)
+            _copy_in_windows(replace(job, chunks=plain), slots, device, node)
         if others:
-            replace(job, chunks=others).share_out(pinned.worker)
-    return job.most_workers * (each * (read_bytes + _EDGE_BYTES) + pinned.staging_bytes)
+            pinned = _PinnedCopy(replace(job, chunks=others), slots, device, node)
+            pinned.carry_out()
+            staging_bytes = pinned.staging_bytes
+    return job.most_workers * (each * (read_bytes + _EDGE_BYTES) + staging_bytes)
 
 
 def _parted(job: Job) -> tuple[list[Chunk], list[Chunk]]:
@@ -224,7 +227,95 @@ def _parted(job: Job) -> tuple[list[Chunk], list[Chunk]]:
     return plain, others
 
 
+def _copy_in_windows(job: Job, slots: Sequence[Slot], device: torch.device, node: int | None) -> None:
+    """Fill the destinations through the C part.
+
+    Raises:
+        LoadError: reading, registering memory or copying failed.
+    """
+    try:
+        context = library.DeviceContext(library.open_library(), device.index)
+        context.enter()
+        with CopyStream(context) as stream:
+            # The allocator may hand out memory that work queued on the caller's stream still uses: copies wait for it.
+            used = torch.cuda.current_stream(device).record_event()
+            stream.wait_for(used.cuda_event)
+            _WindowCopy(job, slots, context, stream, node).carry_out()
+    except (OSError, library.FunctionMissing, library.CallFailed) as error:
+        raise DeviceUnavailable(
+            f"the CUDA driver can't be used: {error}", hint="check `nvidia-smi`"
+        ) from error
+
+
+class _WindowCopy:
+    """A load whose inner loop is in C. What threads need is made before they start: each would wait for the driver's locks."""
+
+    def __init__(
+        self,
+        job: Job,
+        slots: Sequence[Slot],
+        context: library.DeviceContext,
+        stream: CopyStream,
+        node: int | None,
+    ) -> None:
+        self._job = job
+        self._context = context
+        self._stream = stream
+        self._node = node
+        self._slots = slots
+        self._addresses = {
+            name: destination.tensor.data_ptr() for name, destination in job.destinations.items()
+        }
+        driver = cuda_driver(stream.number)
+        each = len(slots) // job.most_workers
+        rooms = [Room(slot.address, slot.data.numel(), stream.event(), slot.locked) for slot in slots]
+        self._read_bytes = min(WINDOW_BYTES, job.readers.read_bytes)
+        self._ways = deque(
+            Windows(driver, rooms[first : first + each], self._read_bytes)
+            for first in range(0, each * job.most_workers, each)
+        )
+
+    def carry_out(self) -> None:
+        """Copy everything; nothing is copied any more when this returns or raises."""
+        ways = list(self._ways)
+        try:
+            self._job.share_out(self._worker)
+        finally:
+            self._stream.synchronize()
+            locked = [is_locked for way in ways for is_locked in way.locked]
+            for slot, is_locked in zip(self._slots, locked, strict=False):
+                slot.locked = is_locked
+
+    @contextmanager
+    def _worker(self) -> Iterator[CopyChunk]:
+        if self._node is not None:
+            numa.stay_on(self._node)
+        self._context.enter()
+        way = self._ways.popleft()
+        try:
+            yield partial(self._copy_chunk, way)
+        finally:
+            self._ways.append(way)  # for a thread that comes later; slots wait for their own copies
+
+    def _copy_chunk(self, way: Windows, chunk: Chunk) -> None:
+        reader = self._job.reader
+        descriptor = reader.descriptor(chunk.file)
+        assert descriptor is not None, chunk.file
+        copies = [
+            (target, chunk.begin + position, nbytes)
+            for target, position, nbytes in runs(chunk.pieces, self._addresses)
+        ]
+
+        def read_again(begin: int) -> None:
+            nbytes = min(self._read_bytes, chunk.end - begin)
+            reader.read(chunk.file, begin, [memoryview(bytearray(nbytes))])
+
+        way.bring(Stretch(descriptor, chunk.begin, chunk.nbytes, copies), read_again)
+
+
 class _PinnedCopy:
+    """A load whose reads and copies are done in Python."""
+
     def __init__(self, job: Job, slots: Sequence[Slot], device: torch.device, node: int | None) -> None:
         self._job = job
         self._destinations = job.destinations
@@ -244,40 +335,9 @@ class _PinnedCopy:
         # The allocator may hand out memory that work queued on the caller's stream still uses: copies wait for it.
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
-    @contextmanager
-    def window_worker(self) -> Iterator[CopyChunk]:
-        """A thread whose chunks go through the C part."""
-        if self._node is not None:
-            numa.stay_on(self._node)
-        self._copies.enter()
-        slots = [self._slots.popleft() for _ in range(self._each)]
-        events = Events()
-        rooms = [Room(slot.address, slot.data.numel(), events.make(), slot.locked) for slot in slots]
-        driver = cuda_driver(self._stream.cuda_stream)
-        windows = Windows(driver, rooms, min(WINDOW_BYTES, self._read_bytes))
-
-        def copy_chunk(chunk: Chunk) -> None:
-            descriptor = self._job.reader.descriptor(chunk.file)
-            assert descriptor is not None, chunk.file
-            copies = [
-                (target, chunk.begin + position, nbytes)
-                for target, position, nbytes in runs(chunk.pieces, self._addresses)
-            ]
-
-            def read_again(begin: int) -> None:
-                nbytes = min(self._read_bytes, chunk.end - begin)
-                self._job.reader.read(chunk.file, begin, [memoryview(bytearray(nbytes))])
-
-            windows.bring(Stretch(descriptor, chunk.begin, chunk.nbytes, copies), read_again)
-
-        try:
-            yield copy_chunk
-        finally:
-            self._stream.synchronize()
-            for slot, locked in zip(slots, windows.locked, strict=True):
-                slot.locked = locked
-            events.close()
-            self._slots.extend(slots)
+    def carry_out(self) -> None:
+        """Copy everything."""
+        self._job.share_out(self.worker)
 
     @contextmanager
     def worker(self) -> Iterator[CopyChunk]:

@@ -20,7 +20,6 @@ from loader.native.build import WINDOWS
 WINDOW_BYTES = 4 * 2**20
 """What is read at once. On one H200 windows of 0.5, 1, 2, 4, 8 and 16 MiB, two for each of 16 threads, brought 30, 48, 52, 53, 52 and 42 GB/s."""
 _VERSION = 1
-_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _WORD, _ADDRESS = ctypes.c_uint64, ctypes.c_void_p
 
 
@@ -141,32 +140,6 @@ def cuda_driver(stream: int) -> Driver:
             f"the CUDA driver can't be used: {error}", hint="check `nvidia-smi`"
         ) from error
     return Driver(*functions, stream)
-
-
-class Events:
-    """Events of the driver's for a load, in the context that is current; they are waited for by asking."""
-
-    def __init__(self) -> None:
-        self._cuda = ctypes.CDLL(library.FILE)
-        self._made: list[int] = []
-
-    def make(self) -> int:
-        """A new one.
-
-        Raises:
-            LoadError: the driver refuses.
-        """
-        event = ctypes.c_void_p()
-        code = self._cuda.cuEventCreate(ctypes.byref(event), _DISABLE_TIMING)
-        if code or event.value is None:
-            raise _refused("an event", code)
-        self._made.append(event.value)
-        return event.value
-
-    def close(self) -> None:
-        """Give them all back."""
-        while self._made:
-            self._cuda.cuEventDestroy_v2(ctypes.c_void_p(self._made.pop()))
 
 
 class Windows:

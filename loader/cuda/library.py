@@ -96,6 +96,9 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemcpyHtoDAsync_v2": (_ADDRESS, _POINTER, _SIZE, _POINTER),
     "cuStreamCreate": (_TO(_POINTER), ctypes.c_uint),
     "cuStreamSynchronize": (_POINTER,),
+    "cuStreamWaitEvent": (_POINTER, _POINTER, ctypes.c_uint),
+    "cuEventCreate": (_TO(_POINTER), ctypes.c_uint),
+    "cuEventDestroy_v2": (_POINTER,),
     "cuStreamDestroy_v2": (_POINTER,),
 }
 

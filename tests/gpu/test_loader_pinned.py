@@ -122,6 +122,18 @@ def test_a_flipped_bit_in_device_memory_is_seen(weights: Path) -> None:
     assert caught.value.tensors == ("w2",)
 
 
+def test_digests_of_whole_blocks_wherever_they_lie_in_a_storage() -> None:
+    memory = torch.randint(0, 256, (2**20 + 8192,), dtype=torch.uint8, device="cuda")
+    tensors = {
+        "at the beginning": memory[: 2**19],
+        "on a word": memory[8 : 8 + 2**19],
+        "beside a word": memory[3 : 3 + 2**19],
+        "of another dtype": memory[4096 : 4096 + 2**19].view(torch.bfloat16).view(512, 512),
+    }
+    on_the_host = {name: tensor.cpu() for name, tensor in tensors.items()}
+    assert digest_tensors(tensors) == digest_tensors(on_the_host)
+
+
 def test_digests_take_a_thousandth_of_the_memory(weights: Path) -> None:
     tensors = loader.load(loader.open_checkpoint(weights), device="cuda").tensors
     before = torch.cuda.memory_allocated()
