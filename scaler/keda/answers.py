@@ -13,9 +13,8 @@ import difflib
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaler.core.model import FallbackBehavior
 from scaler.errors import ScalerError
@@ -54,8 +53,7 @@ class Refused(ScalerError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """One number.
 
     Attributes:
@@ -90,20 +88,23 @@ def answer(trigger: Trigger, published: Published, now: float) -> Answer:
     Raises:
         Refused: there is no such fleet or policy, or nothing is known of it.
     """
-    check_known(trigger, published)
     if trigger.subject is Subject.FLEET:
         fleet = published.fleets.get(trigger.name)
+        if fleet is None or trigger.namespace:  # what has figures is there
+            check_known(trigger, published)
         if fleet is None:
             raise _undecided(trigger)
         age = _age(trigger, fleet.at, now)
         stale = age > STALE_SECONDS
-        return Answer(value=float(_of_fleet(trigger.value, fleet, stale=stale)), age=age, stale=stale)
+        return Answer(float(_of_fleet(trigger.value, fleet, stale=stale)), age, stale)
     policy = published.policies.get(trigger.name)
+    if policy is None or trigger.namespace:
+        check_known(trigger, published)
     if policy is None:
         raise _undecided(trigger)
     age = _age(trigger, policy.at, now)
     stale = age > STALE_SECONDS
-    return Answer(value=_thousandths(_of_policy(trigger, policy, stale=stale)), age=age, stale=stale)
+    return Answer(_thousandths(_of_policy(trigger, policy, stale=stale)), age, stale)
 
 
 def check_metric(trigger: Trigger, metric: str) -> None:

@@ -68,13 +68,14 @@ class Heads:
         try:
             raw = await context.read()
         except asyncio.CancelledError:
-            if task not in self._late or task.uncancel() > 0:
+            late = task in self._late
+            self._late.discard(task)
+            if not late or task.uncancel() > 0:
                 raise
             message = f"no request within {_REQUEST_SECONDS:g} s"
             raise BadCall(grpc.StatusCode.DEADLINE_EXCEEDED, message) from None
         finally:
             self._waiting.pop(task, None)
-            self._late.discard(task)
         if raw is grpc.aio.EOF:
             raise BadCall(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
         return bytes(raw)

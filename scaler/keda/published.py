@@ -71,7 +71,7 @@ class Published:
 
     Attributes:
         names: the fleets and policies in force, with their namespaces.
-        fleets: of those that have been decided for.
+        fleets: figures of those in force that have been decided for, and of no others.
         policies: likewise.
     """
 

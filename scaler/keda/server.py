@@ -19,9 +19,10 @@ from scaler.errors import ScalerError, UserError
 from scaler.keda import health
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.answers import TARGET, Answer, Code, Refused, answer, check_known, check_metric
-from scaler.keda.asking import Asked, Asking, Written
+from scaler.keda.asking import Asked, Asking, Requests, Written
 from scaler.keda.book import Book, Entry
 from scaler.keda.counting import CANCELLED, OK, STREAMS, UNKNOWN, Counting, Uncounted
+from scaler.keda.ending import calls_ended
 from scaler.keda.heads import BadCall, Heads, parsed
 from scaler.keda.health import Health
 from scaler.keda.published import Board
@@ -114,6 +115,7 @@ class KedaServer:
         finally:
             self.end()
             await server.stop(_END_SECONDS)
+            await calls_ended()
 
     def end(self) -> None:
         """End all streams with OK, and say that it isn't serving any more; calls are still answered."""
@@ -126,7 +128,7 @@ class KedaServer:
         All take their request as a stream of one, which is the same on the wire: so the wait for it can be bounded.
         """
         unary, streamed = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        ref, ask = _reference, _metrics_request
+        ref, ask = (Requests(parse, self._asking) for parse in (_reference, _metrics_request))
         handlers = {
             "IsActive": unary(self._answering("IsActive", ref, self._is_active)),
             "GetMetricSpec": unary(self._answering("GetMetricSpec", ref, self._metric_spec)),
@@ -138,7 +140,7 @@ class KedaServer:
             handlers["StreamMetricSpec"] = streamed(answering)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    def _answering(self, method: str, parse: "_Parse", answer: "_Answer") -> "_Handler":
+    def _answering(self, method: str, requests: Requests, answer: "_Answer") -> "_Handler":
         """Return what reads a call, has it answered, and counts it by how it ends: a stream when it does.
 
         What is raised becomes the call's status. Not by grpc's own way to abort: its exception stays in a cycle with all frames that
@@ -150,8 +152,7 @@ class KedaServer:
         async def handle(_: object, context: Any) -> bytes | None:  # noqa: ANN401 - grpc has no types
             began, code, entry = now(), UNKNOWN, None
             try:
-                ref, metric = parsed(await heads.request(context), parse)
-                asked = self._asking.read(ref)
+                asked, metric = parsed(await heads.request(context), requests.read)
                 entry = self._entry(asked, method, context)
                 answered = await answer(_Call(asked, entry, asked.wanted(), metric, context))
                 code = OK
@@ -210,7 +211,11 @@ class KedaServer:
 
     def _entry(self, asked: Asked, method: str, context: Any) -> Entry:  # noqa: ANN401 - grpc has no types
         """Enter a call into the book, whether or not its metadata asks for anything."""
-        entry = self.book.under(asked.key, asked.trigger)
+        entry = asked.entry
+        if entry is None or entry.forgotten:
+            entry = asked.entry = self.book.under(asked.key, asked.asker, asked.trigger)
+        else:
+            self.book.again(entry, asked.trigger)
         if not entry.calls[method] or method in STREAMS:
             entry.peer = _peer(context)
         entry.calls[method] += 1
@@ -241,8 +246,6 @@ class _Call(NamedTuple):
     context: Any
 
 
-_Parse = Callable[[bytes], tuple[pb.ScaledObjectRef, str]]
-"""Reads who asks for what, and for which metric by name."""
 _Answer = Callable[[_Call], Awaitable[bytes | None]]
 _Handler = Callable[[object, Any], Awaitable[bytes | None]]
 

@@ -12,6 +12,7 @@ import grpc.aio
 
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.bench import measured
+from scaler.keda.ending import calls_ended
 from scaler.keda.server import MOST_CALLS, OPTIONS, SERVICE
 
 _METRIC = "emberpool-fleet-fleet-0000-total"
@@ -33,23 +34,24 @@ def _always(message: Any) -> Any:  # noqa: ANN401 - grpc has no types
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-def _kept_open() -> Callable[[bytes, Any], Awaitable[None]]:
+def _kept_open(ended: asyncio.Event) -> Callable[[bytes, Any], Awaitable[None]]:
     text = _ACTIVE.SerializeToString()
 
     async def handle(_: bytes, context: Any) -> None:  # noqa: ANN401 - as above
         await context.write(text)
-        await asyncio.Event().wait()
+        await ended.wait()
 
     return handle
 
 
 async def _serve() -> None:
+    ended = asyncio.Event()
     server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_CALLS)
     handlers = {
         "IsActive": _always(_ACTIVE),
         "GetMetricSpec": _always(_SPEC),
         "GetMetrics": _always(_METRICS),
-        "StreamIsActive": grpc.unary_stream_rpc_method_handler(_kept_open()),
+        "StreamIsActive": grpc.unary_stream_rpc_method_handler(_kept_open(ended)),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -57,7 +59,9 @@ async def _serve() -> None:
     measured.say(port)
     async for _ in measured.lines():
         pass
-    await server.stop(None)
+    ended.set()
+    await server.stop(1.0)
+    await calls_ended()
 
 
 if __name__ == "__main__":

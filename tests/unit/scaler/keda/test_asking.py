@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.keda.asking import LONGEST_REMEMBERED, MOST_REMEMBERED, Asking
+from scaler.keda.asking import (
+    LONGEST_MESSAGE,
+    LONGEST_REMEMBERED,
+    MOST_MESSAGES,
+    MOST_REMEMBERED,
+    Asking,
+    Reference,
+    Requests,
+)
 from scaler.keda.book import Asker
 from scaler.keda.trigger import BadTrigger, Trigger, read
 
@@ -91,3 +99,51 @@ def anew(metadata: dict[str, str]) -> tuple[Trigger | None, str]:
         return read(metadata), ""
     except BadTrigger as error:
         return None, str(error)
+
+
+class Parsing:
+    """Messages of which each is the name of a ScaledObject and of a metric, and those that were parsed."""
+
+    def __init__(self) -> None:
+        self.parsed: list[bytes] = []
+        self.requests = Requests(self._parse, Asking())
+
+    def _parse(self, raw: bytes) -> tuple[Reference, str]:
+        self.parsed.append(raw)
+        name, _, metric = raw.decode().partition(" ")
+        return Ref(name=name), metric
+
+
+def test_a_message_is_parsed_once() -> None:
+    on = Parsing()
+    first, other = on.requests.read(b"spares s0-total"), on.requests.read(b"spares total")
+    assert on.requests.read(b"spares s0-total") is first
+    assert (first.metric, other.metric) == ("s0-total", "total")
+    assert first.asked is other.asked
+    assert len(on.parsed) == 2
+
+
+def test_messages_that_are_asked_again_stay_whatever_comes_between() -> None:
+    on = Parsing()
+    kept = on.requests.read(b"kept")
+    for number in range(2 * MOST_MESSAGES):
+        on.requests.read(f"so-{number}".encode())
+        assert on.requests.read(b"kept") is kept
+        assert len(on.requests) <= MOST_MESSAGES
+    on.requests.read(b"so-0")
+    assert on.parsed.count(b"kept") == 1
+    assert on.parsed.count(b"so-0") == 2
+
+
+def test_a_long_message_is_parsed_each_time() -> None:
+    on, long = Parsing(), b"x" * (LONGEST_MESSAGE + 1)
+    assert on.requests.read(long) == on.requests.read(long)
+    assert (on.parsed, len(on.requests)) == ([long, long], 0)
+
+
+def test_what_is_no_message_is_not_remembered() -> None:
+    on = Parsing()
+    for _ in range(2):
+        with pytest.raises(UnicodeDecodeError):
+            on.requests.read(b"\xff")
+    assert (on.parsed, len(on.requests)) == ([b"\xff"] * 2, 0)

@@ -38,3 +38,33 @@ def test_names_are_told_as_one_line_of_ascii() -> None:
     ((name, _),) = book.last_calls()
     assert name.startswith("serving/a\\x00\\n\\u202en")
     assert len(json.dumps(book.as_json())) < 2_000
+
+
+def test_who_asks_again_stays_and_who_is_silent_makes_room() -> None:
+    book, trigger = Book(), read({"fleet": "spares"})
+    kept, silent = (book.entry(Asker("serving", name), trigger) for name in ("kept", "silent"))
+    for number in range(MOST_ENTRIES + 10):
+        book.again(kept, trigger)
+        book.entry(Asker("serving", f"so-{number}"), trigger)
+    assert (kept.forgotten, silent.forgotten) == (False, True)
+    assert book.entry(Asker("serving", "kept"), trigger) is kept
+    assert book.entry(Asker("serving", "silent"), trigger) is not silent
+
+
+def test_room_is_made_when_all_have_asked_again() -> None:
+    book, trigger = Book(), read({"fleet": "spares"})
+    entries = [book.entry(Asker("serving", f"so-{number}"), trigger) for number in range(MOST_ENTRIES)]
+    for entry in entries:
+        book.again(entry, trigger)
+    new = book.entry(Asker("serving", "new"), trigger)
+    assert not new.forgotten
+    assert [entry.forgotten for entry in entries].count(True) == 1
+
+
+def test_who_asked_last_is_told_first() -> None:
+    book, trigger = Book(), read({"fleet": "spares"})
+    first, second = (book.entry(Asker("serving", name), trigger) for name in ("first", "second"))
+    first.at = second.at = 1.0
+    book.again(first, trigger)
+    assert [name for name, _ in book.last_calls()] == ["serving/first", "serving/second"]
+    assert [item["scaledObject"] for item in book.as_json()["items"]] == ["serving/first", "serving/second"]
