@@ -1,4 +1,4 @@
-"""HTTP servers on sockets of ours: what clients do wrong is answered and not logged, and many that connect at once hold up nobody.
+"""HTTP servers on sockets of ours: what clients do wrong is answered and not logged, a crowd holds up nobody, no answer names software.
 
 aiohttp logs each request that is none with a traceback, so that whoever can connect can fill a log. And asyncio takes as many new
 connections at one turn of the event loop as may wait in the system's queue, so that a thousand of them hold up everything else for a
@@ -16,6 +16,8 @@ BACKLOG: Final = 1024
 """Connections that the system holds until we come to them."""
 ACCEPTED_AT_ONCE: Final = 8
 """Connections that are taken at one turn of the event loop."""
+SERVER: Final = "emberpool"
+"""What stands in `Server`."""
 
 
 class _OursAlone(logging.Filter):
@@ -38,7 +40,13 @@ def runner(app: web.Application, closing_seconds: float) -> web.AppRunner:
         app: the application.
         closing_seconds: time that handlers get to write their last words when it ends.
     """
+    app.on_response_prepare.append(name_no_software)
     return web.AppRunner(app, access_log=None, logger=FAULTS, shutdown_timeout=closing_seconds)
+
+
+async def name_no_software(_request: web.Request, response: web.StreamResponse) -> None:
+    """Say in an answer's head who we are, and no more: for an application's `on_response_prepare`."""
+    response.headers["Server"] = SERVER
 
 
 async def start(made: web.BaseRunner, listener: socket.socket) -> None:

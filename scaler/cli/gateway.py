@@ -17,6 +17,8 @@ from scaler.runtime.gateway_options import DoorFiles, GatewayOptions, PodOptions
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+COMMAND: Final = "emberpool gateway"
+"""What people call this, as messages say it."""
 _LARGEST_PORT = 65_535
 _PORT = 8000
 _DEFAULT = GatewaySettings()
@@ -172,7 +174,13 @@ def gateway(  # noqa: PLR0917 - typer hands every option over by name
         ),
     ] = "",
     queue_requests: Annotated[
-        int, _count("queue-requests", "Requests of one policy that may wait.", least=0)
+        int,
+        _count(
+            "queue-requests",
+            "Requests of one policy that may wait. With 0 none does: what finds no slot is refused, which wakes a policy that "
+            "nobody serves and makes no other one grow.",
+            least=0,
+        ),
     ] = _DEFAULT.queue.max_requests,
     queue_mib: Annotated[
         int, _count("queue-mib", "MiB that their bodies may have together.")
@@ -453,4 +461,4 @@ def settings_of(written: Sequence[str]) -> GatewaySettings:
             hint = f"write NAME=VALUE; the names are {', '.join(known)}"
             raise UserError(f"{each} is no setting of a gateway", hint=hint)
         arguments += [f"--{name}", value]
-    return _settings(command.make_context("gateway", arguments).params)
+    return _settings(command.make_context(COMMAND, arguments).params)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 
@@ -13,7 +13,7 @@ from scaler.gateway.queue import Lease, Refusal
 from scaler.gateway.routes import Failure, RouteTable
 from scaler.gateway.settings import GatewaySettings
 from scaler.gateway.slots import Place, Slots
-from scaler.gateway.upstream import Answer, AttemptFailed, Held, Outgoing, attempt
+from scaler.gateway.upstream import Answer, AttemptFailed, Held, Outgoing, answers, attempt
 from warmpool.seats import PolicyName
 
 LOOKS: Final = 4
@@ -36,7 +36,9 @@ class Call:
         lease: its slot; None before the first.
         held: the answer that brought its first content.
         failed_attempts: how often engines may have worked on it and failed it.
+        deadline: what ends its way to its first content; None while it isn't on it.
         hung: the engine of the present attempt brings nobody a byte any more, and the attempt is given up.
+        ended: the gateway ends, and gives it up.
         problem: what went wrong with the last attempt, for the log; empty: nothing did.
     """
 
@@ -60,7 +62,9 @@ class Call:
         self.lease: Lease | None = None
         self.held: Held | None = None
         self.failed_attempts = 0
+        self.deadline: asyncio.Timeout | None = None
         self.hung = False
+        self.ended = False
         self.problem = ""
 
     @property
@@ -68,6 +72,22 @@ class Call:
         """Monotonic seconds since which nobody has heard of the engine, as far as this request can tell."""
         assert self.lease is not None
         return max(self.lease.granted_at, self.lease.pulse.at)
+
+    def end(self) -> None:
+        """Give it up: what has no content yet is refused, and an answer that its engine hasn't ended is cut."""
+        self.ended = True
+        self.problem = "the gateway ended"
+        if self.held is not None:
+            self.held.response.close()
+        if self.deadline is not None and not self.deadline.expired():
+            self.deadline.reschedule(asyncio.get_running_loop().time())
+
+
+class _Watched(NamedTuple):
+    """An attempt's deadline, and the loop's time at which it passes by itself."""
+
+    deadline: asyncio.Timeout
+    due: float | None
 
 
 class HangWatch:
@@ -85,7 +105,7 @@ class HangWatch:
     def __init__(self, routes: RouteTable, seconds: float) -> None:
         self._routes = routes
         self._seconds = seconds
-        self._watched: dict[Call, asyncio.Timeout] = {}
+        self._watched: dict[Call, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pause = seconds / LOOKS
         self._due = 0.0
@@ -94,13 +114,16 @@ class HangWatch:
         """Watch an attempt from now on; where its engine hangs, `deadline` passes at once and the call is `hung`."""
         if not self._seconds or call.once or call.failed_attempts:
             return
-        self._watched[call] = deadline
+        self._watched[call] = _Watched(deadline, deadline.when())
         if self._timer is None:
             self._later()
 
     def end(self, call: Call) -> None:
-        """Watch it no longer."""
-        self._watched.pop(call, None)
+        """Watch it no longer; one that ended by itself in the turn in which it was given up isn't."""
+        watched = self._watched.pop(call, None)
+        if watched is not None and call.hung and not watched.deadline.expired():
+            call.hung = False
+            watched.deadline.reschedule(watched.due)
 
     def _later(self) -> None:
         self._due = time.monotonic() + self._pause
@@ -114,12 +137,12 @@ class HangWatch:
         if (
             now - self._due < self._pause
         ):  # else it is we that were held up: what came meanwhile isn't read yet
-            for call, deadline in self._watched.items():
-                if deadline.expired():  # its own end has come in this very turn
+            for call, watched in self._watched.items():
+                if watched.deadline.expired() or call.ended:  # its own end has come in this very turn
                     continue
                 if now - call.quiet_since >= self._seconds and self._hangs(call, now):
                     call.hung = True
-                    deadline.reschedule(asyncio.get_running_loop().time())
+                    watched.deadline.reschedule(asyncio.get_running_loop().time())
         self._later()
 
     def _hangs(self, call: Call, now: float) -> bool:
@@ -159,7 +182,8 @@ class Attempts:
         """Try endpoints until one brings content; an `Answer` is the engines' last error.
 
         Raises:
-            RequestRefused: the queue is full, the wait was too long, the deadline has passed, or engines broke off.
+            RequestRefused: the queue is full, the wait was too long, the deadline has passed, engines broke off, or the
+                gateway ends.
         """
         seconds = self._settings.deadline_seconds if call.stream else self._settings.answer_seconds
         if self._routes.cold(call.policy):
@@ -167,14 +191,21 @@ class Attempts:
             seconds += limits.max_cold_seconds if limits is not None else 0.0
         held: Held | Answer | None = None
         while held is None:
+            if call.ended:
+                raise self._refused(call, Refusal.CLOSING)
             try:
                 async with asyncio.timeout(call.received_at + seconds - time.monotonic()) as deadline:
+                    call.deadline = deadline
                     while (held := await self._attempt(session, call, deadline)) is None:
                         pass
             except TimeoutError:
+                if call.ended:
+                    raise self._refused(call, Refusal.CLOSING) from None
                 if not call.hung:
-                    raise self._late(call, seconds) from None
+                    raise await self._late(session, call, seconds) from None
                 self._give_up(call)
+            finally:
+                call.deadline = None
         if isinstance(held, Held) and held.response.status < 400:  # noqa: PLR2004 - HTTP
             self._observe_first(call)
         return held
@@ -208,26 +239,48 @@ class Attempts:
         self._slots.fail(lease, Failure.SILENT, since=call.quiet_since)
         self._metrics.retried(call.policy, Failure.SILENT)
 
-    def _late(self, call: Call, seconds: float) -> RequestRefused:
-        """Return what the client gets at the deadline; an endpoint that was asked and sent nobody anything is left alone."""
-        lease = call.lease if call.lease is not None and not call.lease.released else None
-        if lease is not None:
+    async def _late(self, session: aiohttp.ClientSession, call: Call, seconds: float) -> RequestRefused:
+        """Return what the client gets at the deadline; who had the request then and doesn't seem to work is left alone."""
+        lease, message = call.lease, f"The engine gave no content within {seconds:g} s; try again."
+        code, outcome = "DeadlineExceeded", Outcome.DEADLINE_EXCEEDED
+        if lease is None:
+            message = f"No capacity became free within {seconds:g} s; try again."
+            code, outcome = f"Queue{Refusal.TOO_OLD.value}", Outcome.EXPIRED
+        elif lease.released:
+            count = call.place.ticket.attempts
+            message = (
+                f"{'1 attempt' if count == 1 else f'{count} attempts'} failed, and no other capacity became free "
+                f"within {seconds:g} s; try again."
+            )
+        elif call.stream:
             self._slots.fail(lease, Failure.SILENT)
-        message = f"No engine answered within {seconds:g} s; try again."
-        if lease is not None and not call.stream:
+        else:
             message = (
                 f"The answer took longer than the {seconds:g} s in which one that is no stream must be whole; "
                 "ask for a stream, or have the gateway's --answer-seconds raised."
             )
-        late = RequestRefused(503, message, code="DeadlineExceeded", outcome=Outcome.DEADLINE_EXCEEDED)
-        late.wait_seconds = self._slots.expected_wait(call.policy)
+            if not await self._works(session, lease, seconds):
+                self._slots.fail(lease, Failure.SILENT)
+        late = RequestRefused(503, message, code=code, outcome=outcome)
+        late.wait_seconds = self._slots.worth_while(call.policy)
         return late
+
+    async def _works(self, session: aiohttp.ClientSession, lease: Lease, seconds: float) -> bool:
+        """Whether an engine seems to work that hasn't given an answer in time which is no stream.
+
+        It may only take long, and where it is alone nothing comes for anybody meanwhile. So one is believed to work that has
+        brought somebody something since, or in as long a time before and answers when it is asked.
+        """
+        if lease.pulse.at > lease.granted_at:
+            return True
+        lately = lease.pulse.at > lease.granted_at - seconds
+        return lately and await answers(session, lease.endpoint, seconds=self._settings.connect_seconds)
 
     def _refused(self, call: Call, refusal: Refusal) -> RequestRefused:
         message, outcome = _REFUSALS[refusal]
         code, closing = f"Queue{refusal.value}", refusal is Refusal.CLOSING
         refused = RequestRefused(503, message, code=code, outcome=outcome, close=closing)
-        refused.wait_seconds = self._slots.expected_wait(call.policy)
+        refused.wait_seconds = self._slots.worth_while(call.policy)
         return refused
 
     def _failed(self, call: Call, lease: Lease, failed: AttemptFailed) -> Answer | None:

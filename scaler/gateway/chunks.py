@@ -38,6 +38,15 @@ class Chunks:
         """Take the next bytes, and return what the chunks carry that are whole now."""
         if self._held:
             data = self._held + data
+        elif (size := _SIZE.match(data)) is not None:
+            begin = size.end()
+            end = begin + int(size[1], 16)
+            if begin < end == len(data) - 2 and data.endswith(b"\r\n"):  # one chunk, as nearly all that comes
+                self.given += end - begin
+                return data[begin:end]
+        return self._fed(data)
+
+    def _fed(self, data: bytes) -> bytes:
         parts: list[bytes] = []
         at, there = 0, len(data)
         while size := _SIZE.match(data, at):
@@ -51,7 +60,7 @@ class Chunks:
             parts.append(data[begin:end])
             at = end + 2
         self._held = data[at:] if not self.over else b""
-        if len(self._held) > MOST_HELD or _hopeless(self._held):
+        if self._held and (len(self._held) > MOST_HELD or _hopeless(self._held)):
             self.over, self._held = self._held, b""
         carried = parts[0] if len(parts) == 1 else b"".join(parts)
         self.given += len(carried)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from scaler.gateway.attempts import ENGINE_FAILED
 from scaler.gateway.messages import EXPECTED_WAIT_HEADER, REQUEST_ID_HEADER, SERVER, RequestRefused, error_of
@@ -87,6 +87,8 @@ class Early:
             if expected is not None:
                 headers[EXPECTED_WAIT_HEADER] = str(math.ceil(expected))
             self.stream = web.StreamResponse(headers=headers)
+            if self._request.version < HttpVersion11:
+                self.stream.force_close()  # nothing else tells where it ends
         about = f", about {math.ceil(expected)} s more" if expected is not None else ""
         with suppress(ConnectionError):  # who has gone away ends the request itself
             if not self.stream.prepared:

@@ -2,8 +2,11 @@
 
 While residents are in rotation, what stands in front goes as fast as their slots become free: the slot-seconds that a request has
 taken of late, over the slots that there are. Those go on counting while nothing ends, so an estimate grows in a stall and is
-never forgotten; an idle hour doesn't count, and a promotion shortens it at once. While none is in rotation, the last waits for one
-say how long this one takes, unless the controller knows better.
+never forgotten; an idle hour doesn't count, and a promotion shortens it at once. Who was in flight when the stretch began that is looked
+at counts with what he had taken before, as far as those in flight now haven't taken as much: else a burst's last requests would seem to
+have been short. A resident that is to come takes as many as it has
+slots for when it comes, and is one more for those behind. While none is in rotation, the last waits for one say how long this one
+takes, unless the controller knows better.
 """
 
 from collections import deque
@@ -21,11 +24,12 @@ _OVERDUE_SECONDS: Final = 1.0
 
 
 class _Mark(NamedTuple):
-    """A moment at which the window may begin: what there was until then."""
+    """A moment at which the window may begin: what there was until then, and how old those in flight were together."""
 
     at: float
     slot_seconds: float
     ends: int
+    ages: float
 
 
 class Forecast:
@@ -33,7 +37,8 @@ class Forecast:
 
     def __init__(self) -> None:
         self._busy = 0
-        self._now = _Mark(0.0, 0.0, 0)
+        self._taken = 0.0
+        self._now = _Mark(0.0, 0.0, 0, 0.0)
         self._marks: deque[_Mark] = deque()
         self._cold_waits: deque[float] = deque(maxlen=_COLD_WAITS)
         self._cold_since: float | None = None
@@ -45,13 +50,15 @@ class Forecast:
         if not self._marks:
             self._marks.append(self._now)
         self._busy += 1
+        self._taken += now
 
-    def freed(self, now: float, *, ended: bool) -> None:
-        """A slot was given back; the request has ended, or it didn't and will want another one."""
+    def freed(self, now: float, *, since: float, ended: bool) -> None:
+        """A slot was given back that was taken then; the request has ended, or it didn't and will want another one."""
         self._pass(now, ends=int(ended))
         self._busy -= 1
+        self._taken = self._taken - since if self._busy else 0.0
         if ended and now - self._marks[-1].at >= _MARK_SECONDS:
-            self._marks.append(self._now)
+            self._marks.append(self._now._replace(ages=self._ages(now)))
             self._forget()
 
     def waits_cold(self, now: float) -> None:
@@ -69,25 +76,42 @@ class Forecast:
         """Take what the controller says: in how many seconds one more resident will be in rotation."""
         self._coming_at = now + seconds if seconds is not None else None
 
-    def wait(self, ahead: int, now: float, *, slots: int) -> float | None:
+    def wait(self, ahead: int, now: float, *, slots: int, more: int) -> float | None:
         """Return how many seconds a request will wait; None when nothing tells.
 
         Args:
             ahead: how many go before it.
             now: monotonic seconds.
             slots: those of all residents in rotation; 0: there is none.
+            more: those that the next resident will have; 0: nobody knows.
         """
-        told = self._told(now)
-        if not slots:
-            return told if told is not None else self._cold(now)
+        coming = self._told(now)
+        if coming is None and not slots:
+            coming = self._cold(now)
+        held, wanted = self._held(now), ahead + 1
+        if not slots + more:
+            return coming
+        if held is None:
+            return coming if wanted <= more else None
+        if slots and (coming is None or wanted * held <= coming * slots):
+            return wanted * held / slots
+        if coming is None:
+            return None
+        left = wanted - more - (coming * slots / held if held else wanted)
+        return coming + max(0.0, left) * held / (slots + more)
+
+    def soonest(self, now: float) -> float | None:
+        """Return in how many seconds one more resident will be in rotation, as the controller says; None where it doesn't."""
+        return self._told(now)
+
+    def _held(self, now: float) -> float | None:
+        """Return how many seconds a request has held its slot of late; None when none has ended."""
         self._pass(now)
         self._forget()
         first = self._marks[0] if self._marks else self._now
         ends = self._now.ends - first.ends
-        if not ends:
-            return told
-        paced = (ahead + 1) * (self._now.slot_seconds - first.slot_seconds) / ends / slots
-        return paced if told is None else min(paced, told)
+        before = max(0.0, first.ages - self._ages(now))
+        return (self._now.slot_seconds - first.slot_seconds + before) / ends if ends else None
 
     def _told(self, now: float) -> float | None:
         if self._coming_at is None or now > self._coming_at + _OVERDUE_SECONDS:
@@ -103,7 +127,12 @@ class Forecast:
 
     def _pass(self, now: float, ends: int = 0) -> None:
         last = self._now
-        self._now = _Mark(now, last.slot_seconds + self._busy * (now - last.at), last.ends + ends)
+        slot_seconds = last.slot_seconds + self._busy * (now - last.at)
+        self._now = _Mark(now, slot_seconds, last.ends + ends, 0.0)
+
+    def _ages(self, now: float) -> float:
+        """Return for how long those in flight have had their slots, added up."""
+        return self._busy * now - self._taken
 
     def _forget(self) -> None:
         """Let the window begin as late as it may."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from scaler.gateway.fields import WHOLE_BYTES, BodyRejected, Fields, multipart_model, read_whole
 from scaler.gateway.messages import RequestRefused
@@ -106,7 +106,8 @@ class Intake:
             raise RequestRefused(415, message, code="unsupported_encoding", close=True)
         if (request.content_length or 0) > self.settings.max_body_bytes:
             raise self._too_large()
-        if request.headers.get("Expect", "").lower() == "100-continue":
+        expects = request.headers.get("Expect", "").lower() == "100-continue"
+        if expects and request.version >= HttpVersion11:  # older clients know none (RFC 9110, section 10.1.1)
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
         try:

@@ -3,15 +3,16 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 
-from scaler.gateway.messages import SERVER, RequestRefused
+from scaler.gateway.messages import REQUEST_ID_HEADER, SERVER, RequestRefused, endless, request_id
 from scaler.gateway.settings import GatewaySettings
 from warmpool.listening import ACCEPTED_AT_ONCE, BACKLOG
 
@@ -20,25 +21,32 @@ log = structlog.get_logger(__name__)
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def _refusal(status: str, code: str, message: str) -> bytes:
-    body = f'{{"error":{{"message":"{message}","type":"server_error","param":null,"code":"{code}"}}}}'
-    return (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        f"Retry-After: 1\r\nConnection: close\r\n\r\n{body}"
-    ).encode()
+def _raw(refused: RequestRefused) -> bytes:
+    """Return a whole answer to a connection of which no request has come."""
+    body = refused.body()
+    head = (
+        f"HTTP/1.1 {refused.status} {HTTPStatus(refused.status).phrase}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nRetry-After: 1\r\n"
+        f"{REQUEST_ID_HEADER}: {request_id({})}\r\nServer: {SERVER}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
-_TOO_MANY: Final = _refusal(
-    "503 Service Unavailable", "TooManyConnections", "This gateway has as many connections as it may."
-)
-_TOO_SLOW: Final = _refusal(
-    "408 Request Timeout", "request_timeout", "The request's head didn't come in time."
-)
+def _too_many() -> RequestRefused:
+    message = "This gateway has as many connections as it may."
+    return RequestRefused(503, message, code="TooManyConnections")
 
 
+def _too_slow() -> RequestRefused:
+    return RequestRefused(408, "The request's head didn't come in time.", code="request_timeout")
+
+
+_UNWIND_SECONDS: Final = 1.0
+"""Time that a handler gets to end whose connection was cut."""
 _TOO_MANY_HEADERS: Final = "Too many headers"
 """How aiohttp's parsers begin to say so; they have no type for it."""
 _IS_TLS: Final = "Received HTTPS"
+_CODING: Final = "`Transfer-Encoding`"
 
 
 def _unsound(error: BaseException | None, settings: GatewaySettings) -> RequestRefused:
@@ -53,6 +61,8 @@ def _unsound(error: BaseException | None, settings: GatewaySettings) -> RequestR
     if said.startswith(_IS_TLS):
         message = "This port speaks plain HTTP, and what came is TLS; use http:// here."
         return RequestRefused(400, message, code="bad_request", close=True)
+    if _CODING in said:
+        return endless()
     message = (
         "This is no sound HTTP/1.1 request: its request line, a header or the framing of its body is broken."
     )
@@ -79,7 +89,7 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._listener.enter():
             self._refused = True
-            cast("asyncio.Transport", transport).write(_TOO_MANY)
+            cast("asyncio.Transport", transport).write(_raw(_too_many()))
             transport.close()
             return
         super().connection_made(transport)
@@ -109,16 +119,19 @@ class _Connection(web.RequestHandler):
         message: str | None = None,  # noqa: ARG002 - aiohttp's own words
     ) -> web.StreamResponse:
         """Answer what is no request, or what we failed, as everything else is answered."""
+        identity = request_id(request.headers)
         if status >= 500:  # noqa: PLR2004 - HTTP
-            log.error("a request failed in the gateway", error=repr(exc), exc_info=exc)
+            log.error("a request failed in the gateway", request=identity, error=repr(exc), exc_info=exc)
             refused = RequestRefused(status, "The gateway failed.", code="internal_error")
         else:
-            log.debug("a request is unsound", kind=type(exc).__name__)  # its own words quote keys
+            kind = type(exc).__name__  # its own words quote keys
+            log.debug("a request is unsound", request=identity, kind=kind)
             refused = _unsound(exc, self._listener.settings)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
         self._listener.unsound()
         response = web.Response(status=refused.status, body=refused.body(), content_type="application/json")
+        response.headers[REQUEST_ID_HEADER] = identity
         response.headers["Server"] = SERVER
         response.force_close()
         return response
@@ -127,6 +140,11 @@ class _Connection(web.RequestHandler):
         """Close it if there is nothing to answer."""
         if self._waits():
             self.force_close()
+
+    def cut(self) -> None:
+        """Cut it if something is being answered, and with it whoever answers."""
+        if self._request_in_progress and self.transport is not None:
+            self.transport.abort()
 
     def _waits(self) -> bool:
         """Whether nothing is being answered: what has come is a part of a head at most."""
@@ -142,7 +160,7 @@ class _Connection(web.RequestHandler):
         late, self._heads = self._heads == self._request_count, -1
         if late and self.transport is not None:
             if self._spoke:
-                self.transport.write(_TOO_SLOW)
+                self.transport.write(_raw(_too_slow()))
             self.force_close()
 
 
@@ -183,9 +201,9 @@ class Listener:
 
     @asynccontextmanager
     async def listen(
-        self, host: str, port: int, tls: ssl.SSLContext | None, closing_seconds: float
+        self, host: str, port: int, tls: ssl.SSLContext | None
     ) -> AsyncIterator[tuple[str, int]]:
-        """Listen, and yield address and port; on leaving end all connections, whose handlers get a moment for their last words.
+        """Listen, and yield address and port; on leaving end all connections, those that are still answered by cutting them.
 
         Raises:
             OSError: the address can't be had.
@@ -209,7 +227,9 @@ class Listener:
         finally:
             self.stop_accepting()
             self.server.pre_shutdown()
-            await self.server.shutdown(closing_seconds)
+            for connection in self._connections():
+                connection.cut()
+            await self.server.shutdown(_UNWIND_SECONDS)
 
     def stop_accepting(self) -> None:
         """Take no new connection."""
@@ -218,9 +238,11 @@ class Listener:
 
     def close_idle(self) -> None:
         """Close each connection that has nothing to answer."""
-        for connection in self.server.connections:
-            if isinstance(connection, _Connection):
-                connection.retire()
+        for connection in self._connections():
+            connection.retire()
+
+    def _connections(self) -> Iterator["_Connection"]:
+        return (each for each in self.server.connections if isinstance(each, _Connection))
 
     def _connection(self) -> _Connection:
         settings = self.settings

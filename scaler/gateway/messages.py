@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from multidict import CIMultiDict
@@ -14,7 +14,7 @@ from scaler.gateway.routes import Failure
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 SERVER: Final = "emberpool"
-"""What stands in `Server` where no engine said anything; of versions there is nothing to be known."""
+"""What stands in `Server`, whatever an engine says of itself; of software and versions there is nothing to be known."""
 EXPECTED_WAIT_HEADER: Final = "X-Emberpool-Expected-Wait"
 """Seconds that a request is expected to wait, where an answer begins before its content."""
 RETRY_HEADER: Final = "X-Emberpool-Retry"
@@ -50,8 +50,12 @@ _HOP_BY_HOP = frozenset(
     }
 )
 """Headers that belong to one connection and not to the message (RFC 9110, section 7.6.1)."""
-_NOT_FORWARDED = frozenset({"host", "content-length", "expect", RETRY_HEADER.lower()})
+_NOT_FORWARDED = _HOP_BY_HOP | {"host", "content-length", "expect", RETRY_HEADER.lower()}
 """Request headers that the connection to the engine sets anew, or that are for the gateway."""
+_NOT_RETURNED = _HOP_BY_HOP | {"server"}
+"""Headers of an engine's answer that clients don't get."""
+_NOT_RETURNED_WHOLE = _NOT_RETURNED | {"content-length"}
+_HTTP_1_1 = (1, 1)
 _PRIORITY = re.compile(r"[+-]?[0-9]{1,6}")
 _HIGHEST_PRIORITY = 1000
 _PATH = re.compile(r"/v1(?:/[A-Za-z0-9_\-:~]+(?:\.[A-Za-z0-9_\-:~]+)*)+")
@@ -66,6 +70,7 @@ class RequestRefused(ScalerError):
         status: HTTP status.
         code: machine-readable reason, as `error.code`.
         param: the field of the request that is wrong, or None.
+        allowed: methods that its path has, where it isn't one of those.
         outcome: how the request is counted.
         retry: whether the client may try again soon (the answer carries Retry-After).
         wait_seconds: when that will be worth while; None when nothing tells.
@@ -87,6 +92,7 @@ class RequestRefused(ScalerError):
         self.code = code
         self.param = param
         self.outcome = outcome
+        self.allowed: Sequence[str] = ()
         self.retry = status == 503  # noqa: PLR2004 - HTTP
         self.close = close
         self.wait_seconds: float | None = None
@@ -109,21 +115,40 @@ def check_framing(version: tuple[int, int], encodings: Collection[str]) -> None:
         encodings: its Transfer-Encoding headers.
 
     Raises:
-        RequestRefused: it has another transfer coding than `chunked`, one over HTTP/1.0, or an older version.
+        RequestRefused: it has another transfer coding than `chunked`, any over HTTP/1.0, or an older version.
     """
+    if version == _HTTP_1_1 and not encodings:
+        return
     if version < (1, 0):
         raise RequestRefused(505, "This gateway speaks HTTP/1.1.", code="http_version", close=True)
     if encodings and version < (1, 1):
         message = "HTTP/1.0 has no Transfer-Encoding; send Content-Length."
         raise RequestRefused(400, message, code="bad_request", close=True)
-    if encodings and ",".join(encodings).strip().lower() != "chunked":
+    named = [coding.strip() for coding in _tokens(",".join(encodings))]
+    if encodings and named[-1] != "chunked":
+        raise endless()
+    if len(named) > 1:
         message = "The only Transfer-Encoding of a request that is taken is `chunked`."
         raise RequestRefused(501, message, code="unknown_transfer_encoding", close=True)
+
+
+def endless() -> RequestRefused:
+    """Return the 400 for a request whose transfer coding doesn't say where its body ends (RFC 9112, section 6.3)."""
+    message = "Nobody can tell where the request's body ends: its Transfer-Encoding must be `chunked`."
+    return RequestRefused(400, message, code="bad_request", close=True)
 
 
 def routable(path: str) -> bool:
     """Whether a path (as sent, without its query) may be passed to an engine: plain segments below /v1 only."""
     return _PATH.fullmatch(path) is not None
+
+
+def not_allowed(method: str, *allowed: str) -> RequestRefused:
+    """Return the 405 for a method that a path doesn't have, naming those that it has (RFC 9110, section 15.5.6)."""
+    message = f"{method} is not served here; {', '.join(allowed)} may be."
+    refused = RequestRefused(405, message, code="method_not_allowed")
+    refused.allowed = allowed
+    return refused
 
 
 def unknown_model(model: str, valid: Iterable[str]) -> RequestRefused:
@@ -138,7 +163,7 @@ def unknown_model(model: str, valid: Iterable[str]) -> RequestRefused:
 def request_id(headers: Mapping[str, str]) -> str:
     """Return the request's id: the client's where it gave a sane one, else a new one."""
     given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
+    return given if given and _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
 
 
 def request_headers(headers: Mapping[str, str], identity: str, *, stream: bool) -> CIMultiDict[str]:
@@ -177,21 +202,20 @@ def answer_headers(headers: Mapping[str, str], identity: str, *, whole: bool) ->
         identity: the request's id.
         whole: the body goes on in one piece, whose length is set anew.
     """
-    forwarded = _end_to_end(headers, frozenset({"content-length"} if whole else ()))
+    forwarded = _end_to_end(headers, _NOT_RETURNED_WHOLE if whole else _NOT_RETURNED)
     forwarded[REQUEST_ID_HEADER] = identity
-    forwarded.setdefault("Server", SERVER)
+    forwarded["Server"] = SERVER
     return forwarded
 
 
 def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> CIMultiDict[str]:
-    named = {
-        token for key, value in headers.items() if key.lower() == "connection" for token in _tokens(value)
-    }
-    kept: CIMultiDict[str] = CIMultiDict()
-    for key, value in headers.items():
-        lowered = key.lower()
-        if lowered not in _HOP_BY_HOP and lowered not in dropped and lowered not in named:
-            kept.add(key, value)
+    kept = CIMultiDict(headers)
+    named = kept.popall("connection", ())
+    for name in dropped:
+        kept.popall(name, None)
+    for value in named:
+        for token in _tokens(value):
+            kept.popall(token, None)
     return kept
 
 

@@ -9,7 +9,7 @@ import asyncio
 import math
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -31,15 +31,16 @@ from scaler.gateway.messages import (
     RequestRefused,
     answer_headers,
     check_framing,
+    not_allowed,
     priority,
     request_headers,
     request_id,
     routable,
     unknown_model,
 )
-from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome, Sides
+from scaler.gateway.observe import GatewayMetrics, GatewayObserver, Outcome, Sides, Times
 from scaler.gateway.queue import PolicyStats
-from scaler.gateway.relay import NEVER_BLOCKS, abort, relay
+from scaler.gateway.relay import NEVER_BLOCKS, SHUT_DOWN, STREAM_CUT, Relay, abort
 from scaler.gateway.routes import RouteTable
 from scaler.gateway.samples import SamplePusher
 from scaler.gateway.settings import GatewaySettings
@@ -47,10 +48,38 @@ from scaler.gateway.slots import Place, Slots
 from scaler.gateway.upstream import Answer, Held, Outgoing, open_session
 from warmpool.seats import PolicyName
 
+_READING: Final = ("GET", "HEAD")
 _LINGER_SECONDS: Final = 0.5
 """How long a connection stays whose request was refused before all of it had come."""
-_CLOSING_SECONDS: Final = 1.0
-"""Time that handlers get to write their last words when the server closes."""
+_LAST_WORDS_SECONDS: Final = 0.5
+"""Time in which clients must take their last words when the gateway ends."""
+
+
+class _Progress:
+    """Takes note of how one stream goes."""
+
+    __slots__ = ("_call", "_counts", "_gaps", "_slots")
+
+    def __init__(self, call: Call, slots: Slots, gaps: Times) -> None:
+        self._call = call
+        self._slots = slots
+        self._counts = slots.dispatcher.counts(call.policy)
+        self._gaps = gaps
+
+    def gap(self, seconds: float) -> None:
+        """See `scaler.gateway.relay.Progress`, as all below."""
+        self._counts.gaps += 1
+        self._counts.gap_seconds += seconds
+        self._gaps.add(seconds)
+
+    def ended(self) -> None:
+        """Let another request have its slot."""
+        if self._call.lease is not None:
+            self._slots.release(self._call.lease)
+
+    def cut(self) -> Mapping[str, Any]:
+        """Say whose end it was."""
+        return SHUT_DOWN if self._call.ended else STREAM_CUT
 
 
 class Gateway:
@@ -76,6 +105,9 @@ class Gateway:
         self._pusher = SamplePusher(settings, self._slots.dispatcher, self._metrics)
         self._attempts = Attempts(settings, self.routes, self._slots, self._metrics, observer)
         self._session: aiohttp.ClientSession | None = None
+        self._relay = Relay(settings)
+        self._calls: set[Call] = set()
+        self._cut_off = 0
         self._listener: Listener | None = None
         self._active = 0
         self._idle = asyncio.Event()
@@ -103,7 +135,7 @@ class Gateway:
             self._session = session
             try:
                 async with (
-                    self._listener.listen(host, port, tls, _CLOSING_SECONDS) as (name, number),
+                    self._listener.listen(host, port, tls) as (name, number),
                     self._pushing(session),
                 ):
                     self._slots.open()
@@ -111,7 +143,7 @@ class Gateway:
                     try:
                         yield f"{scheme}://{shown}:{number}"
                     finally:
-                        self._draining = True
+                        await self._end()
                         self._slots.close()
             finally:
                 self._metrics.close()
@@ -132,15 +164,15 @@ class Gateway:
             raise failure
 
     async def drain(self, deadline_seconds: float, *, settle_seconds: float = 0.0) -> bool:
-        """Take no new connection and finish what is here; what still waits at the deadline is refused.
+        """Take no new connection and finish what is here; at the deadline what has no content is refused, and what has some is cut.
 
         Args:
-            deadline_seconds: for everything.
+            deadline_seconds: for everything; clients have half a second more to take the end of what is cut.
             settle_seconds: a while before, in which the gateway says that it isn't ready and still takes what comes, for those
                 who learn of its end later.
 
         Returns:
-            Whether everything was finished in time.
+            Whether nothing was refused or cut.
         """
         self._leaving = True
         try:
@@ -152,10 +184,18 @@ class Gateway:
                     self._listener.close_idle()
                 await self._idle.wait()
         except TimeoutError:
-            self._draining = True
-            self._slots.dispatcher.close()
-            return False
-        return True
+            await self._end()
+        return self.idle and not self._cut_off
+
+    async def _end(self) -> None:
+        """Give up what is still here, each with an end that its client understands."""
+        self._draining = True
+        self._slots.dispatcher.close()
+        for call in self._calls:
+            call.end()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await self._idle.wait()
 
     # -------------------------------------------------------------- what it says of itself
 
@@ -211,8 +251,8 @@ class Gateway:
             refused=listener.refused if listener is not None else 0,
         )
 
-    def _note(self, policy: PolicyName) -> None:
-        self._pusher.note(policy, *self._slots.dispatcher.demand(policy))
+    def _note(self, policy: PolicyName, beyond: int) -> None:
+        self._pusher.note(policy, *self._slots.dispatcher.demand(policy), beyond)
 
     def _on_routes(self, _changed: object) -> None:
         self._routed = True
@@ -237,7 +277,7 @@ class Gateway:
             if not self._active:
                 self._idle.set()
         if not response.prepared:
-            response.headers.setdefault("Server", SERVER)
+            response.headers["Server"] = SERVER
             if self._leaving:
                 response.force_close()
         return response
@@ -252,6 +292,8 @@ class Gateway:
                 return web.Response(text="ok\n")
             case "GET", "/readyz" | "/health":
                 return self._readiness()
+            case _, "/livez" | "/readyz" | "/health":
+                raise not_allowed(request.method, *_READING)
         if self.keys is not None:
             self.keys.check(request.headers.get("Authorization"))
         match asked, path:
@@ -265,9 +307,8 @@ class Gateway:
                 return web.json_response(_model(name))
             case _ if routable(path):
                 if request.method != "POST" and not self._settings.default_policy:
-                    raise RequestRefused(
-                        405, f"{request.method} is not served here.", code="method_not_allowed"
-                    )
+                    own = path == "/v1/models" or path.startswith("/v1/models/")
+                    raise not_allowed(request.method, *(_READING if own else ()), "POST")
                 return await self._proxy(request, identity)
         raise RequestRefused(404, f"Nothing is served at {path[:200]}.", code="not_found")
 
@@ -284,8 +325,8 @@ class Gateway:
             headers["Retry-After"] = str(self._retry_after(refused.wait_seconds))
         if refused.status == 401:  # noqa: PLR2004 - HTTP
             headers["WWW-Authenticate"] = "Bearer"
-        if refused.status == 405:  # noqa: PLR2004 - HTTP
-            headers["Allow"] = "POST"
+        if refused.allowed:
+            headers["Allow"] = ", ".join(refused.allowed)
         response = web.Response(
             status=refused.status, body=refused.body(), headers=headers, content_type="application/json"
         )
@@ -312,6 +353,7 @@ class Gateway:
 
     async def _answer(self, request: web.BaseRequest, body: Body, identity: str) -> web.StreamResponse:
         call = self._call(request, body, identity)
+        self._calls.add(call)
         early = self._early(request, body, call, identity)
         outcome: Outcome | None = None  # none while the client may go away
         try:
@@ -401,15 +443,9 @@ class Gateway:
         if answer.complete and begun is None and not trailers:
             whole = _whole(upstream.status, upstream.headers, answer.body, identity)
             return whole, await self._sent(request, whole, len(answer.body)) or outcome
-        stream = begun or self._begun(upstream, identity, trailers)
-        ended = await relay(
-            request,
-            stream,
-            answer,
-            settings=self._settings,
-            gap=self._gap(call),
-            ended=lambda: self._release(call),
-        )
+        stream = begun or self._begun(request, upstream, identity, trailers)
+        progress = _Progress(call, self._slots, self._metrics.gaps(call.policy))
+        ended = await self._relay.pass_on(request, stream, answer, progress)
         return stream, ended or outcome
 
     async def _sent(self, request: web.BaseRequest, response: web.Response, size: int) -> Outcome | None:
@@ -429,27 +465,18 @@ class Gateway:
             return Outcome.STALLED
         return None
 
-    def _begun(self, upstream: aiohttp.ClientResponse, identity: str, trailers: str) -> web.StreamResponse:
+    def _begun(
+        self, request: web.BaseRequest, upstream: aiohttp.ClientResponse, identity: str, trailers: str
+    ) -> web.StreamResponse:
         headers = answer_headers(upstream.headers, identity, whole=False)
         if trailers:
             headers["Trailer"] = trailers
         stream = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
-        if self._leaving:
-            stream.force_close()
+        if self._leaving or request.version < HttpVersion11:
+            stream.force_close()  # the one tells clients of our end, the other is the end of an answer without chunks
         return stream
 
     # -------------------------------------------------------------- the end
-
-    def _gap(self, call: Call) -> Callable[[float], None]:
-        """Return what takes the gaps of one stream."""
-        counts, add = self._slots.dispatcher.counts(call.policy), self._metrics.gaps(call.policy).add
-
-        def note(seconds: float) -> None:
-            counts.gaps += 1
-            counts.gap_seconds += seconds
-            add(seconds)
-
-        return note
 
     def _release(self, call: Call) -> None:
         if call.lease is not None:
@@ -463,6 +490,8 @@ class Gateway:
         return Outcome.ABANDONED
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
+        self._calls.discard(call)
+        self._cut_off += call.ended and outcome in _CUT_OFF
         if call.held is not None and not call.held.complete:
             call.held.response.close()  # no effect after its end; before it, the engine stops working
         counts = self._slots.dispatcher.counts(call.policy)
@@ -495,6 +524,10 @@ _COUNTED: Mapping[Outcome, str] = {
     Outcome.ABANDONED_WAITING: "abandoned",
 }
 """Which total of `Counts` each outcome adds to."""
+
+
+_CUT_OFF: Final = frozenset({Outcome.CUT, Outcome.CLOSED})
+"""How a request ends that the gateway's end finds here."""
 
 
 async def _linger(request: web.BaseRequest, response: web.Response) -> None:

@@ -35,6 +35,9 @@ class Refusal(StrEnum):
     """The gateway ends, and the time to finish is over."""
 
 
+_NO_ROOM = frozenset({Refusal.TOO_MANY, Refusal.TOO_LARGE, Refusal.TENANT_TOO_MANY})
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Lease:
     """The right of one request to one slot of an endpoint, until it is released.
@@ -96,6 +99,7 @@ class PolicyQueue:
         self._first: Mapping[bool, dict[int, Ticket]] = {False: {}, True: {}}
         self._lines: dict[int, OrderedDict[str, dict[int, Ticket]]] = {}
         self._tenants: Counter[str] = Counter()
+        self._priorities: Counter[int] = Counter()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -136,11 +140,13 @@ class PolicyQueue:
         return ticket.order in self._first[ticket.cold] or ticket in self._again
 
     def ahead_of(self, ticket: Ticket) -> int:
-        """Return how many that wait came before `ticket`, at most: who left in between isn't told from who waits."""
+        """Return how many that wait go before `ticket`, at most: who left in between isn't told from who waits."""
         first = min(
             (order for line in self._first.values() for order in itertools.islice(line, 1)), default=0
         )
-        return len(self._again) + min(self._waiting, max(0, ticket.order - first))
+        higher = sum(count for each, count in self._priorities.items() if each > ticket.priority)
+        equal = max(0, min(self._priorities[ticket.priority] - 1, ticket.order - first))
+        return len(self._again) + higher + equal
 
     def oldest_arrival(self) -> float | None:
         """Return when the request that has been here longest arrived, or None when nothing waits."""
@@ -168,6 +174,7 @@ class PolicyQueue:
             line = self._lines.setdefault(ticket.priority, OrderedDict()).setdefault(ticket.tenant, {})
             line[ticket.order] = ticket
             self._tenants[ticket.tenant] += 1
+            self._priorities[ticket.priority] += 1
             self._bytes += ticket.size_bytes
         return refusal
 
@@ -215,6 +222,9 @@ class PolicyQueue:
             del tenants[ticket.tenant]
             if not tenants:
                 del self._lines[ticket.priority]
+        self._priorities[ticket.priority] -= 1
+        if not self._priorities[ticket.priority]:
+            del self._priorities[ticket.priority]
 
     def expire(self, limits: QueueLimits, now: float) -> list[Ticket]:
         """Take out what has waited too long."""
@@ -291,7 +301,8 @@ class _Lane:
     """One policy's queue and what belongs to it.
 
     Attributes:
-        routes: those whose limits, slots and forecast it has.
+        routes: those whose limits and forecast it has.
+        more: slots that the next resident is taken to have: as many as the last ones had in the mean; 0: there was none.
     """
 
     routes: PolicyRoutes | None = None
@@ -299,7 +310,7 @@ class _Lane:
     counts: Counts = field(default_factory=Counts)
     forecast: Forecast = field(default_factory=Forecast)
     limits: QueueLimits = field(default_factory=QueueLimits)
-    slots: int = 0
+    more: int = 0
     in_flight: int = 0
 
 
@@ -310,8 +321,12 @@ class Dispatcher:
     the same call. Tickets learn of it through their callbacks, which must not call the dispatcher.
     """
 
-    def __init__(self, routes: RouteTable, *, changed: Callable[[PolicyName], None]) -> None:
-        """Make a dispatcher over `routes`; `changed` is told of each change of a policy's numbers."""
+    def __init__(self, routes: RouteTable, *, changed: Callable[[PolicyName, int], None]) -> None:
+        """Make a dispatcher over `routes`; `changed` is told of each change of a policy's numbers.
+
+        It is also told how many are here beyond those: 1 for one that is being refused for lack of room. Where nothing may wait
+        that is all that anybody learns of a request which finds nobody serving.
+        """
         self._routes = routes
         self._changed = changed
         self._lanes: dict[PolicyName, _Lane] = {}
@@ -359,7 +374,13 @@ class Dispatcher:
         if lane is None:
             return None
         ahead = len(lane.queue) if ahead is None else ahead
-        return lane.forecast.wait(ahead, now, slots=lane.slots)
+        return lane.forecast.wait(ahead, now, slots=self._routes.slots(policy, now), more=lane.more)
+
+    def worth_while(self, policy: PolicyName, now: float) -> float | None:
+        """Return in how many seconds it is worth while to come again: where no wait can be told, when one more resident comes."""
+        lane = self._lanes.get(policy)
+        wait = self.expected_wait(policy, now)
+        return lane.forecast.soonest(now) if wait is None and lane is not None else wait
 
     def wait_of(self, ticket: Ticket, now: float) -> float | None:
         """Return how many seconds more a request will wait; None when nothing tells, or it doesn't wait."""
@@ -401,7 +422,7 @@ class Dispatcher:
             refusal = lane.queue.offer(ticket, lane.limits) if known else Refusal.GONE
             if self._routes.cold(ticket.policy):
                 lane.forecast.waits_cold(now)
-        self._changed(ticket.policy)
+        self._changed(ticket.policy, int(refusal in _NO_ROOM))
         self._forget(ticket.policy)
         return lease if lease is not None else refusal
 
@@ -418,7 +439,7 @@ class Dispatcher:
         policy = lease.endpoint.policy
         self._return(lease, now, ended=ended)
         self._dispatch(policy, now)
-        self._changed(policy)
+        self._changed(policy, 0)
         self._forget(policy)
 
     def withdraw(self, ticket: Ticket, now: float) -> None:
@@ -426,7 +447,7 @@ class Dispatcher:
         lane = self._lanes.get(ticket.policy)
         if lane is not None and lane.queue.remove(ticket):
             self._dispatch(ticket.policy, now)  # what stood behind may go where this one would not
-            self._changed(ticket.policy)
+            self._changed(ticket.policy, 0)
             self._forget(ticket.policy)
 
     def advance(self, now: float, changed: Collection[PolicyName] | None = None) -> None:
@@ -451,25 +472,25 @@ class Dispatcher:
                 self._refuse_all(lane, Refusal.GONE)
             self._dispatch(policy, now)
             if before != len(lane.queue):
-                self._changed(policy)
+                self._changed(policy, 0)
             self._forget(policy)
 
     def _take_routes(self, lane: _Lane, routes: PolicyRoutes | None, policy: PolicyName, now: float) -> None:
         """Take what routes say once: what they foretell counts from the moment at which they came."""
         lane.routes = routes
-        lane.slots = sum(endpoint.slots for endpoint in routes.endpoints) if routes is not None else 0
         if routes is None:
             return
         lane.limits = self._routes.limits(policy) or lane.limits
         lane.forecast.coming(routes.coming_seconds, now)
         if routes.endpoints:
+            lane.more = round(sum(each.slots for each in routes.endpoints) / len(routes.endpoints))
             lane.forecast.warm(now)
 
     def close(self) -> None:
         """Refuse everything that waits."""
         for policy, lane in tuple(self._lanes.items()):
             if self._refuse_all(lane, Refusal.CLOSING):
-                self._changed(policy)
+                self._changed(policy, 0)
             self._forget(policy)
 
     # -------------------------------------------------------------- how
@@ -519,7 +540,7 @@ class Dispatcher:
         self._routes.give_back(lease.endpoint)
         lane = self._lanes[lease.endpoint.policy]
         lane.in_flight -= 1
-        lane.forecast.freed(now, ended=ended)
+        lane.forecast.freed(now, since=lease.granted_at, ended=ended)
 
     def _dispatch(self, policy: PolicyName, now: float) -> None:
         """Hand out slots, the head first; only one that avoids what is free lets others pass."""

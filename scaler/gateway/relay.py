@@ -3,17 +3,16 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, cast
 
-import aiohttp
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from scaler.gateway.observe import Outcome
 from scaler.gateway.settings import GatewaySettings
 from scaler.gateway.splice import Splice
-from scaler.gateway.sse import count_events, ends_stream, error_event
+from scaler.gateway.sse import ends_stream, error_event
 from scaler.gateway.trailers import write_end
 from scaler.gateway.upstream import BROKEN, Held
 
@@ -23,51 +22,84 @@ STREAM_CUT: Final[dict[str, Any]] = {
     "param": None,
     "code": "StreamCut",
 }
+SHUT_DOWN: Final[dict[str, Any]] = STREAM_CUT | {
+    "message": "This gateway shut down in the middle of the answer; what came before is not complete."
+}
 NEVER_BLOCKS: Final = 32 * 1024
 """Bytes on their way to a client up to which a write can't block: asyncio's and aiohttp's marks are at 64 KiB."""
 
 
-async def relay(
-    request: web.BaseRequest,
-    stream: web.StreamResponse,
-    held: Held,
-    *,
-    settings: GatewaySettings,
-    gap: Callable[[float], None],
-    ended: Callable[[], None],
-) -> Outcome | None:
-    """Write what is held and what still comes; a chunk is read only when the one before it is on its way.
+class Progress(Protocol):
+    """Whoever is told how an answer goes."""
+
+    def gap(self, seconds: float) -> None:
+        """Take the time between two pieces of content."""
+
+    def ended(self) -> None:
+        """The engine has given all; the client hasn't taken it yet."""
+
+    def cut(self) -> Mapping[str, Any]:
+        """Return the error with which a stream of events ends that broke off."""
+
+
+class Relay:
+    """Passes answers on.
 
     Args:
-        request: the client's request.
-        stream: the answer to it; its head may be out already.
-        held: the engine's answer.
-        settings: how long engine and client may take.
-        gap: told the seconds between pieces of content.
-        ended: called when the engine has given all, before the client has taken it.
-
-    Returns:
-        How the request ended, or None when all went through.
+        settings: how long engines and clients may take.
     """
-    try:
-        if not stream.prepared:
-            await stream.prepare(request)  # goes out with the first piece
-        last = await _Pump(request, stream, held, settings, gap).run()
-        ended()
-        if last is None and held.events is None:
-            abort(request)
-            return Outcome.CUT
-        async with asyncio.timeout(settings.client_stall_seconds):
-            if last is None:
-                await stream.write_eof(error_event(STREAM_CUT, request.raw_path))
-            else:
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._stall_seconds = settings.client_stall_seconds
+        self._silences = _Silences(settings.stream_idle_seconds)
+
+    async def pass_on(
+        self, request: web.BaseRequest, stream: web.StreamResponse, held: Held, progress: Progress
+    ) -> Outcome | None:
+        """Write what is held and what still comes; a chunk is read only when the one before it is on its way.
+
+        Args:
+            request: the client's request.
+            stream: the answer to it; its head may be out already.
+            held: the engine's answer.
+            progress: told how it goes.
+
+        Returns:
+            How the request ended, or None when all went through.
+        """
+        try:
+            if not stream.prepared:
+                await stream.prepare(request)  # goes out with the first piece
+            pump = _Pump(request, stream, held, self._stall_seconds, progress)
+            self._silences.begin(pump)
+            try:
+                last = await pump.run()
+            finally:
+                self._silences.end(pump)
+            progress.ended()
+            if last is None and held.events is None:
+                abort(request)
+                return Outcome.CUT
+            if last is not None and not may_block(request, len(last)):
                 await write_end(request, stream, last, held.tail)
-    except ConnectionError:
-        return Outcome.ABANDONED
-    except TimeoutError:
-        abort(request)
-        return Outcome.STALLED
-    return None if last is not None else Outcome.CUT
+                return None
+            async with asyncio.timeout(self._stall_seconds):
+                if last is None:
+                    await stream.write_eof(error_event(progress.cut(), request.raw_path))
+                else:
+                    await write_end(request, stream, last, held.tail)
+        except ConnectionError:
+            return Outcome.ABANDONED
+        except TimeoutError:
+            abort(request)
+            return Outcome.STALLED
+        return None if last is not None else Outcome.CUT
+
+
+def may_block(request: web.BaseRequest, size: int) -> bool:
+    """Whether writing so many bytes to a client may have to wait for it: then that wants a time-out."""
+    transport = request.transport
+    return transport is None or transport.get_write_buffer_size() + size >= NEVER_BLOCKS
 
 
 def abort(request: web.BaseRequest) -> None:
@@ -77,16 +109,21 @@ def abort(request: web.BaseRequest) -> None:
 
 
 class _Pump:
-    """Moves one answer from engine to client."""
+    """Moves one answer from engine to client.
+
+    Attributes:
+        since: monotonic seconds since which the engine's next piece has been waited for; infinite while none is.
+    """
 
     def __init__(
         self,
         request: web.BaseRequest,
         stream: web.StreamResponse,
         held: Held,
-        settings: GatewaySettings,
-        gap: Callable[[float], None],
+        stall_seconds: float,
+        progress: Progress,
     ) -> None:
+        self.since = math.inf
         self._request = request
         self._stream = stream
         self._response = held.response
@@ -94,22 +131,18 @@ class _Pump:
         self._first = held.body
         self._pulse = held.pulse
         self._taken = held.taken
-        self._stall_seconds = settings.client_stall_seconds
-        self._silence = _Silence(held.response, settings.stream_idle_seconds)
-        self._gap = gap
+        self._stall_seconds = stall_seconds
+        self._gap = progress.gap
         self._content_at = time.monotonic()
         self._wire = held.wire if held.events is not None else None
 
+    def break_off(self) -> None:
+        """Give the engine up."""
+        self._response.close()
+
     async def run(self) -> bytes | None:
         """Move everything but the last piece, which is returned to go with the end; None when the engine broke off."""
-        self._silence.look()
-        try:
-            return await self._move()
-        finally:
-            self._silence.end()
-
-    async def _move(self) -> bytes | None:
-        content, events, silence = self._response.content, self._events, self._silence
+        content, events = self._response.content, self._events
         ready, sent = self._first, b""
         while not content.at_eof():
             if ready:
@@ -120,7 +153,7 @@ class _Pump:
                 await splice.run(self._drain)
                 ready, sent = splice.ready, splice.sent or sent
                 continue
-            silence.since = time.monotonic()
+            self.since = time.monotonic()
             try:
                 chunk = await content.readany()
             except BROKEN:
@@ -128,16 +161,16 @@ class _Pump:
                 return b"" if whole else None  # all that is missing then is the last chunk's mark
             self._taken += len(chunk)
             ready = self._take(chunk)
-            silence.since = math.inf
+            self.since = math.inf
         return ready if events is None else ready + events.flush()
 
     def _take(self, chunk: bytes) -> bytes:
         """Take a piece, and return what of it may go on."""
-        now = self._pulse.at = self._silence.since = time.monotonic()
+        now = self._pulse.at = self.since = time.monotonic()
         if self._events is None:
             return chunk
         ready = self._events.feed(chunk)
-        if count_events(ready):
+        if ready.startswith(b"data:") or b"\ndata:" in ready:  # not a mere comment
             self._gap(now - self._content_at)
             self._content_at = now
         return ready
@@ -153,51 +186,54 @@ class _Pump:
         if chunks is None:
             return None
         wire, self._wire = self._wire, None
-        self._silence.since = time.monotonic()
+        self.since = time.monotonic()
         return Splice(client, wire, chunks, self._take)
 
     async def _drain(self) -> None:
-        self._silence.since = math.inf
+        self.since = math.inf
         async with asyncio.timeout(self._stall_seconds):
             await cast("StreamWriter", self._request.writer).drain()
-        self._silence.since = time.monotonic()
+        self.since = time.monotonic()
 
     async def _write(self, data: bytes) -> None:
-        transport = self._request.transport
-        if transport is not None and transport.get_write_buffer_size() + len(data) < NEVER_BLOCKS:
+        if not may_block(self._request, len(data)):
             await self._stream.write(data)
             return
         async with asyncio.timeout(self._stall_seconds):
             await self._stream.write(data)
 
 
-class _Silence:
-    """Breaks an answer off whose engine says nothing for too long. One timer an answer, for there are many pieces.
+class _Silences:
+    """Breaks answers off whose engines say nothing for too long. One timer for all of them, for there are many, and most end well.
 
     Args:
-        response: the answer.
         seconds: how long is too long.
-
-    Attributes:
-        since: monotonic seconds since which the next piece has been waited for; infinite while none is.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
-        self.since = math.inf
-        self._response = response
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._watched: set[_Pump] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def end(self) -> None:
-        """Look no longer."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def begin(self, pump: _Pump) -> None:
+        """Watch one from now on; whoever reads of an answer that was broken off learns that the connection is."""
+        self._watched.add(pump)
+        if self._timer is None:
+            self._look()
 
-    def look(self) -> None:
-        """Look whether it was too long, now and whenever it may have been; whoever reads then learns that the connection is broken."""
-        left = self._seconds - max(0.0, time.monotonic() - self.since)
-        if left <= 0.0:
-            self._timer = None
-            self._response.close()
-        else:
-            self._timer = asyncio.get_running_loop().call_later(left, self.look)
+    def end(self, pump: _Pump) -> None:
+        """Watch it no longer."""
+        self._watched.discard(pump)
+
+    def _look(self) -> None:
+        """Look now, and when the next may have been silent for too long: nobody who comes meanwhile will have been before that."""
+        self._timer = None
+        now = time.monotonic()
+        for pump in [each for each in self._watched if now - each.since >= self._seconds]:
+            self._watched.discard(pump)
+            pump.break_off()
+        if self._watched:
+            left = self._seconds - max(
+                now - each.since if each.since < now else 0.0 for each in self._watched
+            )
+            self._timer = asyncio.get_running_loop().call_later(left, self._look)

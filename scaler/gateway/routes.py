@@ -5,6 +5,7 @@ endpoint that leaves takes no new request while its running ones finish. PURE: n
 monotonic clock).
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -154,10 +155,10 @@ class Pulse:
     """A sign of an endpoint's life, whoever gets it.
 
     Attributes:
-        at: monotonic seconds at which the last byte of an answer came.
+        at: monotonic seconds at which the last byte of an answer came; minus infinity before the first.
     """
 
-    at: float = 0.0
+    at: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -221,6 +222,12 @@ class RouteTable:
         """Return the time to first token that the policy promises; 0 where nobody said."""
         routes = self._policies.get(policy)
         return routes.ttft_seconds if routes is not None else 0.0
+
+    def slots(self, policy: PolicyName, now: float) -> int:
+        """Return the slots of the policy's residents in rotation that get requests, or of all where each is left alone just now."""
+        listed = [load for load in self._loads.get(policy, {}).values() if load.listed]
+        open_now = [load for load in listed if load.closed_until <= now]
+        return sum(load.endpoint.slots for load in open_now or listed)
 
     def cold(self, policy: PolicyName) -> bool:
         """Whether the policy has no resident in rotation."""

@@ -61,7 +61,7 @@ class PolicySample:
 
     Attributes:
         stats: as they are; totals count from the gateway's start.
-        peak: the most requests that were here since the last sample.
+        peak: the most requests that were here since the last sample, one that was refused included.
     """
 
     stats: PolicyStats
@@ -156,9 +156,17 @@ class StateBuilder:
         self._peaks: dict[PolicyName, int] = {}
         self._changed: dict[PolicyName, float] = {}
 
-    def note(self, policy: PolicyName, queued: int, in_flight: int, now: float) -> bool:
-        """Take a change of a policy's numbers, and return whether it is worth a sample."""
-        demand = queued + in_flight
+    def note(self, policy: PolicyName, queued: int, in_flight: int, now: float, *, beyond: int = 0) -> bool:
+        """Take a change of a policy's numbers, and return whether it is worth a sample.
+
+        Args:
+            policy: whose.
+            queued: requests that wait.
+            in_flight: requests that were sent.
+            now: Unix time.
+            beyond: requests that are here for the moment of their refusal; of them the peak tells.
+        """
+        demand = queued + in_flight + beyond
         if demand > self._peaks.get(policy, 0):
             self._peaks[policy] = demand
         said = self._said.get(policy, _NEVER)
@@ -289,9 +297,9 @@ class SamplePusher:
         )
         self._wake = asyncio.Event()
 
-    def note(self, policy: PolicyName, queued: int, in_flight: int) -> None:
-        """Take a change of a policy's numbers; a material one makes a sample leave at once."""
-        if self._outboxes and self._builder.note(policy, queued, in_flight, time.time()):
+    def note(self, policy: PolicyName, queued: int, in_flight: int, beyond: int) -> None:
+        """Take a change of a policy's numbers, as `StateBuilder` says; a material one makes a sample leave at once."""
+        if self._outboxes and self._builder.note(policy, queued, in_flight, time.time(), beyond=beyond):
             self._wake.set()
 
     async def run(self, session: aiohttp.ClientSession) -> None:

@@ -10,6 +10,31 @@ from scaler.gateway.routes import Failure, RouteTable
 from warmpool.seats import PolicyName
 
 
+class _Waiter:
+    """Hears of a slot, and tells whoever waits. It knows nothing of its ticket: circles are left to the garbage collector.
+
+    Attributes:
+        future: what is waited for; None while nobody waits.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Lease | Refusal] | None = None
+
+    def granted(self, lease: Lease) -> bool:
+        """Take a slot, if somebody still wants it."""
+        if self.future is None or self.future.done():
+            return False
+        self.future.set_result(lease)
+        return True
+
+    def refused(self, refusal: Refusal) -> None:
+        """Take a refusal."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(refusal)
+
+
 class Place:
     """One request's place in the queue, as often as it needs one.
 
@@ -27,31 +52,21 @@ class Place:
     def __init__(
         self, policy: PolicyName, size_bytes: int, *, priority: int, tenant: str, arrived_at: float
     ) -> None:
+        self._waiter = _Waiter()
         self.ticket = Ticket(
             policy=policy,
             size_bytes=size_bytes,
             arrived_at=arrived_at,
-            granted=self._granted,
-            refused=self._refused,
+            granted=self._waiter.granted,
+            refused=self._waiter.refused,
             priority=priority,
             tenant=tenant,
         )
-        self._waiter: asyncio.Future[Lease | Refusal] | None = None
 
     def wait(self) -> "asyncio.Future[Lease | Refusal]":
         """Return what the ticket's callbacks will fill."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        return self._waiter
-
-    def _granted(self, lease: Lease) -> bool:
-        if self._waiter is None or self._waiter.done():
-            return False
-        self._waiter.set_result(lease)
-        return True
-
-    def _refused(self, refusal: Refusal) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(refusal)
+        self._waiter.future = asyncio.get_running_loop().create_future()
+        return self._waiter.future
 
 
 class Slots:
@@ -59,12 +74,12 @@ class Slots:
 
     Args:
         routes: the table, which learns which endpoints fail; what waits goes to endpoints that are new at once.
-        changed: told of each change of a policy's numbers.
+        changed: told of each change of a policy's numbers, as `Dispatcher` says.
         failures: says which endpoints are left alone.
     """
 
     def __init__(
-        self, routes: RouteTable, changed: Callable[[PolicyName], None], failures: FailureLog
+        self, routes: RouteTable, changed: Callable[[PolicyName, int], None], failures: FailureLog
     ) -> None:
         self._log = failures
         self.dispatcher = Dispatcher(routes, changed=changed)
@@ -86,9 +101,9 @@ class Slots:
 
     async def lease(self, place: Place) -> Lease | Refusal:
         """Wait for a slot; whoever is cancelled meanwhile leaves the queue."""
-        waiter = place.wait()
         given = self.dispatcher.submit(place.ticket, time.monotonic())
         if given is None:
+            waiter = place.wait()
             self._arm()
             try:
                 given = await waiter
@@ -135,6 +150,10 @@ class Slots:
     def expected_wait(self, policy: PolicyName) -> float | None:
         """Return how many seconds a request that comes now will wait; None when nothing tells."""
         return self.dispatcher.expected_wait(policy, time.monotonic())
+
+    def worth_while(self, policy: PolicyName) -> float | None:
+        """Return in how many seconds it is worth while for a refused request to come again; None when nothing tells."""
+        return self.dispatcher.worth_while(policy, time.monotonic())
 
     def wait_of(self, place: Place) -> float | None:
         """Return how many seconds more a request will wait; None when nothing tells, or it doesn't wait."""

@@ -125,7 +125,10 @@ def classify(events: bytes) -> Begun:
 
 def _events(events: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield name and data of each event that has data; an event's lines of data are joined, and most have no name."""
-    for event in events.replace(b"\r\n", b"\n").split(b"\n\n"):
+    for event in (events.replace(b"\r\n", b"\n") if b"\r" in events else events).split(b"\n\n"):
+        if event.startswith(b"data:") and b"\n" not in event:  # as nearly all are
+            yield "", event[5:].strip()
+            continue
         lines = event.split(b"\n")
         data = [line[5:].strip() for line in lines if line.startswith(b"data:")]
         if data:
@@ -135,7 +138,7 @@ def _events(events: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _begun(name: str, data: bytes) -> Begun:
     try:
-        event = json.loads(data)
+        event = json.loads(data.decode())
     except (ValueError, RecursionError):
         event = None
     if not isinstance(event, dict):
@@ -210,11 +213,6 @@ def ends_stream(events: bytes) -> bool:
 def _word(value: object) -> str:
     """Return what should be a word, or an empty one where it isn't."""
     return value if isinstance(value, str) else ""
-
-
-def count_events(events: bytes) -> int:
-    """Count events with data, about: the number of lines that begin one."""
-    return events.count(b"\ndata:") + events.startswith(b"data:")
 
 
 def error_event(error: Mapping[str, Any], path: str) -> bytes:

@@ -3,10 +3,11 @@
 What fails before that raises `AttemptFailed`, and the request can be tried elsewhere.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 from multidict import CIMultiDict
@@ -18,12 +19,14 @@ from scaler.gateway.routes import Endpoint, Failure, Pulse
 from scaler.gateway.settings import MIB, GatewaySettings
 from scaler.gateway.sse import Begun, EventBuffer, EventKind, classify
 from scaler.gateway.trailers import Tail
-from scaler.gateway.wires import Connector, Response, Wire, tail_of
+from scaler.gateway.wires import Connector, Resolver, Response, Wire
 
 HELD_BYTES: Final = MIB
 """How much of an answer is held back to see whether it comes whole or begins well."""
 BROKEN: Final = (aiohttp.ClientError, OSError)
 """What reading from a broken connection raises."""
+_HEALTH_PATH: Final = "/health"
+"""Of engines' own routes the one that guards let through (docs/guard.md). What the answer says doesn't matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ class Held:
         pulse: where the engine's signs of life are noted.
     """
 
-    response: aiohttp.ClientResponse
+    response: Response
     body: bytes
     events: EventBuffer | None
     complete: bool
@@ -75,12 +78,12 @@ class Held:
     @property
     def tail(self) -> Tail:
         """What is known of its trailers."""
-        return tail_of(self.response)
+        return self.response.tail
 
     @property
     def wire(self) -> Wire | None:
         """Its connection, as long as it is open."""
-        return self.response.wire if isinstance(self.response, Response) else None
+        return self.response.wire
 
 
 class AttemptFailed(ScalerError):
@@ -109,14 +112,15 @@ class AttemptFailed(ScalerError):
 def open_session(settings: GatewaySettings) -> aiohttp.ClientSession:
     """Open the one session through which endpoints are reached. Slots bound its connections, not the pool.
 
-    It knows no time-out for reading: until the first content the request's deadline ends it, and after that whoever passes it on.
+    Connecting and finding out an address have a time-out each, and not every request, most of which find a connection. It knows none
+    for reading: until the first content the request's deadline ends it, and after that whoever passes it on.
     """
-    connector = Connector(limit=0, keepalive_timeout=settings.keep_alive_seconds)
-    timeout = aiohttp.ClientTimeout(
-        total=None,
-        connect=settings.connect_seconds,
-        sock_connect=settings.connect_seconds,
+    connector = Connector(
+        limit=0,
+        keepalive_timeout=settings.keep_alive_seconds,
+        resolver=Resolver(settings.connect_seconds),
     )
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_seconds)
     return aiohttp.ClientSession(
         connector=connector,
         response_class=Response,
@@ -159,7 +163,17 @@ async def attempt(
         raise
 
 
-async def _sent(session: aiohttp.ClientSession, request: Outgoing, url: URL) -> aiohttp.ClientResponse:
+async def answers(session: aiohttp.ClientSession, endpoint: Endpoint, *, seconds: float) -> bool:
+    """Whether an engine, or its guard, answers anything at all within so many seconds."""
+    url = URL(endpoint.url.rstrip("/") + _HEALTH_PATH, encoded=True)
+    try:
+        async with asyncio.timeout(seconds), session.get(url, allow_redirects=False):
+            return True
+    except (*BROKEN, TimeoutError):
+        return False
+
+
+async def _sent(session: aiohttp.ClientSession, request: Outgoing, url: URL) -> Response:
     headers, body = request.headers, request.body
     if len(body) > 1:
         headers = CIMultiDict(headers)
@@ -167,7 +181,8 @@ async def _sent(session: aiohttp.ClientSession, request: Outgoing, url: URL) -> 
         data: bytes | AsyncIterator[bytes] | None = _each(body)
     else:
         data = body[0] if body else None
-    return await session.request(request.method, url, data=data, headers=headers, allow_redirects=False)
+    answer = await session.request(request.method, url, data=data, headers=headers, allow_redirects=False)
+    return cast("Response", answer)  # the session's own kind
 
 
 async def _each(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
@@ -175,7 +190,7 @@ async def _each(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
         yield part
 
 
-async def _hold(response: aiohttp.ClientResponse, pulse: Pulse) -> Held:
+async def _hold(response: Response, pulse: Pulse) -> Held:
     if response.status >= 500:  # noqa: PLR2004 - HTTP
         body, _ = await _read(response, pulse)
         failure = guard_refusal(response.status, body) or Failure.ENGINE_ERROR
@@ -190,7 +205,7 @@ async def _hold(response: aiohttp.ClientResponse, pulse: Pulse) -> Held:
     return Held(response=response, body=body, events=None, complete=complete, pulse=pulse)
 
 
-async def _hold_events(response: aiohttp.ClientResponse, pulse: Pulse) -> Held:
+async def _hold_events(response: Response, pulse: Pulse) -> Held:
     events = EventBuffer()
     held, taken = b"", 0
     while chunk := await response.content.readany():
@@ -213,7 +228,7 @@ def _failed(begun: Begun) -> AttemptFailed:
     return AttemptFailed(Failure.ENGINE_ERROR, f"error event: {str(error.get('message'))[:200]}", error=error)
 
 
-async def _read(response: aiohttp.ClientResponse, pulse: Pulse) -> tuple[bytes, bool]:
+async def _read(response: Response, pulse: Pulse) -> tuple[bytes, bool]:
     """Read an answer to its end, or as much as is held back; return whether it ended."""
     parts: list[bytes] = []
     size = 0
@@ -227,5 +242,5 @@ async def _read(response: aiohttp.ClientResponse, pulse: Pulse) -> tuple[bytes, 
     return b"".join(parts), False
 
 
-def _answer(response: aiohttp.ClientResponse, body: bytes) -> Answer:
+def _answer(response: Response, body: bytes) -> Answer:
     return Answer(status=response.status, headers=CIMultiDict(response.headers), body=body)

@@ -5,10 +5,12 @@ go to their clients in the moment in which they come (`splice`).
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Final, cast
 
 import aiohttp
+from aiohttp.abc import ResolveResult
 from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
@@ -16,6 +18,8 @@ from aiohttp.tracing import Trace
 from scaler.gateway.chunks import Chunks, begun
 from scaler.gateway.trailers import Tail
 
+NO_TAIL: Final = Tail()
+"""Of an answer whose trailers nobody wants."""
 MOST_SEEN: Final = 16 * 1024
 """Bytes of an answer's beginning that are kept, to know where in its chunks it is."""
 
@@ -33,7 +37,7 @@ class Wire(asyncio.Protocol):
     """
 
     def __init__(self, transport: asyncio.Transport, handler: asyncio.Protocol) -> None:
-        self.tail = Tail()
+        self.tail = NO_TAIL
         self.content: aiohttp.StreamReader | None = None
         self._transport = transport
         self._handler = handler
@@ -44,7 +48,7 @@ class Wire(asyncio.Protocol):
 
     def begin(self, *, look: bool) -> None:
         """Another answer is to come, whose trailers are wanted or not."""
-        self.tail = Tail()
+        self.tail = Tail() if look else NO_TAIL
         self.content = None
         self._looking = look
         self._seen = b""
@@ -148,6 +152,32 @@ class Connector(aiohttp.TCPConnector):
         return connection
 
 
+class Resolver(aiohttp.ThreadedResolver):
+    """Finds out addresses, in a time.
+
+    Args:
+        seconds: how long that may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return a host's addresses.
+
+        Raises:
+            OSError: it has none, or nobody has said in time.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await super().resolve(host, port, family)
+        except TimeoutError:
+            raise OSError(None, f"no address of {host} within {self._seconds:g} s") from None
+
+
 class Response(aiohttp.ClientResponse):
     """An answer that knows its connection.
 
@@ -157,7 +187,7 @@ class Response(aiohttp.ClientResponse):
     """
 
     wire: Wire | None = None
-    tail = Tail()
+    tail = NO_TAIL
 
     async def start(self, connection: Connection) -> "Response":
         """Read the answer's head."""
@@ -168,8 +198,3 @@ class Response(aiohttp.ClientResponse):
         if isinstance(wire, Wire):
             wire.content = self.content
         return self
-
-
-def tail_of(response: aiohttp.ClientResponse) -> Tail:
-    """Return what is known of an answer's trailers."""
-    return response.tail if isinstance(response, Response) else Tail()

@@ -174,10 +174,10 @@ async def _drain(gateway: Gateway, options: GatewayOptions, impatience: asyncio.
         hurry = tasks.create_task(impatience.wait())
         await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
-        if not draining.done():
+        impatient = not draining.done()
+        if impatient:
             draining.cancel()
-            return False
-    finished = draining.result()
+    finished = await gateway.drain(0.0) if impatient else draining.result()
     log.info("gateway drained", finished=finished)
     return finished
 

@@ -375,8 +375,8 @@ class PushedSamples:
         if sample.kind is Kind.GATEWAY and instance.kind is not Kind.GATEWAY:
             return None  # who may speak as a gateway isn't kept out by those who may not
         message = (
-            f"sample of {sample.instance}: {instance.pusher} pushes as this instance, and its numbers still count; "
-            "take another name, or wait until they have expired"
+            f"sample of {sample.instance}: who shows another token ({instance.pusher}) pushes as this instance, and its numbers "
+            "still count; take another name here or there, for another token is no mend, or wait until they have expired"
         )
         raise NameTaken(message)
 

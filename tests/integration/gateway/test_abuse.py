@@ -119,6 +119,7 @@ async def test_an_answer_to_what_is_no_request_quotes_nothing_of_it_and_names_no
         assert b"secret" not in body
         assert b"aiohttp" not in head + body
         assert b"\r\nServer: emberpool" in head
+        assert b"\r\nX-Request-Id: " in head or not code
         assert not code or json.loads(body)["error"]["code"] == code
 
 
@@ -149,7 +150,13 @@ async def test_a_body_that_names_no_model_of_ours_gets_4xx(body: bytes, content_
 
 
 @pytest.mark.parametrize(
-    ("version", "coding", "status"), [(b"1.1", b"gzip, chunked", 501), (b"1.0", b"chunked", 400)]
+    ("version", "coding", "status"),
+    [
+        (b"1.1", b"gzip, chunked", 501),
+        (b"1.1", b"gzip", 400),
+        (b"1.1", b"chunked, gzip", 400),
+        (b"1.0", b"chunked", 400),
+    ],
 )
 async def test_a_transfer_coding_that_others_may_read_differently_is_refused(
     version: bytes, coding: bytes, status: int
@@ -170,7 +177,9 @@ async def test_a_head_that_comes_too_slowly_is_408_and_one_that_never_begins_end
         async with connected(r.url) as idle, connected(r.url) as half:
             half.send(b"POST /v1/x HTTP/1.1\r\nHos")
             assert await half.status() == 408
-            assert b"Connection: close" in await half.rest()
+            rest = await half.rest()
+            assert b"Connection: close" in rest
+            assert b"X-Request-Id: " in rest
             assert await idle.rest() == b""
         await until(lambda: r.gateway.state()["connections"] == 0)
 

@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
@@ -11,7 +13,7 @@ from scaler.gateway.proxy import Gateway
 from scaler.gateway.routes import Endpoint, PolicyRoutes
 from scaler.gateway.settings import GatewaySettings
 from tests.fakes.openai_engine import Behaviour, OpenAIEngine, Script
-from tests.integration.gateway.raw import connected
+from tests.integration.gateway.raw import connected, request
 from tests.integration.gateway.rig import CHAT, port_of, rig, until
 from warmpool.seats import PolicyName, SeatName
 
@@ -115,6 +117,68 @@ async def test_a_client_that_expects_100_continue_gets_it() -> None:
         async with r.post(expect100=True) as response:
             assert response.status == 200
             assert (await response.text()).endswith("[DONE]\n\n")
+
+
+@pytest.mark.parametrize("keep_alive", [b"", b"Connection: keep-alive\r\n"], ids=["", "kept"])
+@pytest.mark.parametrize(
+    ("body", "comments"),
+    [
+        pytest.param(b'{"model": "m", "stream": true}', 0.0, id="stream"),
+        pytest.param(b'{"model": "m", "stream": true}', 0.01, id="stream, with comments before it"),
+        pytest.param(b'{"model": "m"}', 0.0, id="whole"),
+    ],
+)
+async def test_a_client_of_http_1_0_gets_no_chunks_and_an_end(
+    body: bytes, comments: float, keep_alive: bytes
+) -> None:
+    async with rig(GatewaySettings(keep_alive_comment_seconds=comments)) as r, connected(r.url) as client:
+        _, url = await r.engine(Script(first_seconds=0.05))
+        r.route(url)
+        sent = request("/v1/completions", body).replace(b"HTTP/1.1", b"HTTP/1.0")
+        client.send(sent.replace(b"Host: a\r\n", b"Expect: 100-continue\r\n" + keep_alive))
+        head, _, rest = (await client.reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+        assert head == b"HTTP/1.0 200 OK", "older clients know no 100 Continue"
+        assert b"transfer-encoding" not in rest.lower()
+        if b"\nContent-Length: " in rest:
+            length = int(rest.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
+            whole = await client.reader.readexactly(length)
+            assert json.loads(whole)["choices"][0]["text"] == "ttt"
+        else:
+            whole = await client.rest()
+            assert whole.endswith(b"\n\ndata: [DONE]\n\n")
+            assert (b": waiting" in whole) is (comments > 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/chat/completions", "POST"),
+        ("GET", "/v1/completions", "POST"),
+        ("DELETE", "/v1/models", "GET, HEAD, POST"),
+        ("PUT", "/v1/models/m", "GET, HEAD, POST"),
+        ("DELETE", "/livez", "GET, HEAD"),
+        ("POST", "/health", "GET, HEAD"),
+    ],
+)
+async def test_a_method_that_a_path_does_not_have_is_answered_with_those_that_it_has(
+    method: str, path: str, allowed: str
+) -> None:
+    async with rig() as r:
+        r.route()
+        async with r.session.request(method, r.url + path) as response:
+            assert response.status == 405
+            assert response.headers["Allow"] == allowed
+            assert response.headers["X-Request-Id"]
+            assert (await response.json())["error"]["code"] == "method_not_allowed"
+
+
+async def test_an_engines_software_is_not_named_to_clients() -> None:
+    async with rig() as r:
+        _, url = await r.engine()
+        r.route(url)
+        for stream in (True, False):
+            async with r.post({"stream": stream}) as response:
+                assert response.headers.getall("Server") == ["emberpool"]
 
 
 async def test_readiness_follows_routes_and_draining() -> None:
@@ -349,3 +413,30 @@ async def test_a_client_that_is_told_to_go_on_and_sends_nothing_is_408() -> None
         assert await client.reader.readline() == b"\r\n"
         assert await client.status() == 408
         assert r.gateway.state()["heldBytes"] == 0
+
+
+@pytest.mark.parametrize("body", [{"stream": True}, {"stream": False}], ids=["stream", "whole"])
+async def test_a_request_leaves_nothing_of_ours_to_the_garbage_collector(body: dict[str, bool]) -> None:
+    """Circles cost a pause of every stream, now and then; what has one reference goes as it comes."""
+    async with rig() as r:
+        _, url = await r.engine()
+        r.route(url, slots=1)
+        for _ in range(3):
+            await r.ask(body)
+        gc.collect()
+        gc.disable()
+        try:
+            before = ours()
+            for _ in range(20):
+                await asyncio.gather(r.ask(body), r.ask(body))  # one of them waits
+            await until(lambda: r.gateway.idle)
+            left = ours() - before
+        finally:
+            gc.enable()
+        assert all(count < 10 for count in left.values()), left
+
+
+def ours() -> Counter[str]:
+    """Return how many objects there are of each type of the gateway's."""
+    kinds = (type(each) for each in gc.get_objects())
+    return Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith("scaler.gateway"))

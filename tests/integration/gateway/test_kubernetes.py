@@ -14,9 +14,9 @@ from scaler.cluster.kube.resources import POD
 from tests.fakes.memory_cluster import MemoryCluster
 from tests.fakes.openai_engine import Script
 from tests.fakes.ports import free_ports
+from tests.integration.gateway.publishing import FLEET, Controller
 from tests.integration.gateway.rig import CHAT, until
 from tests.integration.gateway.running import process
-from tests.integration.gateway.test_several import FLEET, Controller
 from tests.integration.gateway.watched import (
     POLICIES,
     READS,

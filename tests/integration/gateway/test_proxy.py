@@ -369,6 +369,7 @@ async def test_an_engine_that_says_nothing_costs_503_at_the_deadline_and_its_slo
             error = (await response.json())["error"]
         assert (response.status, response.headers["Retry-After"]) == (503, "1")
         assert error["code"] == "DeadlineExceeded"
+        assert error["message"] == "The engine gave no content within 0.2 s; try again."
         assert r.gateway.stats(CHAT).in_flight == 0
         await engine.until(lambda engine: engine.disconnected == 1)
 
@@ -391,6 +392,69 @@ async def test_a_silent_engine_gets_no_second_request_while_another_one_answers(
             ("a resident is left alone", silent_url, None, None),
             ("a request failed", silent_url, "x-1", "DeadlineExceeded"),
         ]
+
+
+@pytest.mark.parametrize(
+    ("script", "alone"),
+    [
+        pytest.param(Script(first_seconds=5.0), 0, id="it computes and says that it is well"),
+        pytest.param(Script(behaviour=Behaviour.FREEZE), 1, id="it says nothing any more"),
+    ],
+)
+async def test_an_engine_that_answered_before_is_left_alone_for_a_late_answer_only_if_it_says_nothing_at_all(
+    script: Script, alone: int
+) -> None:
+    async with rig(GatewaySettings(answer_seconds=0.3, connect_seconds=0.5)) as r:
+        slow, slow_url = await r.engine()
+        _, other_url = await r.engine()
+        r.route(slow_url, other_url)
+        assert [(await r.ask({"stream": False}))[0] for _ in range(2)] == [200, 200]
+        slow.script = script
+        with capture_logs() as logs:
+            assert (await r.ask({"stream": False}))[0] == 503
+        assert r.gateway.routes.standing(time.monotonic()) == {CHAT: (2 - alone, alone)}
+        assert sum(each["event"] == "a resident is left alone" for each in logs) == alone
+
+
+async def test_an_engine_that_gives_others_anything_is_not_left_alone_for_a_late_answer() -> None:
+    async with rig(GatewaySettings(answer_seconds=0.5)) as r:
+        busy, url = await r.engine()
+        r.route(url, slots=2)
+        busy.plan.extend([Script(behaviour=Behaviour.HANG), Script()])
+        async with asyncio.TaskGroup() as tasks:
+            late = tasks.create_task(r.ask({"stream": False}))
+            await busy.until(lambda engine: len(engine.seen) == 1)
+            assert (await r.ask({"stream": False}))[0] == 200
+        assert late.result()[0] == 503
+        assert r.gateway.routes.standing(time.monotonic()) == {CHAT: (1, 0)}
+
+
+async def test_a_request_that_only_waited_is_told_so_and_no_engine_is_blamed() -> None:
+    async with rig(GatewaySettings(deadline_seconds=0.1)) as r:
+        r.route()
+        status, text = await r.ask()
+        error = json.loads(text)["error"]
+        assert (status, error["code"]) == (503, "QueueTooOld")
+        assert error["message"] == "No capacity became free within 0.1 s; try again."
+        assert r.observed.outcomes == [Outcome.EXPIRED]
+        assert r.gateway.stats(CHAT).totals.refused == 1
+
+
+async def test_a_request_that_failed_once_and_then_waited_is_told_both() -> None:
+    async with rig(GatewaySettings(deadline_seconds=0.3)) as r, asyncio.TaskGroup() as tasks:
+        full, full_url = await r.engine(Script(behaviour=Behaviour.HANG))
+        _, bad_url = await r.engine(Script(behaviour=Behaviour.RESET))
+        r.route(full_url)
+        tasks.create_task(r.ask({"stream": False}))
+        await full.until(lambda engine: len(engine.seen) == 1)
+        r.route(full_url, bad_url)
+        status, text = await r.ask()
+        error = json.loads(text)["error"]
+        assert (status, error["code"]) == (503, "DeadlineExceeded")
+        assert error["message"].startswith("1 attempt failed, and no other capacity became free within 0.3 s")
+        full.gate.set()
+        r.route()
+        await r.gateway.drain(0.0)
 
 
 async def test_what_waits_at_an_engine_that_hangs_is_answered_by_another_long_before_its_deadline() -> None:

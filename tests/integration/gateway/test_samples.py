@@ -191,6 +191,20 @@ async def test_what_the_gateway_turns_away_for_lack_of_room_reaches_the_controll
         assert [status for status, _ in await asyncio.gather(*asks)] == [200, 200]
 
 
+async def test_a_request_that_may_not_wait_for_a_cold_policy_is_demand_nevertheless() -> None:
+    desk = Desk()
+    async with rig_with(desk) as r:
+        r.limits = PolicyLimits(max_requests=0)
+        r.route()
+        await desk.until_chat((0, 0))
+        asked_at = time.time()
+        assert (await r.ask())[0] == 503
+        await until(lambda: desk.store.load(CHAT, time.time()).peak.value == 1)
+        assert time.time() - asked_at < 0.5, "it isn't left for the next second's sample"
+        load = desk.store.load(CHAT, time.time())
+        assert (load.queued.value, load.in_flight.value) == (0, 0)
+
+
 async def test_a_controller_that_wants_another_token_is_told_of_with_the_gateways_own_variable_first() -> (
     None
 ):

@@ -122,7 +122,9 @@ async def test_another_token_cannot_take_an_instance_over(tmp_path: Path) -> Non
         assert (await on.post(sample("exporter", 1, {"backlog": 40}), token="one"))[0] == 204
         status, text = await on.post(sample("exporter", 2**50, {"backlog": 0}), token="two")
         assert (status, on.counted("NameTaken")) == (409, 1)
-        assert "queue pushes as this instance" in json.loads(text)["error"]["message"]
+        assert (
+            "who shows another token (queue) pushes as this instance" in json.loads(text)["error"]["message"]
+        )
         assert (await on.post(sample("exporter", 2, {"backlog": 41}), token="one"))[0] == 204
         assert on.load().backlog.value == 41
         chat, _ = await on.get()

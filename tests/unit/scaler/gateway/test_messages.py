@@ -52,6 +52,8 @@ def test_a_request_without_coding_or_in_chunks_is_taken(
         ((1, 1), ("gzip, chunked",), 501),
         ((1, 1), ("gzip", "chunked"), 501),
         ((1, 1), ("chunked, chunked",), 501),
+        ((1, 1), ("gzip",), 400),
+        ((1, 1), ("chunked, gzip",), 400),
         ((1, 0), ("chunked",), 400),
         ((0, 9), (), 505),
     ],

@@ -68,3 +68,12 @@ def test_a_service_link_of_kubernetes_is_no_port(
 def test_what_is_no_port_is_refused(capsys: pytest.CaptureFixture[str], said: str) -> None:
     assert main(["gateway", "--controller", "http://c", "--port", said]) == 2
     assert "is no port" in capsys.readouterr().err
+
+
+def test_a_setting_of_the_gateway_inside_that_cannot_be_one_hints_at_a_command_that_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["local", "--gateway", "queue-seconds=soon"]) == 2
+    hint = capsys.readouterr().err.rpartition("hint: see ")[2].split()
+    assert hint == ["emberpool", "gateway", "--help"]
+    assert main(hint[1:]) == 0

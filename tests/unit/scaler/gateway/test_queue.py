@@ -1,3 +1,5 @@
+import heapq
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -88,7 +90,7 @@ class Hall:
         self.table.watch(lambda changed: self.dispatcher.advance(self.now, changed))
         self.table.replace(routes(*endpoints, limits=limits))
 
-    def _changed(self, _policy: PolicyName) -> None:
+    def _changed(self, _policy: PolicyName, _beyond: int) -> None:
         self.changes += 1
 
     def enter(self, size: int = 1, *, priority: int = 0, tenant: str = "") -> Client:
@@ -124,6 +126,67 @@ def test_a_request_goes_to_the_endpoint_that_holds_least() -> None:
     hall.leave(clients[1])
     assert [client.at for client in clients] == ["a", "b", "a", "b"]
     assert hall.enter().at == "b"
+
+
+def test_slots_of_an_endpoint_that_is_left_alone_speed_nobody_up() -> None:
+    hall = Hall(endpoint("a", 3), endpoint("b", 5))
+    assert hall.table.slots(CHAT, hall.now) == 8
+    client = hall.enter()
+    hall.table.failed(client.leases[-1].endpoint, Failure.CUT, dispatched_at=hall.now, now=hall.now)
+    assert hall.table.slots(CHAT, hall.now) == 5
+    assert hall.table.slots(CHAT, hall.now + 1.0) == 8
+    other = hall.enter()
+    hall.table.failed(other.leases[-1].endpoint, Failure.CUT, dispatched_at=hall.now, now=hall.now)
+    assert hall.table.slots(CHAT, hall.now) == 8, "one of them is tried again soon"
+
+
+@pytest.mark.parametrize("coming", [None, 3.0, 12.0])
+def test_what_was_foretold_is_what_happens(coming: float | None) -> None:
+    """Forty wait, four go at a time, each takes two seconds or so, and one more endpoint may come."""
+    hall, chance = Hall(endpoint("a", 4)), random.Random(1)
+    ends: list[tuple[float, int, Client]] = []
+    clients: list[Client] = []
+
+    def step(until: float) -> None:
+        """Let time pass; whoever has a slot ends when it is time."""
+        while True:
+            for number, client in enumerate(clients):
+                if client.leases and not any(each is client for _, _, each in ends) and not client.gone:
+                    heapq.heappush(ends, (hall.now + chance.uniform(1.5, 2.5), number, client))
+            if not ends or ends[0][0] > until:
+                hall.now = until
+                return
+            hall.now, _, ended = heapq.heappop(ends)
+            ended.gone = True
+            hall.leave(ended)
+
+    clients += [hall.enter() for _ in range(20)]
+    step(20.0)
+    begun, waiting = hall.now, [hall.enter() for _ in range(40)]
+    clients += waiting
+    if coming is not None:
+        told = PolicyRoutes(models=("m",), endpoints=(endpoint("a", 4),), coming_seconds=coming)
+        hall.table.replace({CHAT: told})
+    foretold = [hall.dispatcher.wait_of(each.ticket, hall.now) for each in waiting]
+    if coming is not None:
+        step(begun + coming)
+        hall.table.replace(routes(endpoint("a", 4), endpoint("b", 4)))
+    step(begun + 100.0)
+    happened = [each.leases[0].granted_at - begun for each in waiting]
+    for expected, actual in zip(foretold[4:], happened[4:], strict=True):
+        assert expected == pytest.approx(actual, abs=1.5 + 0.15 * actual)
+
+
+def test_who_has_the_higher_priority_is_in_front_whenever_it_came() -> None:
+    hall = Hall(endpoint("a"))
+    hall.now = 0.0
+    first = hall.enter()
+    hall.now = 2.0
+    hall.leave(first)  # it held its slot for two seconds
+    hall.enter()
+    waits = [hall.enter(priority=priority) for priority in (0, 5, 0, 9, -1)]
+    told = [hall.dispatcher.wait_of(each.ticket, hall.now) for each in waits]
+    assert told == pytest.approx([6.0, 4.0, 8.0, 2.0, 10.0])
 
 
 def test_equals_are_used_in_turn() -> None:

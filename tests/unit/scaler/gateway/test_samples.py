@@ -65,6 +65,14 @@ def test_a_peak_between_samples_is_reported_once() -> None:
     assert builder.build(stats(0, 1), NOW).policies[CHAT].peak == 1
 
 
+def test_a_request_that_is_refused_was_here_for_a_moment_and_the_peak_tells_of_it_at_once() -> None:
+    builder = StateBuilder()
+    builder.build(stats(0, 0), NOW)
+    assert builder.note(CHAT, 0, 0, NOW + 1, beyond=1) is True
+    said = builder.build(stats(0, 0), NOW + 1).policies[CHAT]
+    assert (said.peak, said.stats.demand) == (1, 0)
+
+
 # ------------------------------------------------------------------ which policies are due
 
 

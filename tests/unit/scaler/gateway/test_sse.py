@@ -10,7 +10,6 @@ from scaler.gateway.sse import (
     EventKind,
     classify,
     comment,
-    count_events,
     ends_stream,
     error_event,
 )
@@ -148,10 +147,6 @@ def test_an_endless_event_is_not_held() -> None:
     assert len(buffer.feed(b"x")) == MAX_EVENT_BYTES + 1
 
 
-def test_events_are_counted() -> None:
-    assert count_events(ROLE + USAGE + b": ping\n\n") == 2
-
-
 ERROR = {"message": "cut\n\noff", "type": "server_error", "param": None, "code": "StreamCut"}
 
 
@@ -177,7 +172,6 @@ def test_an_error_event_is_never_taken_for_content() -> None:
 
 def test_a_comment_is_no_event() -> None:
     assert classify(comment("waiting")).kind is EventKind.NOTHING
-    assert count_events(comment("waiting")) == 0
     assert comment("waiting").endswith(b"\n\n")
 
 

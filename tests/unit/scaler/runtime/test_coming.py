@@ -107,9 +107,10 @@ def test_when_one_more_resident_is_expected(now: Tick, seconds: float | None) ->
 def test_the_time_runs_down_in_steps_between_ticks() -> None:
     coming = Coming()
     coming.take(tick(RESTS, starting(0.0), start_seconds=50.0))
-    said = [coming.steps(NOW + second)[CHAT] for second in range(60)]
+    said = [coming.steps(NOW + second)[CHAT] for second in range(51)]
     assert sorted(set(said), reverse=True) == [60.0, 45.0, 30.0, 20.0, 10.0, 5.0, 2.0, 1.0]
     assert said == sorted(said, reverse=True)
+    assert coming.steps(NOW + 51.0) == {}, "it is overdue"
 
 
 @given(st.lists(st.floats(5.0, 500.0), min_size=1, max_size=40))
@@ -131,3 +132,20 @@ def test_a_promise_that_was_not_kept_is_followed_by_another() -> None:
 
 def test_one_that_nobody_wants_any_more_is_forgotten() -> None:
     assert told(tick(RESTS, starting(0.0)), tick(RESTS, starting(1.0), wanted=0)) is None
+
+
+def test_a_wake_that_takes_longer_than_usual_is_no_longer_foretold_until_another_one_begins() -> None:
+    """A neighbour drains meanwhile, for as long as its requests take; a second more would be said again and again."""
+    coming, given_a_seat = Coming(), replace(RESTS, promotable=1)
+    said = []
+    for second in range(6):
+        at = NOW + second / 2.0
+        coming.take(tick(given_a_seat, wanted=2, serving=1, at=at))
+        said.append(coming.steps(at).get(CHAT))
+    assert said == [1.0, 1.0, None, None, None, None]
+    at = NOW + 3.0
+    coming.take(tick(replace(given_a_seat, serving=1), wanted=2, serving=2, at=at))
+    assert coming.steps(at).get(CHAT) == 1.0, "the first serves, and the next one is on its way"
+    coming.take(tick(RESTS, wanted=0, at=at))
+    coming.take(tick(given_a_seat, serving=1, at=at + 60.0))
+    assert coming.steps(at + 60.0).get(CHAT) == 1.0

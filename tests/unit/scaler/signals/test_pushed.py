@@ -348,7 +348,7 @@ OTHERS = Pusher(name="queue", kinds=frozenset({Kind.QUEUE}))
 def test_another_pusher_cannot_go_on_with_an_instances_sequence_while_its_numbers_count() -> None:
     store = PushedSamples()
     store.ingest(jobs(sequence=1, backlog=40), NOW, JOBS)
-    with pytest.raises(NameTaken, match="queue:jobs pushes as this instance"):
+    with pytest.raises(NameTaken, match=r"\(queue:jobs\) pushes as this instance"):
         store.ingest(jobs(sequence=2**50, at=NOW + 0.1, backlog=0), NOW + 0.1, OTHERS)
     store.ingest(jobs(sequence=2, at=NOW + 0.2, backlog=41), NOW + 0.2, JOBS)
     assert store.load(CHAT, NOW + 0.2).backlog.value == 41
