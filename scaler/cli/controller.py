@@ -19,7 +19,7 @@ from scaler.cli.signal_options import (
     signal_options,
 )
 from scaler.errors import UserError
-from scaler.runtime.controller_options import ControllerOptions, KubernetesOptions
+from scaler.runtime.controller_options import ConfigMapName, ControllerOptions, KubernetesOptions
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -31,6 +31,7 @@ _LARGEST_PORT = 65_535
         "EMBERPOOL_AGENT_TOKEN=… emberpool controller --policy policies/ --agents agents.yaml",
         "emberpool controller --policy policies/ --agents agents.yaml --host 0.0.0.0 --state-dir /var/lib/emberpool",
         "emberpool controller --policy policies/ --kubernetes --namespace serving --keda-port 6000",
+        "emberpool controller --policy-config-map emberpool-policies --kubernetes",
         "",
         "The list of agents:",
         "apiVersion: emberpool.dev/v1alpha1",
@@ -45,7 +46,7 @@ _LARGEST_PORT = 65_535
 )
 def controller(  # noqa: PLR0917 - typer hands every option over by name
     policy: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "--policy",
             "-f",
@@ -53,7 +54,16 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
             help="Policy file or directory; repeatable. It is followed: what changes takes effect while it runs.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    policy_config_map: Annotated[
+        str,
+        typer.Option(
+            metavar="[NAMESPACE/]NAME",
+            help="With --kubernetes, instead of --policy: the ConfigMap that holds the policies. It is watched, so that what changes "
+            "takes effect at once; a volume of it would be up to 90 s late.",
+            show_default=False,
+        ),
+    ] = "",
     agents: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The file that lists the agents of all seats.", show_default=False),
@@ -127,12 +137,18 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
             hint="give it the token that the agents were started with; they refuse others",
         )
     given = KubernetesOptions(
-        kubeconfig=kubeconfig, context=context, namespace=namespace, advertise=advertise
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+        advertise=advertise,
+        policies=config_map_name(policy_config_map),
     )
+    cluster = _cluster(given, agents, kubernetes=kubernetes)
+    check_policies(policy, policy_config_map)
     options = ControllerOptions(
-        policies=tuple(policy),
+        policies=tuple(policy or ()),
         agents=agents,
-        kubernetes=_cluster(given, agents, kubernetes=kubernetes),
+        kubernetes=cluster,
         token=token,
         host=host,
         port=port,
@@ -164,7 +180,43 @@ def _cluster(given: KubernetesOptions, agents: Path | None, *, kubernetes: bool)
         )
     if given != KubernetesOptions():
         raise UserError(
-            "--kubeconfig, --context, --namespace and --advertise are for --kubernetes",
+            "--kubeconfig, --context, --namespace, --advertise and --policy-config-map are for --kubernetes",
             hint="add --kubernetes",
         )
     return None
+
+
+def config_map_name(text: str) -> ConfigMapName | None:
+    """Read which ConfigMap is meant; None for none.
+
+    Raises:
+        UserError: it is no name.
+    """
+    if not text:
+        return None
+    namespace, slash, name = text.partition("/")
+    if not slash:
+        namespace, name = "", text
+    if not name or "/" in name or (slash and not namespace):
+        raise UserError(
+            f"{text!r} names no ConfigMap", hint="write --policy-config-map NAME, or NAMESPACE/NAME"
+        )
+    return ConfigMapName(name=name, namespace=namespace)
+
+
+def check_policies(files: list[Path] | None, in_config_map: str) -> None:
+    """Check that policies are in files or in a ConfigMap.
+
+    Raises:
+        UserError: both were named, or none.
+    """
+    if files and in_config_map:
+        raise UserError(
+            "--policy and --policy-config-map were both given",
+            hint="one set of policies is in force: choose one",
+        )
+    if not files and not in_config_map:
+        raise UserError(
+            "there is no word of where the policies are",
+            hint="--policy PATH names files or directories, or --policy-config-map NAME a ConfigMap",
+        )

@@ -1,4 +1,4 @@
-"""Policy files that are read again and again: what hasn't changed isn't parsed and checked twice.
+"""Policies that are read again and again, of files or of a ConfigMap: what hasn't changed isn't parsed and checked twice.
 
 Nothing here waits or watches. Whoever does asks for the `signature`, which costs a look at each file and no reading, and
 reads when it is another one.
@@ -14,7 +14,7 @@ from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.between import Judged
 from scaler.policy.compile import JudgedFile, PolicySet, assemble, judge_file
 from scaler.policy.document import contents_of
-from scaler.policy.files import Found, file_fault, find_files, read_bytes
+from scaler.policy.files import SUFFIXES, Found, file_fault, find_files, read_bytes
 
 Signature: TypeAlias = tuple[tuple[str | int, ...], ...]
 """Per file its path, device, inode, time of the last change in nanoseconds, and size; links are followed. It is another
@@ -93,10 +93,7 @@ class PolicyFiles:
             self._known = {_name(each): self._file(each) for each in found}
             if self.signature() == before:
                 break
-        files = [each.judged for each in self._known.values()]
-        compiled = assemble(files)
-        places = {key: place for file in files for key, place in map(_placed, file.judged)}
-        return Reading(set=compiled, files=tuple(self._known), places=places)
+        return _reading(self._known)
 
     def _file(self, found: Found | PolicyFault) -> _File:
         if isinstance(found, PolicyFault):
@@ -106,11 +103,69 @@ class PolicyFiles:
             raw = _read(found)
         except PolicyError as error:
             return _unreadable(name, error.faults)
-        digest = hashlib.sha256(raw).digest()
-        known = self._known.get(name)
-        if known is not None and known.digest == digest:
-            return known
-        return _File(digest, judge_file(contents_of(raw, name)))
+        return _judged(self._known, name, raw)
+
+
+class PolicyTexts:
+    """A policy set that is handed over with the keys that its texts have, as a ConfigMap has them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _File] = {}
+
+    def read(self, place: str, texts: Mapping[str, bytes] | None) -> Reading:
+        """Judge what has changed since the last call, and put the whole set together.
+
+        Args:
+            place: where they are; faults name a text `place/key`.
+            texts: those that would count if they were files in a directory are read; None if the place is gone.
+
+        Raises:
+            PolicyError: with all faults of all texts, or between them, or the one that there is none.
+        """
+        if texts is None:
+            hint = (
+                f"make it with the policies: kubectl create {place.replace('/', ' ')} --from-file=policies/"
+            )
+            raise PolicyError((file_fault(place, "there is no such ConfigMap", hint),))
+        counted = {
+            key: texts[key] for key in sorted(texts) if not key.startswith(".") and _suffix(key) in SUFFIXES
+        }
+        if not counted:
+            hint = "name its keys as files are named: policies.yaml"
+            raise PolicyError(
+                (file_fault(place, "the ConfigMap has no key that ends in .yaml or .yml", hint),)
+            )
+        known = self._known
+        self._known = {
+            name: _judged(known, name, raw)
+            for name, raw in ((f"{place}/{key}", raw) for key, raw in counted.items())
+        }
+        return _reading(self._known)
+
+
+def _suffix(key: str) -> str:
+    return Path(key).suffix
+
+
+def _judged(known: Mapping[str, _File], name: str, raw: bytes) -> _File:
+    """Judge what a file holds, unless that is known."""
+    digest = hashlib.sha256(raw).digest()
+    before = known.get(name)
+    if before is not None and before.digest == digest:
+        return before
+    return _File(digest, judge_file(contents_of(raw, name)))
+
+
+def _reading(known: Mapping[str, _File]) -> Reading:
+    """Put a set together.
+
+    Raises:
+        PolicyError: with all faults.
+    """
+    files = [each.judged for each in known.values()]
+    compiled = assemble(files)
+    places = {key: place for file in files for key, place in map(_placed, file.judged)}
+    return Reading(set=compiled, files=tuple(known), places=places)
 
 
 def _unreadable(name: str, faults: Sequence[PolicyFault]) -> _File:

@@ -8,6 +8,19 @@ from scaler.runtime.signal_options import SignalOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigMapName:
+    """Which ConfigMap holds the policies.
+
+    Attributes:
+        name: its name.
+        namespace: where it is; empty: where the fleets are.
+    """
+
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesOptions:
     """Which cluster, and what other replicas are told.
 
@@ -16,12 +29,14 @@ class KubernetesOptions:
         context: which of its contexts; empty: the current one.
         namespace: where the fleets are; empty: the context's, or the pod's.
         advertise: base URL under which other replicas reach this one; empty: it is worked out.
+        policies: the ConfigMap that holds the policies; None: they are in files.
     """
 
     kubeconfig: str = ""
     context: str = ""
     namespace: str = ""
     advertise: str = ""
+    policies: ConfigMapName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +44,7 @@ class ControllerOptions:
     """Options of one controller process.
 
     Attributes:
-        policies: policy files or directories.
+        policies: policy files or directories; none where a ConfigMap holds the policies.
         agents: the file that lists the agents; None on Kubernetes.
         kubernetes: the cluster; None with a list of agents.
         token: bearer token that agents want, and must show when they report.

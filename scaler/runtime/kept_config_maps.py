@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -38,6 +39,8 @@ class ConfigMapArchive:
         self._clock = clock
         self._homes = homes
         self._turns: dict[FleetName, asyncio.Lock] = {}
+        # of writes that nobody waits for, while they go on and have not been told to give way
+        self._patience: dict[FleetName, asyncio.Timeout] = {}
 
     async def read(self) -> Kept:
         """See `Archive.read`."""
@@ -79,14 +82,34 @@ class ConfigMapArchive:
     async def _write(self, present: Callable[[], Kept], fleet: FleetName, *, awaited: bool) -> None:
         """Write what is worth keeping of one fleet, when nobody else does.
 
+        One that is awaited takes the place of one that is not: that may wait for its turn for seconds, and would write no more.
+
         Raises:
             ClusterError: it can't be written.
         """
+        if awaited and (patience := self._patience.pop(fleet, None)) is not None:
+            patience.reschedule(asyncio.get_running_loop().time())
         async with self._turns.setdefault(fleet, asyncio.Lock()):
             of = self._of(present(), fleet)
             if of.worth_keeping:
-                text = to_text(of, self._clock.monotonic(), self._clock.wall())
-                await self._maps.write(fleet, {FILE: text}, awaited=awaited)
+                data = {FILE: to_text(of, self._clock.monotonic(), self._clock.wall())}
+                if awaited:
+                    await self._maps.write(fleet, data, awaited=True)
+                else:
+                    await self._write_or_give_way(fleet, data)
+
+    async def _write_or_give_way(self, fleet: FleetName, data: Mapping[str, str]) -> None:
+        """Write unless one comes that somebody waits for.
+
+        Raises:
+            ClusterError: it can't be written.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as self._patience[fleet]:
+                try:
+                    await self._maps.write(fleet, data)
+                finally:
+                    self._patience.pop(fleet, None)
 
     def _fleets(self, kept: Kept) -> Sequence[FleetName]:
         """Return the fleets of which anything may be worth keeping."""

@@ -34,13 +34,14 @@ from scaler.cluster.kube.nodes import NodeWriter
 from scaler.cluster.kube.writing import Writing
 from scaler.cluster.node_reports import NodeReports
 from scaler.cluster.static.asking import StateReader
-from scaler.errors import ClusterError, LeadershipLost, NotFound, UserError
+from scaler.errors import ClusterError, NotFound, UserError
 from scaler.policy.reading import Reading
 from scaler.runtime.api import Intake
+from scaler.runtime.config_map_policies import ConfigMapReader, config_map
 from scaler.runtime.controller import PolicyTable
 from scaler.runtime.controller_assembly import assemble
 from scaler.runtime.controller_options import KubernetesOptions
-from scaler.runtime.controller_wiring import Begin, Seats
+from scaler.runtime.controller_wiring import Begin, Seats, give_up_when_superseded
 from scaler.runtime.decision_feed import PATH, DecisionFeed
 from scaler.runtime.decision_follower import DecisionFollower
 from scaler.runtime.keda_watch import KedaWatch
@@ -53,11 +54,11 @@ from scaler.runtime.lifetime import or_stop
 from scaler.runtime.metrics.keda import FindingMetrics
 from scaler.runtime.metrics.nodes import Marked, NodeMarkMetrics
 from scaler.runtime.nodes_api import NodesApi
+from scaler.runtime.policy_process import PolicyReader
 from scaler.runtime.policy_tables import table_of
 from scaler.runtime.reload import Followed, Force
 from scaler.runtime.seat_names import LentSeats
 from scaler.runtime.sockets import url_of
-from warmpool.claim import Term
 from warmpool.seats import FleetName, PolicyName
 
 log = structlog.get_logger(__name__)
@@ -201,6 +202,7 @@ class Replica:
         self._elector = Elector(
             leases, site.me, clock=place.clock, highest=lambda: self._cluster.highest_epoch
         )
+        self._policies = self._reader(place)
         self._watch = KedaWatch(place.client, place.namespace, begin.policies, self._replicas, self._tell)
         self.parts = assemble(stack, begin, self._seats(site, HttpAgents(site.session, token)))
         self._feed = DecisionFeed(self.parts.keda.board, begin.clock, token)
@@ -248,7 +250,15 @@ class Replica:
             pinned=lambda: self._watch.paused,
             conditions=self._conditions,
             lowering_refused=cluster.lowering_refused,
+            reader=self._policies,
         )
+
+    def _reader(self, place: Place) -> ConfigMapReader | None:
+        """Return what reads the policies, where a ConfigMap holds them."""
+        options = self._begin.options.kubernetes
+        if options is None or options.policies is None:
+            return None
+        return ConfigMapReader(config_map(place.client, options.policies, place.namespace), PolicyReader(()))
 
     def _post(self, site: Site) -> Post:
         place, cluster = site.place, self._cluster
@@ -404,6 +414,8 @@ class Replica:
         yield self._watch.run()
         yield self._age_nodes()
         yield self._stand()
+        if self._policies is not None:
+            yield self._policies.run()
 
     async def _stand(self) -> None:
         """Stand for election, once the cluster has been seen: who leads acts at once."""
@@ -419,18 +431,8 @@ class Replica:
         ports = replace(parts.ports, agents=LedAgents(parts.ports.agents, leadership))
         with self._role.of(leadership), self._feed.of(term):
             async with self._cluster.leading(leadership), asyncio.TaskGroup() as tasks:
-                tasks.create_task(_watch_term(self._cluster, term))
+                tasks.create_task(give_up_when_superseded(self._cluster, term))
                 tasks.create_task(parts.lead(term, ports))
                 tasks.create_task(self._marking.run())
                 tasks.create_task(self._devices.run())
                 self._watch.lead()
-
-
-async def _watch_term(cluster: KubeCluster, term: Term) -> None:
-    """Give the term up as soon as an agent has taken orders of a later one: the Lease was deleted, or set back.
-
-    Raises:
-        LeadershipLost: it has.
-    """
-    later = await cluster.superseded(term.epoch)
-    raise LeadershipLost(f"an agent has seen term {later}, and this is {term.epoch}")

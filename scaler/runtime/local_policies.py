@@ -12,8 +12,7 @@ from scaler.errors import PolicyFault
 from scaler.policy.compile import PolicySet
 from scaler.policy.reading import Reading
 from scaler.runtime.controller import PolicyTable
-from scaler.runtime.policy_tables import healing_of
-from scaler.runtime.routing import limits
+from scaler.runtime.policy_tables import table_of
 from warmpool.seats import FleetName, PolicyName
 
 _RESTART = "restart `emberpool local` to apply it"
@@ -53,21 +52,15 @@ def table(begun: PolicySet, policies: PolicySet, seat_budget: int | None) -> Pol
         policies: the set; it has no fleet and no policy that `begun` lacks.
         seat_budget: seats that all fleets together may have; None for no such limit.
     """
-    return PolicyTable(
+    fleets = (
+        replace(spec, max_seats=min(spec.max_seats, begun.fleet_specs[name].max_seats))
+        for name, spec in policies.fleet_specs.items()
+    )
+    return replace(
+        table_of(policies, fleets),
         policies=tuple(_resident(begun, spec) for spec in policies.policy_specs.values()),
-        fleets=tuple(
-            replace(spec, max_seats=min(spec.max_seats, begun.fleet_specs[name].max_seats))
-            for name, spec in policies.fleet_specs.items()
-        ),
-        hash=policies.short_hash,
         models={name: begun.policies[name].models for name in policies.policies},
-        queues={name: limits(policy.spec.queue) for name, policy in policies.policies.items()},
-        calendar=policies.calendar,
         seat_budget=seat_budget,
-        gpu_budget=policies.gpu_budget,
-        namespaces={name: fleet.metadata.namespace for name, fleet in policies.fleets.items()},
-        health_observed=policies.health_observed,
-        healing=healing_of(policies),
     )
 
 

@@ -1,6 +1,7 @@
-"""What a controller and the process that reads its policy files say to each other.
+"""What a controller and the process that reads its policies say to each other.
 
-Requests are lines: `look HASH` or `read HASH`, where HASH is the set in force. An answer is a frame (a length and a pickled
+Requests are lines: `look HASH`, `read HASH`, or `take HASH` with the texts themselves in a frame behind it, where HASH is the set in
+force. An answer is a frame (a length and a pickled
 `Answer`); where it announces a new set, that follows in pieces, each small enough to be unpickled between two other things
 that a busy loop does.
 """
@@ -43,6 +44,19 @@ class Changes:
     added: Sequence[str] = ()
     changed: Sequence[str] = ()
     removed: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """Policies that aren't in files.
+
+    Attributes:
+        place: where they are, as faults name it.
+        texts: what is there, by key; None if the place is gone.
+    """
+
+    place: str
+    texts: Mapping[str, bytes] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The controller's end of the process that reads its policy files: started when it is needed, and anew when it has died.
+"""The controller's end of the process that reads its policies: started when it is needed, and anew when it has died.
 
 Everything here happens between other things on the loop: a set arrives in pieces, and after each the loop has its turn.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scaler.policy.compile import PolicySet
-from scaler.runtime.policy_exchange import LENGTH, Answer, joined
+from scaler.runtime.policy_exchange import LENGTH, Answer, Handed, frame, joined
 
 Verb = Literal["look", "read"]
 
@@ -30,7 +30,7 @@ class PolicyReader:
     """Asks for policy sets, one request at a time.
 
     Args:
-        paths: policy files and directories.
+        paths: policy files and directories; none where all is handed over.
 
     Attributes:
         paths: the same as text.
@@ -54,11 +54,22 @@ class PolicyReader:
         Raises:
             ReaderFailed: there is no answer. The next call starts another process, once the old one is gone.
         """
+        return await self._asked(f"{verb} {in_force.hash}\n".encode("ascii"), in_force)
+
+    async def take(self, handed: Handed, in_force: PolicySet) -> tuple[Answer, PolicySet | None]:
+        """Have policies read that are no files, as `ask`.
+
+        Raises:
+            ReaderFailed: as with `ask`.
+        """
+        return await self._asked(f"take {in_force.hash}\n".encode("ascii") + frame(handed), in_force)
+
+    async def _asked(self, request: bytes, in_force: PolicySet) -> tuple[Answer, PolicySet | None]:
         try:
             process = await self._running()
             assert process.stdin is not None
             async with asyncio.timeout(DEADLINE_SECONDS):
-                process.stdin.write(f"{verb} {in_force.hash}\n".encode("ascii"))
+                process.stdin.write(request)
                 await process.stdin.drain()
                 answer: Answer = await _received(process)
                 if not answer.pieces:
@@ -67,9 +78,8 @@ class PolicyReader:
                 return answer, joined(pieces, in_force)
         except TimeoutError as error:
             await self.close()
-            raise ReaderFailed(
-                f"no answer for {DEADLINE_SECONDS:.0f} s; does the file system hang?"
-            ) from error
+            why = "; does the file system hang?" if self.paths else ""
+            raise ReaderFailed(f"no answer for {DEADLINE_SECONDS:.0f} s{why}") from error
         except (ConnectionError, asyncio.IncompleteReadError) as error:
             code = await self.close()
             raise ReaderFailed(f"the process that reads them ended with exit code {code}") from error

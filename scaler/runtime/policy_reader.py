@@ -10,24 +10,25 @@ parent, however that dies.
 """
 
 import os
+import pickle
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from scaler.errors import PolicyError
 from scaler.policy.compile import PolicySet
 from scaler.policy.files import told_and_more
-from scaler.policy.reading import PolicyFiles, Signature
-from scaler.runtime.policy_exchange import MOST_FAULTS, Answer, Piece, frame, pieces_of
+from scaler.policy.reading import PolicyFiles, PolicyTexts, Reading, Signature
+from scaler.runtime.policy_exchange import LENGTH, MOST_FAULTS, Answer, Handed, Piece, frame, pieces_of
 
 _NICENESS = 5
 """On a machine that is busy the controller and its engines come first."""
 
 
 class Watch:
-    """Looks at the files when asked to, and remembers what it has seen.
+    """Looks at the files when asked to, or takes what it is given, and remembers what it has seen.
 
     Args:
         files: the files.
@@ -35,6 +36,7 @@ class Watch:
 
     def __init__(self, files: PolicyFiles) -> None:
         self._files = files
+        self._texts = PolicyTexts()
         self._seen: Signature | None = None
         self._read: Signature | None = None
         self._sets: dict[str, PolicySet] = {}
@@ -60,8 +62,15 @@ class Watch:
             The answer, and the pieces of the set if it is another one than that in force.
         """
         self._seen = self._read = self._files.signature()
+        return self._answer(in_force, self._files.read)
+
+    def take(self, in_force: str, handed: Handed) -> tuple[Answer, Sequence[Piece]]:
+        """Read what is handed over, as `read`."""
+        return self._answer(in_force, lambda: self._texts.read(handed.place, handed.texts))
+
+    def _answer(self, in_force: str, read: Callable[[], Reading]) -> tuple[Answer, Sequence[Piece]]:
         try:
-            reading = self._files.read()
+            reading = read()
         except PolicyError as error:
             faults, more = told_and_more(error.faults)
             told = faults[:MOST_FAULTS]
@@ -82,12 +91,25 @@ class Watch:
 
 def serve(watch: Watch, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the requests end."""
-    for line in requests:
+    while line := requests.readline():
         verb, _, in_force = line.decode("ascii").strip().partition(" ")
-        answer, pieces = watch.read(in_force) if verb == "read" else watch.look(in_force)
+        match verb:
+            case "take":
+                answer, pieces = watch.take(in_force, _handed(requests))
+            case "read":
+                answer, pieces = watch.read(in_force)
+            case _:
+                answer, pieces = watch.look(in_force)
         answers.write(frame(answer))
         answers.writelines(frame(piece) for piece in pieces)
         answers.flush()
+
+
+def _handed(requests: BinaryIO) -> Handed:
+    """Read the frame behind a request. It comes from our own parent, so it may be unpickled."""
+    (length,) = LENGTH.unpack(requests.read(LENGTH.size))
+    handed: Handed = pickle.loads(requests.read(length))  # noqa: S301
+    return handed
 
 
 def main(arguments: Sequence[str]) -> int:

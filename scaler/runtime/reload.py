@@ -1,6 +1,6 @@
 """Policies that change while they are in force: read by a process of its own, judged as a whole, put in force between two ticks.
 
-The files are looked at each second; a signal or a request has them read at once. A set that can't be used changes nothing:
+The files, or the ConfigMap in their place, are looked at each second; a signal or a request has them read at once. A set that can't be used changes nothing:
 the last good one stays in force, and everybody who can be told is told: the log, the events, the metrics, whoever asked,
 and `emberpool policy status`.
 """
@@ -19,8 +19,8 @@ from scaler.policy.reading import Reading
 from scaler.runtime.clock import Clock
 from scaler.runtime.events import EventLog
 from scaler.runtime.metrics.reloads import ReloadMetrics
-from scaler.runtime.policy_exchange import Changes, changes
-from scaler.runtime.policy_process import PolicyReader, ReaderFailed
+from scaler.runtime.policy_exchange import Answer, Changes, changes
+from scaler.runtime.policy_process import ReaderFailed, Verb
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +96,31 @@ class Attempt:
         }
 
 
+class Reader(Protocol):
+    """Reads policies where they are."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Where they are, before anything was read."""
+
+    async def ask(self, verb: Verb, in_force: PolicySet) -> tuple[Answer, PolicySet | None]:
+        """Look whether they have changed, or read them whether they have or not.
+
+        Args:
+            verb: `look` reads only what has changed since the last look, and is whole; `read` reads now.
+            in_force: the set in force.
+
+        Returns:
+            The answer, and the new set if there is one.
+
+        Raises:
+            ReaderFailed: there is no answer.
+        """
+
+    async def close(self) -> int | None:
+        """End what it has running; return what that ended with, if there is anything to say."""
+
+
 class Force(Protocol):
     """Where sets are put in force."""
 
@@ -152,13 +177,13 @@ class Reloader:
     """Reloads one process's policies; `run` it inside a TaskGroup.
 
     Args:
-        reader: reads the files.
+        reader: reads them.
         force: where sets are put in force.
         policies: the set in force.
         told: who is told.
     """
 
-    def __init__(self, reader: PolicyReader, force: Force, policies: PolicySet, told: Told) -> None:
+    def __init__(self, reader: Reader, force: Force, policies: PolicySet, told: Told) -> None:
         self._reader = reader
         self._force = force
         self._policies = policies

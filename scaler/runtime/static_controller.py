@@ -16,10 +16,10 @@ from scaler.cluster.http_agents import HttpAgents
 from scaler.cluster.static.asking import StateReader
 from scaler.cluster.static.cluster import StaticCluster
 from scaler.cluster.static.listing import AgentList, load_agents
-from scaler.errors import LeadershipLost, PolicyError
+from scaler.errors import PolicyError
 from scaler.policy.reading import Reading
 from scaler.runtime.controller_assembly import assemble
-from scaler.runtime.controller_wiring import Begin, Parts, Seats
+from scaler.runtime.controller_wiring import Begin, Parts, Seats, give_up_when_superseded
 from scaler.runtime.kept import Nowhere
 from scaler.runtime.kept_files import FileArchive
 from scaler.runtime.lifetime import or_stop
@@ -99,21 +99,9 @@ async def _run_until(parts: Parts, cluster: StaticCluster, term: Term) -> None:
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(part) for part in parts.standing()]
         running.append(tasks.create_task(parts.lead(term, parts.ports)))
-        running.append(tasks.create_task(_watch_term(cluster, term.epoch)))
+        running.append(tasks.create_task(give_up_when_superseded(cluster, term)))
         await parts.begin.stop.wait()
         log.info("controller ends; residents stay as they are")
         await parts.end_actions(term.holder)
         for task in running:
             task.cancel()
-
-
-async def _watch_term(cluster: StaticCluster, epoch: int) -> None:
-    """Stop acting as soon as an agent has taken orders of a later term.
-
-    Raises:
-        LeadershipLost: it has.
-    """
-    later = await cluster.superseded(epoch)
-    raise LeadershipLost(
-        f"an agent has seen term {later}, and ours is {epoch}: another controller works with these agents"
-    )

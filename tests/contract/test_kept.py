@@ -4,9 +4,16 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,11 +30,11 @@ from scaler.runtime.kept_files import LEARNED, ORDERS, FileArchive
 from scaler.store import standing_orders
 from scaler.store.histories import History
 from scaler.store.standing_orders import Drain, Freeze, OfFleet
-from tests.fakes.kube_api import KubeApi, User, kubeconfig, serving
+from tests.fakes.kube_api import Call, KubeApi, User, kubeconfig, serving
 from tests.fakes.kube_api.api import Target
 from tests.fakes.kube_api.faults import Answer, Cut
 from tests.fakes.kube_api.kinds import BY_PATH, NAMESPACE
-from tests.integration.kube.conftest import written
+from tests.integration.kube.conftest import allowed, documented_role, written
 from warmpool.expectations import Answer as Said
 from warmpool.expectations import Ownership, Recording
 from warmpool.seats import FleetName, PolicyName, SeatName
@@ -74,6 +81,8 @@ class Rig:
     break_down: Callable[[], Awaitable[None]]
     lose_an_answer: Callable[[], None] | None = None
     open_behind: Callable[[Clock], Archive] | None = None
+    hold_a_write: Callable[[float], None] | None = None
+    losing: Callable[..., AbstractContextManager[None]] | None = None
 
 
 @asynccontextmanager
@@ -95,7 +104,7 @@ async def files(directory: Path) -> AsyncIterator[Rig]:
 
 @asynccontextmanager
 async def config_maps(directory: Path) -> AsyncIterator[Rig]:
-    api = KubeApi({"test": User(name="test")})
+    api = KubeApi({"test": User(name="test", may=partial(allowed, documented_role()))})
     api.create(Target(kind=NAMESPACE, namespace=""), {"metadata": {"name": "pool"}}, {})
     homes = {CHAT: SPARES, CODE: OWN}
     async with serving(api) as url:
@@ -121,7 +130,22 @@ async def config_maps(directory: Path) -> AsyncIterator[Rig]:
             def lose_an_answer() -> None:
                 api.faults.cut(Cut.AFTER, lambda call: call.verb in {"create", "update"}, 1)
 
-            yield Rig(opened, garble, break_down, lose_an_answer, open_behind)
+            def replaces(call: Call) -> bool:
+                return call.verb == "update"
+
+            def hold_a_write(seconds: float) -> None:
+                """Let the next replacement arrive some seconds late."""
+                api.faults.delay(seconds, replaces, 1)
+
+            @contextmanager
+            def losing(cut: Cut, seconds: float = 0.0) -> Iterator[None]:
+                """Lose replacements, which clients send twice."""
+                api.faults.delay(seconds, replaces)
+                api.faults.cut(cut, replaces)
+                yield
+                api.faults.clear()
+
+            yield Rig(opened, garble, break_down, lose_an_answer, open_behind, hold_a_write, losing)
 
 
 @pytest.fixture(params=[files, config_maps], ids=["files", "ConfigMaps"])
@@ -325,3 +349,66 @@ async def test_a_write_whose_answer_is_lost_is_no_conflict_with_the_next(
         recordings = {CHAT: (recording(7),), CODE: (recording(8),)}
         await write(archive, replace(kept(clock), recordings=recordings))
         assert (await rig.open(clock).read()).recordings == recordings
+
+
+async def test_a_write_that_arrives_after_the_next_has_looked_costs_neither_that_nor_those_after_it(
+    tmp_path: Path,
+) -> None:
+    async with config_maps(tmp_path) as rig:
+        clock = Clock()
+        archive, before = rig.open(clock), kept(clock)
+        await write(archive, before)
+        assert rig.hold_a_write is not None
+        assert rig.losing is not None
+        with rig.losing(Cut.LATE, 0.5), pytest.raises(NotKept):
+            await write(archive, replace(before, recordings={CHAT: (recording(7),)}), SPARES)
+        rig.hold_a_write(1.5)  # it looks, finds what was there before, and is overtaken on its way
+        for by in ("anna", "bert"):
+            await write(archive, Kept(orders={SPARES: freeze(by)}), SPARES)
+            assert (await rig.open(clock).read()).orders == {SPARES: freeze(by)}
+
+
+async def test_what_somebody_else_writes_after_a_lost_answer_is_not_overwritten(tmp_path: Path) -> None:
+    async with config_maps(tmp_path) as rig:
+        clock = Clock()
+        mine, theirs, before = rig.open(clock), rig.open(clock), kept(clock)
+        await write(mine, before)
+        assert rig.losing is not None
+        with rig.losing(Cut.BEFORE), pytest.raises(NotKept):
+            await write(mine, replace(before, recordings={CHAT: (recording(7),)}), SPARES)
+        await theirs.read()
+        await write(theirs, Kept(orders={SPARES: freeze("anna")}), SPARES)
+        for _ in range(2):
+            with pytest.raises(NotKept):
+                await write(mine, before, SPARES)
+        assert (await rig.open(clock).read()).orders == {SPARES: freeze("anna")}
+
+
+async def test_an_order_does_not_wait_for_a_write_of_its_fleet_that_waits_for_its_turn(
+    tmp_path: Path,
+) -> None:
+    """With many fleets what is written each minute waits for seconds, and a person is told 2.5 s after an order at the latest."""
+    async with config_maps(tmp_path) as rig:
+        clock = Clock()
+        assert rig.open_behind is not None
+        archive, before = rig.open_behind(clock), kept(clock)
+        await write(archive, before, SPARES)
+        async with asyncio.TaskGroup() as tasks:
+            everything = tasks.create_task(write(archive, before))
+            while OWN not in (await maps_of(rig, clock)):
+                await asyncio.sleep(0.01)
+            ordered = replace(before, orders={SPARES: freeze("anna")})
+            async with asyncio.timeout(2.0):
+                async with asyncio.TaskGroup() as orders:
+                    for _ in range(3):  # one of several takes its place
+                        orders.create_task(write(archive, ordered, SPARES))
+                await everything  # which has nothing left to write
+        found = await rig.open(clock).read()
+        assert found.orders == {SPARES: freeze("anna")}
+        assert found.recordings == before.recordings
+
+
+async def maps_of(rig: Rig, clock: Clock) -> set[FleetName]:
+    """Return the fleets of which anything is kept."""
+    homes = {CHAT: SPARES, CODE: OWN}
+    return {homes[policy] for policy in (await rig.open(clock).read()).recordings}

@@ -3,6 +3,7 @@
 What somebody else has written since it was read isn't overwritten: that writer leads now, or a person has mended something.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ KEPT_LABEL: Final = "emberpool.dev/kept"
 """On each of them; its value says of which fleet."""
 _PAGE: Final = 100
 _SECONDS: Final = 5.0
+_MOST_UNANSWERED: Final = 4
+"""Of one ConfigMap; of more than that the oldest are forgotten, and one of them that arrives after all is taken for somebody else's."""
 
 
 class KeptConfigMaps:
@@ -34,7 +37,8 @@ class KeptConfigMaps:
         self._lanes = through
         self._namespace = namespace
         self._versions: dict[str, str] = {}
-        self._sent: dict[str, Mapping[str, str]] = {}  # by name, what was sent last and not answered
+        # by name, what was sent and not answered, the latest last
+        self._sent: dict[str, deque[Mapping[str, str]]] = {}
 
     async def read(self) -> Mapping[str, Config]:
         """Return all, by what they are of.
@@ -72,7 +76,22 @@ class KeptConfigMaps:
         """
         name = f"emberpool-kept-{of}"
         if name in self._sent:
-            await self._is_ours(name)
+            await self._look(name)
+        try:
+            await self._send(name, of, data, awaited=awaited)
+        except Conflict:
+            if (found := await self._look(name)) is None:
+                raise
+            if found != data:  # an earlier one of ours, which took its time; nobody else has written
+                await self._send(name, of, data, awaited=awaited)
+
+    async def _send(self, name: str, of: str, data: Mapping[str, str], *, awaited: bool) -> None:
+        """Replace one of the version that is known, or make it.
+
+        Raises:
+            Conflict: another version is there.
+            ClusterError: it can't be written now.
+        """
         version = self._versions.get(name)
         metadata = {
             "name": name,
@@ -93,29 +112,37 @@ class KeptConfigMaps:
             },
             query={"fieldManager": MANAGER},
         )
-        self._sent[name] = dict(data)
+        unanswered = self._sent.setdefault(name, deque(maxlen=_MOST_UNANSWERED))
+        unanswered.append(dict(data))
         try:
             lane = self._lanes.orders if awaited else self._lanes.housekeeping
             written = await self._writing.send(lane, request, seconds=_SECONDS)
         except (Withheld, Forbidden, Rejected):
-            self._sent.pop(name, None)  # nothing was written
+            unanswered.pop()  # nothing was written
+            if not unanswered:
+                self._sent.pop(name, None)
             raise
-        except Conflict:
-            if not await self._is_ours(name):
-                raise
-            return
+        # those before it were of the same version or an older one, and can't be carried out any more
         self._sent.pop(name, None)
         self._versions[name] = config_from_json(written).version
 
-    async def _is_ours(self, name: str) -> bool:
-        """Say whether what is there is what was sent and not answered, or answered when it was sent twice; then take its version."""
+    async def _look(self, name: str) -> Mapping[str, str] | None:
+        """Look whether what is there is what was sent and not answered, or answered when it was sent twice; then take its version.
+
+        While the version is as it was, what was sent may still arrive, however late: it isn't forgotten.
+
+        Returns:
+            What is there if it is ours and new; else None.
+        """
         request = Request(path=CONFIG_MAP.path(self._namespace, name))
         try:
             there = config_from_json(await self._writing.client.call(request, seconds=_SECONDS))
         except NotFound:
-            self._sent.pop(name, None)
             self._versions.pop(name, None)
-            return False
-        if ours := there.data == self._sent.pop(name, None):
-            self._versions[name] = there.version
-        return ours
+            return None
+        if there.version == self._versions.get(name):
+            return None
+        if there.data not in self._sent.pop(name, ()):
+            return None
+        self._versions[name] = there.version
+        return there.data

@@ -13,7 +13,7 @@ class Call:
     Attributes:
         verb: get, list, watch, create, update, patch, delete or deletecollection.
         group, resource, subresource: what it is about; the resource is a path for what is no object.
-        namespace, name: which one; empty where there is none.
+        namespace, name: which one; empty where there is none. A list or a watch of one name alone has that name.
         user: who asks.
         dry_run: whether it changes nothing.
     """
@@ -35,6 +35,8 @@ class Cut(Enum):
     """The request is lost."""
     AFTER = auto()
     """The request is carried out, and the answer is lost."""
+    LATE = auto()
+    """The answer is lost at once, and the request carried out when its delay is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

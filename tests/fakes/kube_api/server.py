@@ -1,6 +1,7 @@
 """HTTP around the API: paths to requests, refusals to Status objects, changes to watch streams."""
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -66,9 +67,15 @@ def call_of(request: Request, target: Target | None) -> Call:
         resource=target.kind.plural,
         subresource=target.subresource,
         namespace=target.namespace,
-        name=target.name,
+        name=target.name or _only(request.query.get("fieldSelector", "")),
         dry_run=bool(request.query.get("dryRun")),
     )
+
+
+def _only(selector: str) -> str:
+    """Return the name of the only object that a list or a watch may have: rules take such for requests of that name."""
+    exact = (each.partition("=") for each in selector.split(","))
+    return next((value.lstrip("=") for key, _, value in exact if key == "metadata.name"), "")
 
 
 def _json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -85,12 +92,17 @@ class Server:
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
+        self._late: set[asyncio.Task[None]] = set()
 
     async def handle(self, request: Request) -> web.StreamResponse:
         target = target_of(request.path)
         call = call_of(request, target)
         self._api.calls.append(call)
         seconds, answer, cut = self._api.faults.take(call)
+        if cut is Cut.LATE:
+            await request.read()  # it is there when the connection is gone
+            self._late.add(asyncio.get_running_loop().create_task(self._later(request, call, seconds)))
+            return _cut(request)
         if seconds:
             await asyncio.sleep(seconds)
         if answer is not None:
@@ -105,6 +117,17 @@ class Server:
         except Refusal as refusal:
             response = _json(refusal.status(), refusal.code, refusal.headers)
         return _cut(request) if cut is Cut.AFTER else response
+
+    async def _later(self, request: Request, call: Call, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        with contextlib.suppress(Refusal):
+            await self._answer(request, target_of(request.path), call)
+
+    async def end(self, _: web.Application) -> None:
+        """Carry out nothing more."""
+        for each in self._late:
+            each.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
 
     async def _answer(self, request: Request, target: Target | None, call: Call) -> web.StreamResponse:
         if target is None:
@@ -437,7 +460,9 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve an API until the context is left; yields its URL."""
     app = web.Application(client_max_size=2**24)
-    app.router.add_route("*", "/{path:.*}", Server(api).handle)
+    server = Server(api)
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    app.on_cleanup.append(server.end)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     try:

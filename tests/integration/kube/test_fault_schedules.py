@@ -367,7 +367,8 @@ def _everything(_: Call) -> bool:
     return True
 
 
-async def _schedules(directory: Path, seeds: range) -> None:
+async def run_schedules(directory: Path, seeds: range) -> None:
+    """Run schedules one after the other on the same machines."""
     async with running(directory) as rig:
         faulty = Faulty(rig)
         for seed in seeds:
@@ -386,13 +387,13 @@ async def _schedules(directory: Path, seeds: range) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.long
 async def test_some_schedules_over_real_sockets(tmp_path: Path) -> None:
-    await _schedules(tmp_path, range(SOME))
+    await run_schedules(tmp_path, range(SOME))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 async def test_a_hundred_schedules_over_real_sockets(tmp_path: Path) -> None:
-    await _schedules(tmp_path, range(ALL))
+    await run_schedules(tmp_path, range(ALL))
 
 
 # ---------------------------------------------------------------- each call of a promotion

@@ -48,7 +48,7 @@ ASKER = ScaledObject("spares", NAMESPACE_NAME, {"fleet": FLEET})
 ROLE = documented_role() | {
     (resource, verb)
     for resource, verbs in {
-        "configmaps": "list create update",
+        "configmaps": "get list create update",
         "services": "list watch",
         "scaledobjects.keda.sh": "list watch",
         "horizontalpodautoscalers.autoscaling": "list watch",

@@ -13,6 +13,8 @@ from warmpool.seats import PolicyName
 WARM_SECONDS = 30.0
 SETTLED_SECONDS = 90.0
 """What is waited for in the end: burst windows, back-offs and rollouts included."""
+SERVED_SECONDS = 6.0 + 2.0
+"""A lease, and what looking, deciding and promoting take, until every policy has what it needs."""
 _CALM_SECONDS = 3.0
 
 
@@ -34,6 +36,14 @@ class Outcome:
     served: float
     settled: float
     told: tuple[str, ...]
+
+    @property
+    def failure(self) -> str:
+        """What was not as it must be, in one line; empty if nothing."""
+        if self.broken:
+            return " ".join(self.broken[0].split())
+        late = f"served {self.served:.2f} s after the last fault, {SERVED_SECONDS:g} are allowed"
+        return late if self.served > SERVED_SECONDS else ""
 
     def __str__(self) -> str:
         lines = [

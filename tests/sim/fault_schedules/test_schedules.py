@@ -1,7 +1,7 @@
 """Random schedules of faults over two whole controllers: whatever fails, and however much of it at once, nothing is lost or done twice.
 
 A seed is run alone by `EMBERPOOL_FAULT_SEED=7 pytest tests/sim/fault_schedules/test_schedules.py`, or by `-k seed7-`. `make test-long`
-runs all.
+runs all, and `python -m tests.sim.fault_schedules 0:1000 --jobs 16` does so without pytest.
 """
 
 import os
@@ -13,8 +13,6 @@ from tests.sim.fault_schedules.schedules import schedule
 
 ALL, SOME = 1000, 4
 """Schedules, and how many of them run each time."""
-SERVED_SECONDS = 6.0 + 2.0
-"""A lease, and what looking, deciding and promoting take, until every policy has what it needs."""
 CHOSEN = os.environ.get("EMBERPOOL_FAULT_SEED", "")
 
 
@@ -28,8 +26,7 @@ def seeds() -> list[object]:
 @pytest.mark.parametrize("seed", seeds())
 def test_whatever_fails_nothing_is_lost_or_done_twice(seed: int) -> None:
     outcome = run_schedule(seed)
-    assert not outcome.broken, str(outcome)
-    assert outcome.served <= SERVED_SECONDS, str(outcome)
+    assert not outcome.failure, f"{outcome.failure}\n\n{outcome}"
 
 
 def test_a_schedule_follows_from_its_seed() -> None:

@@ -16,6 +16,14 @@ FILE = ["--agents", "agents.yaml"]
         ([*FILE, "--kubernetes"], "--agents and --kubernetes were both given", "either listed or"),
         ([*FILE, "--namespace", "x"], "are for --kubernetes", "add --kubernetes"),
         ([*FILE, "--kubeconfig", "x"], "are for --kubernetes", "add --kubernetes"),
+        ([*FILE, "--policy-config-map", "x"], "are for --kubernetes", "add --kubernetes"),
+        (
+            ["--kubernetes", "--policy-config-map", "x"],
+            "--policy and --policy-config-map were both",
+            "choose one",
+        ),
+        (["--kubernetes", "--policy-config-map", "/x"], "'/x' names no ConfigMap", "NAMESPACE/NAME"),
+        (["--kubernetes", "--policy-config-map", "a/b/c"], "'a/b/c' names no ConfigMap", "NAMESPACE/NAME"),
         (["--context", "x"], "there is no word of where the seats are", "--agents FILE"),
         (
             ["--kubernetes", "--kubeconfig", "/nowhere/config"],
@@ -41,3 +49,13 @@ def test_what_contradicts_itself_is_said_with_the_mend(
     said = capsys.readouterr().err
     assert message in said
     assert hint in said
+
+
+def test_somebody_must_say_where_the_policies_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBERPOOL_AGENT_TOKEN", "t")
+    assert main(["controller", "--kubernetes"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no word of where the policies are" in said
+    assert "--policy-config-map NAME" in said
