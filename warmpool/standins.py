@@ -26,3 +26,22 @@ def stood_for(pid: int) -> Sequence[int]:
     except OSError:  # it has just ended, or is another user's
         return ()
     return [int(pid) for text in held for pid in _PIDFD.findall(text)]
+
+
+def forks_of(pid: int) -> Sequence[int]:
+    """Return the living processes that a process stands for, and those that its fork's own children stand for, as ranks of an engine do.
+
+    Children are told by the kernel (proc(5), `/proc/PID/task/TID/children`); where it doesn't tell, those of the fork are missing.
+    """
+    found = list(stood_for(pid))
+    for fork in found:
+        found += [below for child in _children(fork) for below in stood_for(child) if below not in found]
+    return found
+
+
+def _children(pid: int) -> Sequence[int]:
+    try:
+        told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:  # it has just ended
+        return ()
+    return [int(child) for text in told for child in text.split()]

@@ -1,16 +1,17 @@
 """One device's context, with the failures of the driver as errors of this package."""
 
 import ctypes
-import os
 
 import torch
 
 from loader.cuda import library
 from loader.cuda.library import (
+    DESCRIPTOR,
     ON_DEVICE,
     PINNED,
     READ_ONLY,
     READ_WRITE,
+    UUID_BYTES,
     AccessDescription,
     AllocationProperties,
     CallFailed,
@@ -20,9 +21,6 @@ from loader.cuda.library import (
 )
 from loader.cuda.port import Mapped
 from loader.errors import DeviceUnavailable, LoadError, OutOfMemory
-
-_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-_UUID_BYTES = 16
 
 
 class Driver(DeviceContext):
@@ -38,14 +36,8 @@ class Driver(DeviceContext):
     def __init__(self, ordinal: int) -> None:
         super().__init__(_open_library(), ordinal)
         self._place = torch.device("cuda", ordinal)
-        self._uuid = uuid_of(self._library, self.device)
         location = Location(ON_DEVICE, self.device)
-        self._properties = AllocationProperties(type=PINNED, handle_types=_DESCRIPTOR, location=location)
-
-    @property
-    def uuid(self) -> str:
-        """The device's id, in hexadecimal: the same in every process, whatever devices each of them sees."""
-        return self._uuid
+        self._properties = AllocationProperties(type=PINNED, handle_types=DESCRIPTOR, location=location)
 
     def free_bytes(self) -> int:
         """Memory that is free on the device, for whoever asks first."""
@@ -67,18 +59,11 @@ class Driver(DeviceContext):
         self.call("cuMemCreate", ctypes.byref(handle), nbytes, ctypes.byref(self._properties), 0)
         return handle.value
 
-    def export(self, handle: int) -> int:
-        """A descriptor that stands for memory, for another process or this one; the caller's to close."""
-        descriptor = ctypes.c_int(-1)
-        self.call("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, _DESCRIPTOR, 0)
-        os.set_inheritable(descriptor.value, False)
-        return descriptor.value
-
     def take(self, descriptor: int) -> int:
         """The handle of memory that a descriptor stands for, to be released once it is mapped."""
         handle = ctypes.c_ulonglong()
         self.call(
-            "cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptor), _DESCRIPTOR
+            "cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptor), DESCRIPTOR
         )
         return handle.value
 
@@ -127,11 +112,30 @@ class Driver(DeviceContext):
         Args:
             moves: each the device's address, the host's address, and how many bytes.
         """
+        self._copy("cuMemcpyHtoDAsync_v2", moves)
+
+    def reach(self, address: int, nbytes: int) -> None:
+        """Let this device read memory that is mapped for another one, over the link between the two.
+
+        Raises:
+            DeviceUnavailable: they have none.
+        """
+        self._allow(address, nbytes, READ_ONLY)
+
+    def copy_between(self, moves: list[tuple[int, int, int]]) -> None:
+        """Copy device memory that this device reaches to its own; returns when all of it is there.
+
+        Args:
+            moves: each the address to copy to, the address to copy from, and how many bytes.
+        """
+        self._copy("cuMemcpyDtoDAsync_v2", moves)
+
+    def _copy(self, function: str, moves: list[tuple[int, int, int]]) -> None:
         stream = ctypes.c_void_p()
         self.call("cuStreamCreate", ctypes.byref(stream), 1)  # CU_STREAM_NON_BLOCKING
         try:
             for target, source, nbytes in moves:
-                self.call("cuMemcpyHtoDAsync_v2", target, source, nbytes, stream)
+                self.call(function, target, source, nbytes, stream)
         finally:
             # Also after an error: nothing may be on its way when either side's memory goes.
             self.call("cuStreamSynchronize", stream)
@@ -160,18 +164,6 @@ class Driver(DeviceContext):
         _call(self._library, name, *arguments)
 
 
-def ordinal_of(uuid: str) -> int:
-    """The number of a device in this process, by its id.
-
-    Raises:
-        DeviceUnavailable: there is no driver, or this process doesn't see the device.
-    """
-    uuids = device_uuids()
-    if uuid in uuids:
-        return uuids.index(uuid)
-    raise DeviceUnavailable(f"no CUDA device {uuid} is seen here", hint="check CUDA_VISIBLE_DEVICES")
-
-
 def device_uuids() -> list[str]:
     """The ids of all devices that this process sees, in their order. No context is made.
 
@@ -185,12 +177,11 @@ def device_uuids() -> list[str]:
     devices = [ctypes.c_int() for _ in range(count.value)]
     for ordinal, device in enumerate(devices):
         _call(opened, "cuDeviceGet", ctypes.byref(device), ordinal)
-    return [uuid_of(opened, device.value) for device in devices]
+    return [_uuid_of(opened, device.value) for device in devices]
 
 
-def uuid_of(opened: ctypes.CDLL, device: int) -> str:
-    """A device's id, in hexadecimal."""
-    raw = ctypes.create_string_buffer(_UUID_BYTES)
+def _uuid_of(opened: ctypes.CDLL, device: int) -> str:
+    raw = ctypes.create_string_buffer(UUID_BYTES)
     _call(opened, "cuDeviceGetUuid", raw, device)
     return raw.raw.hex()
 

@@ -4,6 +4,8 @@ Names and numbers are those of the CUDA Driver API manual ("Virtual Memory Manag
 """
 
 import ctypes
+import functools
+import os
 
 FILE = "libcuda.so.1"
 """The library's name for the dynamic linker."""
@@ -11,6 +13,8 @@ PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
 ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 READ_ONLY = 1  # CU_MEM_ACCESS_FLAGS_PROT_READ
 READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+UUID_BYTES = 16
 _SUCCESS = 0
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
@@ -94,6 +98,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemHostRegister_v2": (_POINTER, _SIZE, ctypes.c_uint),
     "cuMemHostUnregister": (_POINTER,),
     "cuMemcpyHtoDAsync_v2": (_ADDRESS, _POINTER, _SIZE, _POINTER),
+    "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, _POINTER),
     "cuStreamCreate": (_TO(_POINTER), ctypes.c_uint),
     "cuStreamSynchronize": (_POINTER,),
     "cuStreamWaitEvent": (_POINTER, _POINTER, ctypes.c_uint),
@@ -103,8 +108,9 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
 }
 
 
+@functools.cache
 def open_library() -> ctypes.CDLL:
-    """The library.
+    """The library, opened once; where it can't be, it is tried again the next time.
 
     Raises:
         OSError: there is no CUDA driver.
@@ -154,6 +160,20 @@ class DeviceContext:
         # It lives as long as the process, so it is never released.
         self._context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self.device)
+
+    @property
+    def uuid(self) -> str:
+        """The device's id, in hexadecimal: the same in every process, whatever devices each of them sees."""
+        raw = ctypes.create_string_buffer(UUID_BYTES)
+        self.call("cuDeviceGetUuid", raw, self.device)
+        return raw.raw.hex()
+
+    def export(self, handle: int) -> int:
+        """A descriptor that stands for memory, for another process or this one; the caller's to close."""
+        descriptor = ctypes.c_int(-1)
+        self.call("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, DESCRIPTOR, 0)
+        os.set_inheritable(descriptor.value, False)
+        return descriptor.value
 
     def enter(self) -> None:
         """Make the context the calling thread's."""

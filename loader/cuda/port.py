@@ -78,6 +78,16 @@ class Device(Protocol):
             moves: each the device's address, the host's address, and how many bytes.
         """
 
+    def reach(self, address: int, nbytes: int) -> None:
+        """Let this device read memory that is mapped for another one, over a direct link between the two."""
+
+    def copy_between(self, moves: list[tuple[int, int, int]]) -> None:
+        """Copy device memory that this device reaches to its own; return when all of it is there.
+
+        Args:
+            moves: each the address to copy to, the address to copy from, and how many bytes.
+        """
+
     def wait(self) -> None:
         """Wait for all that this process has queued on it."""
 

@@ -26,7 +26,16 @@ from loader.stage.connection import StageClient, whole_number
 from loader.stage.layout import LAYOUT, contiguous_strides, pack, place_tensors
 from loader.stage.wire import DEFAULT_SOCKET
 
-__all__ = ["HeldCopy", "StageClient", "StageSource", "attach", "attach_held", "load_to_device", "taken"]
+__all__ = [
+    "HeldCopy",
+    "StageClient",
+    "StageSource",
+    "attach",
+    "attach_held",
+    "lease_held",
+    "load_to_device",
+    "taken",
+]
 
 
 class StageSource:
@@ -176,6 +185,19 @@ def _bases(answer: Mapping[str, object], checkpoint: Checkpoint) -> dict[str, in
                     hint="have it held again: release it, then hold it",
                 )
     return {file: held[file][-1] for file in checkpoint.shards}
+
+
+def lease_held(client: StageClient, checkpoint: Checkpoint, device: str) -> None:
+    """Have the daemon keep a copy that it holds on a device for as long as the connection is open; nothing is mapped.
+
+    Raises:
+        NotHeld: it holds none there.
+        FileChanged: what it holds is another version than this checkpoint.
+        LoaderError: the daemon is gone, or means another layout.
+    """
+    answer, descriptor = client.attach(checkpoint.path, device)
+    os.close(descriptor)
+    _bases(answer, checkpoint)
 
 
 def load_to_device(

@@ -115,7 +115,15 @@ class StageClient:
             undo.pop_all()
         return shards
 
-    def copy(self, path: str, moves: list[Move], target: int, on: tuple[str, int] | None = None) -> int:
+    def copy(
+        self,
+        path: str,
+        moves: list[Move],
+        target: int,
+        on: tuple[str, int] | None = None,
+        *,
+        sibling: str | None = None,
+    ) -> int:
         """Have ranges copied into memory of this process; the bytes copied.
 
         Args:
@@ -123,14 +131,19 @@ class StageClient:
             moves: which ranges, and where they go.
             target: a memory file or shared memory, large enough and writable, or a descriptor of device memory.
             on: of device memory its device's UUID and its size.
+            sibling: UUID of the device whose held copy the bytes come from; the daemon's host memory if left out.
 
         Raises:
+            NotHeld: there is no such copy.
+            DeviceUnavailable: no direct link leads from there to the target's device.
             DestinationMismatch: a range doesn't fit.
             LoaderError: the daemon can't stage the checkpoint.
             StageUnreachable: the daemon is gone.
         """
         copied = 0
         where: dict[str, object] = {"device": on[0], "size": on[1]} if on else {}
+        if sibling is not None:
+            where["from"] = sibling
         for start in range(0, len(moves), MAX_MOVES):
             part = [list(move) for move in moves[start : start + MAX_MOVES]]
             request = {"op": "copy", "path": path, "moves": part} | where

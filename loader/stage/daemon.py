@@ -7,7 +7,8 @@ Who may connect is decided by the kernel's word on the peer (SO_PEERCRED), whate
 - ``{"op": "take", "path": …}``: lease a checkpoint, staging it first. Answer ``{"ok": true, "files": n, "proven": …}``, then per
   shard ``{"file": …, "size": …, "mtimeNs": …, "device": …, "inode": …}`` with the descriptor of its sealed memory.
 - ``{"op": "copy", "path": …, "moves": [[file, begin, bytes, offset], …]}`` with a descriptor of the client's memory: copy there. With
-  ``"device"`` (its UUID) and ``"size"`` the descriptor is one of device memory.
+  ``"device"`` (its UUID) and ``"size"`` the descriptor is one of device memory; with ``"from"`` as well, a device's UUID, the bytes come out of
+  the copy that is held there, and not from host memory.
 - ``{"op": "drop", "path": …}``: let go of what is in host memory.
 - ``{"op": "hold", "path": …, "device": …}``: copy a checkpoint into device memory of the daemon's own; the answer is its row of `held`.
   ``release`` gives that memory back, ``verify`` digests it once more.
@@ -34,7 +35,7 @@ from threading import Condition, Event, Thread, current_thread
 from loader.copiers.destinations import memory_of
 from loader.errors import DestinationMismatch, DeviceUnavailable, LoaderError, LoadError, StageUnreachable
 from loader.stage import wire
-from loader.stage.device import DeviceTarget
+from loader.stage.device import DeviceTarget, check_moves
 from loader.stage.holder import Held, Holder, Peer
 from loader.stage.layout import LAYOUT, Move
 from loader.stage.pool import Pool, Staged
@@ -203,6 +204,9 @@ class Daemon:
             case {"op": "take", "path": str(path)}:
                 with closing(self._pool.take(path, peer.connection)) as staged:
                     _give(connection, staged)
+            case {"op": "copy", "path": str(path), "from": str(sibling)} if descriptor is not None:
+                copied = self._copy_held((path, sibling), descriptor, request)
+                wire.send(connection, {"ok": True, "bytes": copied})
             case {"op": "copy", "path": str(path)} if descriptor is not None:
                 moves = _moves(request.get("moves"))
                 with closing(self._pool.take(path, peer.connection)) as staged:
@@ -242,6 +246,18 @@ class Daemon:
                 wire.send(connection, {"ok": True, "seconds": holder.verify(*where)})
             case _:
                 _hand_over(connection, holder.attach(*where, peer))
+
+    def _copy_held(self, where: tuple[str, str], target: int, request: dict[str, object]) -> int:
+        match request.get("device"), request.get("size"):
+            case str(uuid), int(size) if self._holder is not None:
+                into = DeviceTarget(descriptor=target, nbytes=size, uuid=uuid)
+                return self._holder.copy(*where, _moves(request.get("moves")), into)
+            case _ if self._holder is None:
+                raise DeviceUnavailable(
+                    "this stage daemon holds nothing on any device", hint="start it with --cuda"
+                )
+            case _:
+                raise DestinationMismatch("what is held is copied to a device, whose memory has a size")
 
     def _rows(self, what: str) -> list[dict[str, object]]:
         if self._holder is None:
@@ -333,12 +349,7 @@ def _moves(value: object) -> list[Move]:
 
 def _check_moves(staged: Staged, moves: list[Move], size: int) -> None:
     """See that every range is inside its shard and inside a target of this size."""
-    sizes = {shard.file: shard.identity.size_bytes for shard in staged.shards}
-    for file, begin, nbytes, offset in moves:
-        if begin + nbytes > sizes.get(file, -1) or offset + nbytes > size:
-            raise DestinationMismatch(
-                f"a move of {nbytes} bytes doesn't fit its shard or its target", file=file
-            )
+    check_moves({shard.file: shard.identity.size_bytes for shard in staged.shards}, moves, size)
 
 
 def _copy_to_host(staged: Staged, moves: list[Move], target: int) -> int:

@@ -5,7 +5,7 @@ before anybody plans with it. Memory of a checkpoint is page-locked once, for al
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from threading import RLock
 
@@ -14,7 +14,7 @@ import torch
 from loader.cuda.nvml import plain_id
 from loader.cuda.opening import Opened
 from loader.cuda.port import Device
-from loader.errors import DeviceUnavailable
+from loader.errors import DestinationMismatch, DeviceUnavailable
 from loader.stage.layout import Move, cut, joined
 from loader.stage.pool import Staged
 
@@ -133,6 +133,24 @@ class Devices:
             self._locked.discard(address)
             device.enter()
             device.unlock_pages(address)
+
+
+def check_moves(sizes: Mapping[str, int], moves: Iterable[Move], target_bytes: int) -> None:
+    """See that every range is inside its shard and inside a target.
+
+    Args:
+        sizes: of the shards, in bytes.
+        moves: what goes where.
+        target_bytes: size of the target.
+
+    Raises:
+        DestinationMismatch: one isn't.
+    """
+    for file, begin, nbytes, offset in moves:
+        if begin + nbytes > sizes.get(file, -1) or offset + nbytes > target_bytes:
+            raise DestinationMismatch(
+                f"a move of {nbytes} bytes doesn't fit its shard or its target", file=file
+            )
 
 
 def _pieces(data: torch.Tensor) -> list[tuple[int, int]]:

@@ -25,8 +25,8 @@ from loader.digest import digest_tensors
 from loader.errors import FileChanged, HeldInUse, LoadError, NotHeld
 from loader.manifest import compare, describe
 from loader.sources.files import open_checkpoint, read_manifest
-from loader.stage.device import Devices
-from loader.stage.layout import place_shards, place_tensors, whole_moves
+from loader.stage.device import Devices, DeviceTarget, check_moves
+from loader.stage.layout import Move, moves_from_block, place_shards, place_tensors, whole_moves
 from loader.stage.ledger import Ledger
 from loader.stage.pool import Pool, Staged, is_of
 
@@ -199,6 +199,33 @@ class Holder:
             self._check_unused(key)
             self._forget(key)
             return held.memory.nbytes
+
+    def copy(self, path: str, device_name: str, moves: list[Move], target: DeviceTarget) -> int:
+        """Copy ranges of shards out of a copy into a client's memory on a device that a direct link leads to; the bytes copied.
+
+        Raises:
+            NotHeld: there is no copy.
+            DestinationMismatch: a range doesn't fit.
+            DeviceUnavailable: no link leads there, or the driver refuses.
+        """
+        with self._changed:
+            held = self._get(self._key(path, device_name))
+        shards = held.checkpoint.shards
+        check_moves({file: shard.identity.size_bytes for file, shard in shards.items()}, moves, target.nbytes)
+        device = self.devices.find(target.uuid)
+        device.enter()
+        if device is not held.device:
+            device.reach(held.memory.address, held.memory.nbytes)
+        address = device.map(device.take(target.descriptor), target.nbytes)
+        try:
+            pieces = [
+                (address + offset, held.memory.address + begin, nbytes)
+                for begin, nbytes, offset in moves_from_block(shards, held.bases, moves)
+            ]
+            device.copy_between(pieces)
+        finally:
+            device.unmap(address, target.nbytes)
+        return sum(nbytes for _, _, nbytes in pieces)
 
     def verify(self, path: str, device_name: str) -> float:
         """Digest a copy once more; the time that it took, in seconds.

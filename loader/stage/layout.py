@@ -4,6 +4,7 @@ The tensors of a shard follow each other in the order of their bytes in the file
 tensors have such sizes, a shard's payload lies in the block as it does in the file, and is one copy.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from types import MappingProxyType
@@ -68,6 +69,39 @@ def whole_moves(shards: Mapping[str, Shard], bases: Mapping[str, int]) -> list[M
             for spec, offset in zip(shard.header.tensors, offsets, strict=True)
         ]
     return moves
+
+
+def moves_from_block(
+    shards: Mapping[str, Shard], bases: Mapping[str, int], moves: Iterable[Move]
+) -> Iterator[tuple[int, int, int]]:
+    """Copies out of a block that has every tensor of these shards, as it is laid out.
+
+    Args:
+        shards: of the whole checkpoint.
+        bases: where they begin in the block.
+        moves: what of the files is wanted; what isn't a tensor's is left out.
+
+    Yields:
+        Each where it begins in the block, how many bytes, and where they go.
+    """
+    placed = {}
+    for file, shard in shards.items():
+        specs, begin = shard.header.tensors, shard.header.payload_begin
+        offsets, _ = pack(_sizes(shard))
+        placed[file] = [
+            (begin + spec.begin, begin + spec.end, bases[file] + offset)
+            for spec, offset in zip(specs, offsets, strict=True)
+            if spec.end > spec.begin
+        ]
+    starts = {file: [first for first, _, _ in tensors] for file, tensors in placed.items()}
+    for file, begin, nbytes, target in moves:
+        at = max(0, bisect_right(starts[file], begin) - 1)
+        for first, last, place in placed[file][at:]:
+            if first >= begin + nbytes:
+                break
+            low, high = max(begin, first), min(begin + nbytes, last)
+            if low < high:
+                yield place + low - first, high - low, target + low - begin
 
 
 def joined(moves: Iterable[Move]) -> Iterator[Move]:

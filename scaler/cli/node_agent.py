@@ -115,6 +115,13 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
             show_envvar=True,
         ),
     ] = "",
+    keep_devices: Annotated[
+        bool,
+        typer.Option(
+            "--keep-devices/--no-keep-devices",
+            help="Hold the GPUs' device files open, so that they stay initialised where persistence mode isn't set.",
+        ),
+    ] = True,
     allow_none: Annotated[
         bool, typer.Option("--allow-none", help="Where there is no GPU, end with exit code 0 instead of 1.")
     ] = False,
@@ -125,7 +132,7 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
     containers NVIDIA_VISIBLE_DEVICES=all); the folder of the kubelet's pod-resources socket; and emberpool[node]. What is
     missing makes answers unverified, each with the reason, and never wrong. A caller learns about its own pod alone. Who
     connects over TCP sends the bearer token in the environment variable EMBERPOOL_NODE_TOKEN and is believed which pod it is.
-    It holds the driver open, so it has to be stopped before the driver can be unloaded.
+    It holds the driver and the GPUs open, so it has to be stopped before the driver can be unloaded or a GPU be reset.
     """
     from warmpool.nodehealth.app import NodeAgentOptions, NoGpu, run  # noqa: PLC0415 - aiohttp, which help doesn't need
     from warmpool.nodehealth.client import TOKEN_VARIABLE  # noqa: PLC0415
@@ -146,6 +153,7 @@ def node_agent(  # noqa: PLR0917 - typer hands every option over by name
         latches=None if latches == "none" else Path(latches),
         kmsg=None if kernel_log == "none" else Path(kernel_log),
         telling=_telling(controllers, node_name),
+        keep_devices=keep_devices,
     )
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr

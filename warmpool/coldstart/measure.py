@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +16,7 @@ from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Startup
 from warmpool.engines.reference import ReferenceEngine
 from warmpool.errors import EngineLost, EngineTimeout, StartFailed
+from warmpool.nodehealth.keeping import kept_open
 from warmpool.standins import VARIABLE
 from warmpool.timeline import Account, Phase, WeightLoad, in_phases
 
@@ -29,7 +30,7 @@ _ZYGOTE_SECONDS: Final = 120.0
 _DEVICE_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.005
 _GRACE_SECONDS: Final = 5.0
-_INITIALISE: Final = """
+INITIALISE: Final = """
 import ctypes, sys, time
 try:
     driver = ctypes.CDLL("libcuda.so.1")
@@ -87,6 +88,8 @@ async def measure(setup: Setup) -> Measured:
         EngineError: it doesn't answer its first request.
     """
     device_seconds, device_note = await _initialise_device()
+    if device_seconds is not None:
+        device_note = await _kept_note()
     async with _environment(setup) as environment:
         measured = await _start(setup, environment)
     seconds, notes = dict(measured.seconds), dict(measured.notes)
@@ -94,13 +97,7 @@ async def measure(setup: Setup) -> Measured:
         seconds[Step.DEVICE] = device_seconds
     if device_note:
         notes[Step.DEVICE] = device_note
-    return Measured(
-        seconds=seconds,
-        notes=notes,
-        gpu=measured.gpu,
-        weights_bytes=measured.weights_bytes,
-        load=measured.load,
-    )
+    return replace(measured, seconds=seconds, notes=notes)
 
 
 async def _start(setup: Setup, environment: Mapping[str, str]) -> Measured:
@@ -203,10 +200,22 @@ async def _imported(zygote: asyncio.subprocess.Process) -> None:
     raise StartFailed(f"the zygote isn't ready: {said or 'it said nothing'}")
 
 
+async def _kept_note() -> str:
+    """Say how long a new process needs while GPUs are kept initialised, and how long when this process has let go of them again."""
+    with kept_open() as files:
+        if not files:
+            return "no device file may be opened here, so nobody can keep the GPUs initialised"
+        kept, _ = await _initialise_device()
+    again, _ = await _initialise_device()
+    if kept is None or again is None:
+        return ""
+    return f"{kept:.3f} s while device files are held open, {again:.3f} s once they are closed again"
+
+
 async def _initialise_device() -> tuple[float | None, str]:
     """Return how long a new process needs to initialise the driver; None and why if there is nothing to be initialised."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _INITIALISE),
+        *(sys.executable, "-c", INITIALISE),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

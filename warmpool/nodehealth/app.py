@@ -22,6 +22,7 @@ from warmpool.nodehealth.account import Reading
 from warmpool.nodehealth.client import MOST_PATH_BYTES
 from warmpool.nodehealth.health_metrics import HealthCollector
 from warmpool.nodehealth.health_service import HealthService, Parts
+from warmpool.nodehealth.keeping import DeviceKeeper
 from warmpool.nodehealth.kernel_log import KMSG
 from warmpool.nodehealth.latches import Latches
 from warmpool.nodehealth.metrics import NodeCollector, NodeMetrics
@@ -61,6 +62,7 @@ class NodeAgentOptions:
         latches: the file in which what is remembered of GPUs is kept; None: it isn't.
         kmsg: the kernel's log; None: it isn't read.
         telling: which controllers are told of the GPUs' health; None: none are.
+        keep_devices: hold the GPUs' device files open, so that they stay initialised without persistence mode.
     """
 
     socket: Path
@@ -75,6 +77,7 @@ class NodeAgentOptions:
     latches: Path | None = None
     kmsg: Path | None = KMSG
     telling: Telling | None = None
+    keep_devices: bool = True
 
 
 class NoGpu(Exception):
@@ -140,6 +143,9 @@ async def serve_until(options: NodeAgentOptions, nvml: Nvml, files: ProcFiles, e
         none = False
         async with asyncio.TaskGroup() as tasks:
             parts = [tasks.create_task(each.run()) for each in (reader, pods, monitor)]
+            if options.keep_devices:
+                keeper = DeviceKeeper(lambda: reader.listing.devices, reader.lane, reader.drop)
+                parts.append(tasks.create_task(_keep(keeper, reader)))
             if options.telling is not None:
                 parts.append(tasks.create_task(Teller(options.telling, monitor, health).run()))
             first = [tasks.create_task(ending.wait()), tasks.create_task(reader.settled.wait())]
@@ -152,6 +158,12 @@ async def serve_until(options: NodeAgentOptions, nvml: Nvml, files: ProcFiles, e
     if none:
         raise NoGpu(reader.reason or "NVML lists no GPU")
     _LOG.info("node agent is ending")
+
+
+async def _keep(keeper: DeviceKeeper, reader: Reader) -> None:
+    """Keep devices initialised from when they have been listed for the first time on."""
+    await reader.settled.wait()
+    await keeper.run()
 
 
 def _monitor(

@@ -58,7 +58,8 @@ class SeatMemory:
     Attributes:
         total_bytes: all of it; None if unknown.
         used_bytes: what is in use by whomever; None if unknown.
-        free_bytes: what can be allocated; None if unknown.
+        free_bytes: what can be allocated in equal parts, as the ranks of an engine do: so many times what the fullest GPU has free; None if
+            unknown.
         by_process: what each process holds together with those that descend from it or are of its session, by process id as
             the caller sees it, or as a process of another PID namespace of the same pod sees itself. None unless verified.
         verified: who holds how much is known for certain.
@@ -222,7 +223,7 @@ class DeviceTotals(_Unjudged):
         return SeatMemory(
             sum(memory.total_bytes for memory in found),
             sum(memory.used_bytes for memory in found),
-            sum(memory.free_bytes for memory in found),
+            _in_equal_parts([memory.free_bytes for memory in found]),
             None,
             verified=False,
             reason="without a node agent the devices' totals alone are known",
@@ -396,7 +397,7 @@ def seat_memory(answer: Mapping[str, Any]) -> SeatMemory:
     return SeatMemory(
         _sum(gpus, "totalBytes"),
         _sum(gpus, "usedBytes"),
-        _sum(gpus, "freeBytes"),
+        None if _sum(gpus, "freeBytes") is None else _in_equal_parts([int(gpu["freeBytes"]) for gpu in gpus]),
         held,
         verified=held is not None,
         reason=str(answer["reason"]) or clash,
@@ -408,6 +409,10 @@ def seat_memory(answer: Mapping[str, Any]) -> SeatMemory:
 def _sum(gpus: Sequence[Mapping[str, Any]], key: str) -> int | None:
     sizes = [gpu[key] for gpu in gpus]
     return None if not sizes or None in sizes else sum(int(size) for size in sizes)
+
+
+def _in_equal_parts(sizes: Sequence[int]) -> int:
+    return len(sizes) * min(sizes, default=0)
 
 
 def _by_namespace(gpus: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], int]:

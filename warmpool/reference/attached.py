@@ -1,6 +1,6 @@
 """Weights that are the stage daemon's own copy in device memory: shared with other engines on the device, and read-only.
 
-Matrices that the model multiplies as one, and that the files keep apart, are this engine's own and copied once from the daemon's on the device,
+Matrices that the model multiplies as one, and that the files keep apart, and parts of matrices whose rows lie apart are this engine's own and copied once from the daemon's on the device,
 so that an attached engine computes exactly what another one does. What is attached always lies at the same address, since captured graphs
 know it. Parking lets go of it, which gives the device nothing back but lets the daemon release its copy, and unparking attaches anew: what
 comes back then is compared with what was let go of. The daemon's death takes nothing away from who is attached.
@@ -18,12 +18,12 @@ from loader.checkpoint import Checkpoint
 from loader.copiers.destinations import torch_layout
 from loader.cuda.driver import Driver
 from loader.cuda.port import Device, Mapped
-from loader.digest import digest_tensors
 from loader.errors import DeviceUnavailable, DtypeUnsupported, LoaderError
 from loader.stage.client import HeldCopy, StageClient
 from loader.stage.layout import contiguous_strides
 from warmpool.reference.arena import DeviceBytes
 from warmpool.reference.errors import WeightsDamaged
+from warmpool.reference.identity import digests_of
 from warmpool.reference.place import Place
 from warmpool.reference.weights import Shape, Weights, bytes_for
 
@@ -202,7 +202,7 @@ class AttachedWeights:
         if self.place is Place.PARKED:
             return
         if self._digests is None:
-            self._digests = digest_tensors(self._attachment.tensors)
+            self._digests = digests_of(self._attachment.tensors)
         if self._own is not None:
             self._own.park()
         self._attachment.detach()
@@ -215,7 +215,7 @@ class AttachedWeights:
             self._own.unpark()
         try:
             self._attachment.attach()
-            found = digest_tensors(self._attachment.tensors)
+            found = digests_of(self._attachment.tensors)
         except LoaderError as error:
             self._park_again()
             raise WeightsDamaged(
@@ -252,6 +252,8 @@ def require_dtype(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
 
 
 def _adjoin(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors follow each other in memory without a gap."""
+    """Whether tensors follow each other in memory without a gap, and have none inside."""
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return False
     ends = (tensor.data_ptr() + tensor.nbytes for tensor in tensors)
     return all(end == tensor.data_ptr() for end, tensor in zip(ends, tensors[1:], strict=False))

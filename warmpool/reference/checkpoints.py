@@ -89,12 +89,26 @@ SHAPES = MappingProxyType(
             eos_token_ids=(BYTE_EOS,),
             bos_token_id=BYTE_BOS,
         ),
+        "llama-70b": LlamaConfig(
+            vocab_size=128_256,
+            hidden_size=8192,
+            intermediate_size=28_672,
+            layers=80,
+            heads=64,
+            kv_heads=8,
+            head_dim=128,
+            max_positions=131_072,
+            rope_theta=500_000.0,
+            rope_scaling=_ROPE_8B,
+            eos_token_ids=(BYTE_EOS,),
+            bos_token_id=BYTE_BOS,
+        ),
     }
 )
-"""The dimensions of the two large shapes are those published for Llama 3.2 1B and Llama 3.1 8B."""
+"""The dimensions of the large shapes are those published for Llama 3.2 1B, Llama 3.1 8B and Llama 3.1 70B."""
 
 _MOST_THREADS = 8
-"""Each holds one tensor in float32; the largest of an 8B model takes 2.1 GB."""
+"""Each holds one tensor in float32; the largest of an 8B model takes 2.1 GB, of a 70B model 4.2 GB."""
 _LOGIT_STD = 2.5
 _EMBEDDING_STD = 0.02
 _ATTENTION_GAIN = 2.0

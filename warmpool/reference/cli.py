@@ -67,6 +67,14 @@ _Zygote = Annotated[
 ]
 
 
+_Ranks = Annotated[
+    int,
+    typer.Option(
+        "--tensor-parallel-size", min=1, help="Processes, and on CUDA devices, that share each layer."
+    ),
+]
+
+
 @app.command()
 def serve(  # noqa: PLR0913 (one parameter per command-line option)
     context: typer.Context,
@@ -98,6 +106,14 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
     enforce_eager: Annotated[
         bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs; decode steps are slower.")
     ] = False,
+    defer_capture: Annotated[
+        bool,
+        typer.Option(
+            "--defer-capture",
+            envvar="EMBERPOOL_DEFER_CAPTURE",
+            help="Be ready before CUDA graphs are captured: POST /emberpool/capture does that later.",
+        ),
+    ] = False,
     stage: Annotated[
         str,
         typer.Option(
@@ -113,6 +129,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
     max_tokens_per_second: Annotated[
         float, typer.Option(min=0, help="Cap on each stream's rate; 0 for none.")
     ] = 0,
+    tensor_parallel_size: _Ranks = 1,
     guard: Annotated[
         GuardState, typer.Option(help="Whether the public listener starts open.")
     ] = GuardState.OPEN,
@@ -142,7 +159,9 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
         kv_memory=str(kv_memory),
         kernels=str(kernels),
         enforce_eager=enforce_eager,
+        defer_capture=defer_capture,
         stage=_socket(stage),
+        tensor_parallel_size=tensor_parallel_size,
     )
     server_options = ServerOptions(
         models=tuple(model),
@@ -167,7 +186,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
 def make_checkpoint(
     directory: Annotated[Path, typer.Argument(help="Where the files go; created.")],
     *,
-    shape: Annotated[str, typer.Option(help="tiny, small, llama-1b or llama-8b.")],
+    shape: Annotated[str, typer.Option(help="tiny, small, llama-1b, llama-8b or llama-70b.")],
     seed: Annotated[int, typer.Option(help="The weights follow from it.")] = 1,
     shards: Annotated[int, typer.Option(min=1, help="Files that the weights are spread over.")] = 2,
 ) -> None:
@@ -209,6 +228,7 @@ def expect(
     prompts: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What is asked: a JSON list of texts.")
     ] = None,
+    tensor_parallel_size: _Ranks = 1,
     zygote: _Zygote = None,  # noqa: ARG001 (acted on before this module is imported)
 ) -> None:
     """Print what a sound engine answers, and what that belongs to, as the `proof` of an agent's config."""
@@ -216,7 +236,13 @@ def expect(
 
     asked = PROMPTS if prompts is None else _prompts(prompts)
     options = ModelOptions(
-        checkpoint=checkpoint, device=device, dtype=str(dtype), threads=1, max_num_seqs=1, max_model_len=2
+        checkpoint=checkpoint,
+        device=device,
+        dtype=str(dtype),
+        threads=1,
+        max_num_seqs=1,
+        max_model_len=2,
+        tensor_parallel_size=tensor_parallel_size,
     )
     made = record(options, asked)
     answers = [answer_to_json(answer) for answer in made.answers]
@@ -237,6 +263,25 @@ def _prompts(path: Path) -> Sequence[str]:
     if not isinstance(told, list) or not told or not all(isinstance(each, str) and each for each in told):
         raise CannotStart(f"{path}: not a list of texts, each with at least one character", hint=hint)
     return [str(each) for each in told]
+
+
+@app.command("rank", hidden=True)
+def rank(
+    *,
+    orders: Annotated[int, typer.Option(help="Descriptor of the socket on which rank 0 gives orders.")],
+    die_with_parent: _DieWithParent = False,
+    context: typer.Context,
+    zygote: _Zygote = None,  # noqa: ARG001 (acted on before this module is imported)
+) -> None:
+    """Be one of the other ranks of an engine that has several; rank 0 starts them."""
+    parent = os.getppid()
+    from warmpool.reference import rank_process  # noqa: PLC0415 (torch)
+    from warmpool.reference import serve as process  # noqa: PLC0415
+
+    is_fork = isinstance(context.obj, Origin) and context.obj.fork is not None
+    if die_with_parent and not is_fork:  # a fork dies with its stand-in, which has a parent
+        process.die_with_parent(parent)
+    raise typer.Exit(rank_process.run(orders))
 
 
 @app.command("zygote")

@@ -1,8 +1,8 @@
 """A Llama-family config.json, read strictly: what the model's code needs, and nothing that it would silently get wrong."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from warmpool.reference.errors import UnsupportedModel
 
@@ -85,6 +85,34 @@ class LlamaConfig:
         if not self.tied:
             shapes["lm_head.weight"] = (self.vocab_size, hidden)
         return shapes
+
+    def share(self, ranks: int) -> Self:
+        """Return the dimensions of what each rank of a tensor-parallel group computes; all ranks have equally much.
+
+        The residual stream is whole on every rank; heads, the SwiGLU block and the vocabulary are divided.
+
+        Raises:
+            UnsupportedModel: something can't be divided evenly.
+        """
+        sizes = {
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "intermediate_size": self.intermediate_size,
+            "vocab_size": self.vocab_size,
+        }
+        for name, size in sizes.items():
+            if size % ranks:
+                raise UnsupportedModel(
+                    f"--tensor-parallel-size {ranks}: {name} is {size}, which {ranks} ranks can't share evenly",
+                    hint="use a number of ranks that divides heads, key-value heads, intermediate size and vocabulary",
+                )
+        return replace(
+            self,
+            heads=self.heads // ranks,
+            kv_heads=self.kv_heads // ranks,
+            intermediate_size=self.intermediate_size // ranks,
+            vocab_size=self.vocab_size // ranks,
+        )
 
 
 def parse_config(raw: Mapping[str, Any]) -> LlamaConfig:

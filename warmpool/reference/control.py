@@ -54,6 +54,7 @@ class Control:
                 web.post("/guard/close", self.close_guard),
                 web.post("/guard/abort", self.abort),
                 web.get("/emberpool/memory", self.memory),
+                web.post("/emberpool/capture", self.capture),
                 web.get("/emberpool/startup", self.startup),
             ]
         )
@@ -198,6 +199,7 @@ class Control:
                 "kvTakenBytes": runner.kv_taken_bytes,
                 "weightsBytes": runner.weights_bytes,
                 "parkedBytes": runner.parked_bytes,
+                "graphs": str(runner.graphs),
                 "ownership": ownership_to_json(runner.ownership),
             }
         return web.json_response(facts)
@@ -215,13 +217,24 @@ class Control:
             }
         )
 
+    async def capture(self, _request: web.Request) -> web.Response:
+        """POST /emberpool/capture: capture the CUDA graphs that are pending, while nothing else is to be computed.
+
+        Whoever hangs up ends it; what has been captured stays, and the next call goes on.
+        """
+        engine = self._service.engine
+        wrong = await self._order(engine.capture(), MOVE_SECONDS)
+        return wrong or web.json_response({"graphs": str(engine.runner.graphs)})
+
     async def _order(self, order: "Future[None]", seconds: float = ORDER_SECONDS) -> web.Response | None:
         """Wait for an order. Returns None once it is carried out, else why it isn't."""
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.wrap_future(order)
-        except (WrongEngineState, WeightsDamaged) as error:
+        except WrongEngineState as error:
             return _wrong(str(error))
+        except WeightsDamaged as error:
+            return _wrong(str(error), HTTPStatus.GONE)
         except (NotEnoughMemory, NotEnoughHostMemory) as error:
             return _wrong(f"{error} (hint: {error.hint})")
         self._note_sleep()

@@ -6,7 +6,7 @@ memory lie where they lay when it was captured, also after the memory was given 
 are those of the eager way, and so are its results.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -144,6 +144,7 @@ class GraphPrompter:
         self, model: LlamaModel, attending: Captured, kv: PagedMemory, longest: int, capture: Capture
     ) -> None:
         self._eager = EagerPrompter(model, attending)
+        self._computing = (model, attending, prompt_rows(longest, model.device), capture)
         self._kv = kv
         largest = PROMPT_SIZES[-1]
         self._device = model.device
@@ -152,9 +153,14 @@ class GraphPrompter:
         self._staged = torch.zeros(2 * largest + 1, dtype=torch.int32, pin_memory=True)
         self._table = torch.zeros_like(kv.tables[0])
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+
+    def capture(self) -> Iterator[None]:
+        """Capture one graph after the other; until it has one, a length is computed eagerly."""
+        model, attending, most, capture = self._computing
         for size in sorted(PROMPT_SIZES, reverse=True):
-            if size <= prompt_rows(longest, model.device):
+            if size <= most:
                 self._graphs[size] = capture.capture(partial(self._compute, model, attending, size))
+                yield
 
     @torch.inference_mode()
     def logits(self, tokens: list[int], slot: int) -> Tensor:
@@ -202,13 +208,21 @@ class GraphDecoder:
         capture: Capture,
     ) -> None:
         self._rule = model.rows
+        self._eager = EagerDecoder(model, attending)
+        self._computing = (model, attending, max_length, capture)
         most = self._rule.padded(max_sequences)
         self._rows = torch.zeros((2, most), dtype=torch.int32, device=model.device)
         self._staged = torch.zeros((2, most), dtype=torch.int32, pin_memory=True)
+        self._wanted = {self._rule.padded(count) for count in range(1, max_sequences + 1)}
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        for size in sorted({self._rule.padded(count) for count in range(1, max_sequences + 1)}, reverse=True):
-            step = Step(lengths=self._rows[1, :size], count=size, longest=max_length)
+
+    def capture(self) -> Iterator[None]:
+        """Capture one graph after the other; until it has one, a batch is computed eagerly."""
+        model, attending, longest, capture = self._computing
+        for size in sorted(self._wanted, reverse=True):
+            step = Step(lengths=self._rows[1, :size], count=size, longest=longest)
             self._graphs[size] = capture.capture(partial(self._compute, model, attending, step))
+            yield
 
     @property
     def sizes(self) -> list[int]:
@@ -219,7 +233,10 @@ class GraphDecoder:
     def logits(self, tokens: list[int], lengths: list[int]) -> Tensor:
         """Compute one token for each running sequence."""
         count = len(tokens)
-        graph, logits = self._graphs[self._rule.padded(count)]
+        captured = self._graphs.get(self._rule.padded(count))
+        if captured is None:
+            return self._eager.logits(tokens, lengths)
+        graph, logits = captured
         # The last step's copy is over: its tokens have been read since.
         self._staged.zero_()
         self._staged[:, :count] = torch.tensor([tokens, lengths], dtype=torch.int32)

@@ -5,7 +5,6 @@ Torch has calls of its own for some of this, each with its own idea of what it m
 
 import ctypes
 
-from loader.cuda.driver import uuid_of
 from loader.cuda.library import CallFailed, DeviceContext, FunctionMissing, open_library
 
 
@@ -40,11 +39,6 @@ class CudaDriver(DeviceContext):
         except FunctionMissing as name:
             raise Unsupported(f"this driver has no {name}") from None
         super().__init__(library, ordinal)
-
-    @property
-    def uuid(self) -> str:
-        """The device's id, in hexadecimal: the same in every process."""
-        return uuid_of(self._library, self.device)
 
     def attribute(self, number: int) -> int:
         """Return one of the device's attributes (`CUdevice_attribute`)."""

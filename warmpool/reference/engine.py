@@ -5,6 +5,7 @@ come in through one inbox that the thread empties before every step; results lea
 asyncio here, and no torch: a `Runner` made on the thread computes.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from warmpool.expectations import Ownership
 from warmpool.reference.errors import EngineStopped, ReferenceEngineError, WrongEngineState
+from warmpool.reference.graphs import Graphs
 from warmpool.reference.place import Place
 from warmpool.reference.scheduler import Move, PauseMode, Room, Scheduler, SchedulerState
 from warmpool.reference.sequence import FinishReason, Load, Output, Sampled, Sequence
@@ -100,11 +102,25 @@ class Runner(Protocol):
     def move(self, move: Move) -> None:
         """Let a sequence's KV memory follow it to another place, which is free."""
 
+    @property
+    def graphs(self) -> Graphs:
+        """Whether graphs are captured. Any thread may ask."""
+
+    def capture_next(self) -> bool:
+        """Capture one more graph, while nothing else is computed and the KV memory is there; return whether there are more.
+
+        Raises:
+            NotEnoughMemory: the device has none for it; what has been captured stays.
+        """
+
     def take_kv(self, grown: Callable[[], None]) -> None:
         """Take the KV memory, or as much as first sequences need; `grown` is called on another thread when there is more."""
 
     def give_back_kv(self) -> None:
         """Return the KV memory to the system."""
+
+    def close(self) -> None:
+        """End what computes elsewhere for it. Nothing is computed afterwards."""
 
     def park(self) -> None:
         """Move the weights to host memory.
@@ -163,7 +179,9 @@ class Engine:
         self._inbox: list[_Order] = []
         self._changed = threading.Condition()
         self._stopping = False
+        self._failure: ReferenceEngineError | None = None
         self._pauses: list[Future[None]] = []
+        self._capture: Future[None] | None = None
         self._runner: Runner | None = None
         self._thread = threading.Thread(target=self._main, name="compute", daemon=True)
         self.ready: Future[None] = Future()
@@ -228,6 +246,18 @@ class Engine:
         """Bring the weights back; it stays paused, without KV memory. Fails with NotEnoughMemory or WeightsDamaged, and stays parked."""
         return self.order(self.runner.unpark)
 
+    def capture(self) -> Future[None]:
+        """Capture the graphs that are pending, one after the other, whenever nothing else is to be computed.
+
+        Returns:
+            Done when none is pending. Whoever cancels it ends that after the graph that is being captured; what has been
+            captured stays, and the next call goes on. Fails with WrongEngineState unless weights and KV memory are there all the
+            while, and with NotEnoughMemory.
+        """
+        done: Future[None] = Future()
+        self.order(lambda: self._begin_capture(done))
+        return done
+
     def state(self) -> Future[tuple[SchedulerState, bool]]:
         """The scheduler's state, and whether the KV memory is there."""
         return self.order(lambda: (self._scheduler.state, self.runner.kv_is_taken))
@@ -246,6 +276,17 @@ class Engine:
             self._inbox.append(_Order(lambda: future.set_result(action()), future))
             self._changed.notify()
         return future
+
+    @property
+    def failure(self) -> ReferenceEngineError | None:
+        """What it can't go on after, told by `fail`; it may be a while until the thread has ended."""
+        return self._failure
+
+    def fail(self, error: ReferenceEngineError) -> None:
+        """End: without what has failed elsewhere nothing can be computed. What hasn't ended is reported as an error. Doesn't wait."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify()
 
     def stop(self) -> None:
         """Stop after the step that runs now; what hasn't ended is reported as aborted. Doesn't wait: `ended` tells."""
@@ -282,11 +323,15 @@ class Engine:
             while self._take_inbox():
                 self._step()
             self._end_all(FinishReason.ABORT, None)
+            self._runner.close()
         except BaseException as error:  # noqa: BLE001 (as above)
-            _log.critical("the compute thread failed", exc_info=error)
-            self._end_all(FinishReason.ERROR, f"the engine failed: {error}")
+            cause = self._failure or error  # what the step says then is only what followed from it
+            _log.critical("the compute thread failed: %s", cause, exc_info=error)
+            self._end_all(FinishReason.ERROR, f"the engine failed: {cause}")
             self._refuse_inbox()
-            self.ended.set_exception(error)
+            with contextlib.suppress(Exception):
+                self._runner.close()
+            self.ended.set_exception(cause)
             return
         self._refuse_inbox()
         self.ended.set_result(None)
@@ -294,7 +339,7 @@ class Engine:
     def _take_inbox(self) -> bool:
         """Wait until there is something to do, do what came in, and say whether to go on."""
         with self._changed:
-            while not self._inbox and not self._stopping:
+            while not (self._inbox or self._stopping or self._failure or self._capture):
                 now = time.monotonic()
                 work_at = self._scheduler.next_at(now, self.runner.kv_room)
                 if work_at is not None and work_at <= now:
@@ -303,12 +348,16 @@ class Engine:
             inbox, self._inbox = self._inbox, []
         for order in inbox:
             order.run()
+        if self._failure is not None:
+            raise self._failure
         self._settle()
         return not self._stopping
 
     def _step(self) -> None:
         now = time.monotonic()
         step = self._scheduler.plan(now, self.runner.kv_room)
+        if self._capture is not None and not step.prefills and not step.decodes:
+            self._capture_next(self._capture)
         for sequence in step.prefills:
             place = self._scheduler.place_of(sequence)
             if sequence.started is None:
@@ -368,6 +417,31 @@ class Engine:
         move = self._scheduler.release(place)
         if move is not None:
             self.runner.move(move)
+
+    def _begin_capture(self, done: Future[None]) -> None:
+        if self._capture is not None and not self._capture.cancelled():
+            _fail(done, WrongEngineState("graphs are being captured already"))
+        else:
+            self._capture = done
+
+    def _capture_next(self, done: Future[None]) -> None:
+        """Capture one graph, if somebody still waits for them."""
+        runner = self.runner
+        try:
+            if done.cancelled():
+                more = False
+            elif runner.weights_place is not Place.HELD or not runner.kv_is_taken:
+                raise WrongEngineState("graphs are captured while weights and KV memory are there")
+            else:
+                more = runner.capture_next()
+        except ReferenceEngineError as error:
+            self._capture = None
+            _fail(done, error)
+        else:
+            if not more:
+                self._capture = None
+                if done.set_running_or_notify_cancel():
+                    done.set_result(None)
 
     def _add(self, sequence: Sequence) -> None:
         self._scheduler.add(sequence)
@@ -473,5 +547,13 @@ class Engine:
             self._stopping = True
             inbox, self._inbox = self._inbox, []
         self._break_pauses("the engine has stopped")
+        if self._capture is not None:
+            _fail(self._capture, EngineStopped("the engine has stopped"))
         for order in inbox:
             order.refuse()
+
+
+def _fail(done: Future[None], error: Exception) -> None:
+    """Tell whoever waits that it failed, if anybody still does."""
+    if done.set_running_or_notify_cancel():
+        done.set_exception(error)

@@ -66,5 +66,9 @@ class WrongEngineState(ReferenceEngineError):
     """An order that makes no sense in the engine's present state, such as giving back KV memory while it runs."""
 
 
+class RankLost(ReferenceEngineError):
+    """A rank of a tensor-parallel group has ended or failed. The others can't compute without it: the engine ends, and is started anew."""
+
+
 class EngineStopped(ReferenceEngineError):
     """The engine has stopped or is stopping: nothing more will be computed."""

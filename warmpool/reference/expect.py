@@ -17,12 +17,13 @@ from torch import Tensor
 from warmpool.expectations import PROMPTS, Answer, Ownership
 from warmpool.reference.attention import forgetful
 from warmpool.reference.errors import BadCheckpoint
-from warmpool.reference.identity import identify
+from warmpool.reference.identity import identify, ownership_of, weights_digest
 from warmpool.reference.model import LlamaModel
 from warmpool.reference.numerics import number_format, prompt_rows
 from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions
 from warmpool.reference.rope import Rotary
+from warmpool.reference.shares import split_dimension
 
 _TOKENS = 6
 """Tokens recorded for each prompt: enough to pass through every layer several times, quick enough for every promotion."""
@@ -119,7 +120,7 @@ class _Sound:
         self._model = LlamaModel(opened.config, device=self._device, dtype=self._dtype)
         parameters = self._model.parameters()
         _fill(parameters, options.checkpoint)
-        self.ownership = identify(parameters)
+        self.ownership = _ownership(parameters, options.tensor_parallel_size)
         self._model.finish()
 
     def encoded(self, prompt: str) -> list[int]:
@@ -140,6 +141,22 @@ class _Sound:
         last = torch.tensor([len(tokens) - 1], device=self._device)
         sampled = min(self._tokenizer.size, self._config.vocab_size)  # ids beyond are padding
         return self._model.prefill(filled, last, forgetful(rotary, rows))[0, :sampled]
+
+
+def _ownership(parameters: Mapping[str, Tensor], ranks: int) -> Ownership:
+    """What a group of so many ranks computes with; its digests are over the parts that its ranks have."""
+    if ranks == 1:
+        return identify(parameters)
+    digests = [
+        weights_digest({name: _part(name, tensor, rank, ranks) for name, tensor in parameters.items()})
+        for rank in range(ranks)
+    ]
+    return ownership_of(digests, next(iter(parameters.values())).dtype)
+
+
+def _part(name: str, tensor: Tensor, rank: int, ranks: int) -> Tensor:
+    dim = split_dimension(name)
+    return tensor if dim is None else tensor.chunk(ranks, dim)[rank]
 
 
 def _fill(parameters: Mapping[str, Tensor], directory: Path) -> None:

@@ -9,12 +9,10 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from loader.cuda.library import ON_DEVICE, PINNED, AllocationProperties, Location
+from loader.cuda.library import DESCRIPTOR, ON_DEVICE, PINNED, AllocationProperties, Location
 from loader.stage.layout import Move
 from warmpool.reference.driver import CudaDriver, DriverError, OutOfDeviceMemory
 from warmpool.reference.vmm import CudaMapper
-
-_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class SharingMapper(CudaMapper):
         self._descriptor = -1
         self.chunks: list[Chunk] = []
         self.refused = ""
-        self._properties = AllocationProperties(type=PINNED, handle_types=_DESCRIPTOR, location=location)
+        self._properties = AllocationProperties(type=PINNED, handle_types=DESCRIPTOR, location=location)
         try:
             self._granularity = max(self._granularity, driver.granularity(self._properties))
         except DriverError as error:
@@ -84,7 +82,7 @@ class SharingMapper(CudaMapper):
         handle: ctypes.c_ulonglong | None = None
         try:
             handle = super()._create(nbytes)
-            self._descriptor = self._export(handle)
+            self._descriptor = self._driver.export(handle.value)
         except OutOfDeviceMemory:
             if handle is not None:
                 self._driver.call("cuMemRelease", handle)
@@ -97,12 +95,6 @@ class SharingMapper(CudaMapper):
         """Go on with memory that can't be handed over: weights can come in other ways."""
         self.refused = str(error)
         self.stop_sharing()
-
-    def _export(self, handle: ctypes.c_ulonglong) -> int:
-        descriptor = ctypes.c_int(-1)
-        self._driver.call("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, _DESCRIPTOR, 0)
-        os.set_inheritable(descriptor.value, False)
-        return descriptor.value
 
     @staticmethod
     def _close(descriptor: int) -> None:

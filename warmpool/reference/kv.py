@@ -51,6 +51,9 @@ class KvMemory(Protocol):
     def room(self) -> Room:
         """What can be handed out now."""
 
+    def bind(self, least: Callable[[], int]) -> None:
+        """Hand out no more of it than there is elsewhere; `least` tells how many bytes that are."""
+
     def take(self, grown: Callable[[], None]) -> None:
         """Take it, at least a part that serves first sequences; `grown` is called on another thread whenever there is more.
 
@@ -113,6 +116,10 @@ class SlotMemory:
     def room(self) -> Room:
         """Every slot has its own, so that a free slot is all that a sequence needs."""
         return Room(tokens=self.positions)
+
+    def bind(self, least: Callable[[], int]) -> None:
+        """Do nothing: it is there as a whole, and so it is elsewhere."""
+        del least
 
     def take(self, grown: Callable[[], None]) -> None:
         """Map the block, all of it at once.

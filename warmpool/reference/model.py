@@ -3,6 +3,9 @@
 Weights that meet the same input are one matrix (queries, keys and values; gate and up); the loader fills their parts in place, so
 nothing is joined afterwards, and every weight stays at the address that it was given. Positions and the past are the attention's matter, which comes from outside; `numerics.py`
 says why rows are padded.
+
+Of a tensor-parallel group each rank has its share of the heads, of the SwiGLU block and of the vocabulary (`LlamaConfig.share`). What meets
+the residual stream is the sum over all ranks, twice in each layer; the logits of their parts of the vocabulary are put side by side.
 """
 
 import math
@@ -17,6 +20,7 @@ from torch.nn import functional
 from warmpool.reference.attention import Attention, prompt_kernel
 from warmpool.reference.config import LlamaConfig
 from warmpool.reference.numerics import LEAST_ROWS, RowRule
+from warmpool.reference.ranks import ALONE, Ranks
 from warmpool.reference.weights import AllocatedWeights, Shape, Weights
 
 
@@ -62,11 +66,12 @@ class LlamaModel:
     """A decoder with random contents until a loader has filled `parameters` and `finish` has been called.
 
     Args:
-        config: the dimensions.
+        config: the dimensions; of one rank those of its share.
         device: where the weights lie.
         dtype: what is computed in; logits are float32 always.
         operations: what is neither a product nor attention.
         weights: the memory that they lie in; torch's own if left out.
+        ranks: the group that computes together; nobody else if left out.
     """
 
     def __init__(
@@ -77,8 +82,10 @@ class LlamaModel:
         dtype: torch.dtype,
         operations: Operations | None = None,
         weights: Weights | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.config = config
+        self.ranks = ranks
         self.device = device
         self.dtype = dtype
         self.rows = RowRule(least=LEAST_ROWS, multiple=1)
@@ -195,12 +202,28 @@ class LlamaModel:
         for number, layer in enumerate(self._layers):
             joined = torch.mm(self._normed(hidden, layer.norm_before_attention), layer.queries_keys_values)
             mixed = attention(number, joined.view(len(tokens), -1, self.config.head_dim))
-            hidden.addmm_(mixed, layer.attention_out)
+            self._add(hidden, mixed, layer.attention_out)
             gate_up = torch.mm(self._normed(hidden, layer.norm_before_mlp), layer.gate_up)
-            hidden.addmm_(self._operations.gated(gate_up), layer.down)
+            self._add(hidden, self._operations.gated(gate_up), layer.down)
         return hidden
 
+    def _add(self, hidden: Tensor, rows: Tensor, matrix: Tensor) -> None:
+        """Add what all ranks' parts of a matrix make of their parts of the rows."""
+        if self.ranks.size == 1:
+            hidden.addmm_(rows, matrix)
+        else:
+            hidden.add_(self.ranks.summed(torch.mm(rows, matrix)))
+
     def _embed(self, tokens: Tensor) -> Tensor:
+        if self.ranks.size == 1:
+            return self._rows_of(tokens)
+        words = self.config.vocab_size
+        local = tokens - self.ranks.rank * words
+        is_here = (local >= 0) & (local < words)
+        rows = self._rows_of(torch.where(is_here, local, 0))
+        return self.ranks.summed(torch.where(is_here[:, None], rows, 0.0))
+
+    def _rows_of(self, tokens: Tensor) -> Tensor:
         if self.config.tied and self._finished:
             return self._embedding.index_select(1, tokens).t().contiguous()
         return self._embedding.index_select(0, tokens)
@@ -209,7 +232,10 @@ class LlamaModel:
         return self._operations.normed(hidden, weight, self.config.rms_norm_eps)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        normed = self._normed(hidden, self._norm)
+        logits = self._own_logits(self._normed(hidden, self._norm))
+        return logits if self.ranks.size == 1 else self.ranks.joined(logits)
+
+    def _own_logits(self, normed: Tensor) -> Tensor:
         if self.dtype == torch.float32:
             return torch.mm(normed, self._head)
         if self.device.type == "cuda":

@@ -30,7 +30,7 @@ def open_model(options: ModelOptions) -> OpenedModel:
 
     Raises:
         BadCheckpoint: files are missing or broken, or belong to different models.
-        UnsupportedModel: another architecture.
+        UnsupportedModel: another architecture, or one that so many ranks can't share.
         CannotStart: the model can't have sequences as long as wanted.
     """
     try:
@@ -44,6 +44,7 @@ def open_model(options: ModelOptions) -> OpenedModel:
             hint=f"use at most --max-model-len {config.max_positions}",
         )
     _check_shapes(checkpoint, config)
+    config.share(options.tensor_parallel_size)
     return OpenedModel(checkpoint=checkpoint, config=config, tokenizer=open_tokenizer(options.checkpoint))
 
 

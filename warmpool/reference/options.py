@@ -23,7 +23,9 @@ class ModelOptions:
         kernels: what computes attention on CUDA: `fused` (our own, which need Triton), `gathered` (torch's), or `auto` for ours
             where they can be compiled.
         enforce_eager: capture no CUDA graphs.
+        defer_capture: be ready without CUDA graphs, and capture them once that is asked for.
         stage: the socket of the node's stage daemon, which may have the weights already; None where none is asked.
+        tensor_parallel_size: ranks that share each layer, one process and on CUDA one device each.
     """
 
     checkpoint: Path
@@ -35,7 +37,9 @@ class ModelOptions:
     kv_memory: str = "auto"
     kernels: str = "auto"
     enforce_eager: bool = False
+    defer_capture: bool = False
     stage: Path | None = None
+    tensor_parallel_size: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ class PagedMemory:
         self._pool = BlockPool(slots * per_sequence)
         self._arena = make_arena(kind, self._pool.blocks * self._block_bytes, device)
         self._memory: Tensor | None = None
+        self._elsewhere: Callable[[], int] | None = None
         self._owned: list[list[int]] = [[] for _ in range(slots)]
         self.tables = torch.zeros((slots, per_sequence), dtype=torch.int32, device=device)
 
@@ -88,7 +89,7 @@ class PagedMemory:
     @property
     def room(self) -> Room:
         """What can be handed out now."""
-        self._pool.grow(self._arena.taken_bytes // self._block_bytes)
+        self._grow()
         return Room(tokens=self._pool.free * BLOCK, block=BLOCK)
 
     @property
@@ -103,6 +104,10 @@ class PagedMemory:
                 "the KV memory has been given back; POST /wake_up?tags=kv_cache takes it again"
             )
         return self._memory
+
+    def bind(self, least: Callable[[], int]) -> None:
+        """Hand out no more of it than other ranks have: the same blocks are used on all of them."""
+        self._elsewhere = least
 
     def take(self, grown: Callable[[], None]) -> None:
         """Take the memory, at least its beginning; `grown` is called on another thread whenever there is more.
@@ -130,7 +135,7 @@ class PagedMemory:
     def open(self, slot: int, length: int) -> None:
         """Give a slot blocks for up to `length` tokens. Nothing is zeroed: nobody reads what wasn't written."""
         self.close(slot)
-        self._pool.grow(self._arena.taken_bytes // self._block_bytes)
+        self._grow()
         self._owned[slot] = self._pool.take(blocks_for(length))
         self._write_row(slot)
 
@@ -148,6 +153,12 @@ class PagedMemory:
     def blocks_of(self, slot: int) -> list[int]:
         """A slot's blocks, in order."""
         return self._owned[slot]
+
+    def _grow(self) -> None:
+        taken = self._arena.taken_bytes
+        if self._elsewhere is not None:
+            taken = min(taken, self._elsewhere())
+        self._pool.grow(taken // self._block_bytes)
 
     def _write_row(self, slot: int) -> None:
         owned = torch.tensor(self._owned[slot], dtype=torch.int32)

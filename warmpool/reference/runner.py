@@ -3,12 +3,14 @@
 import importlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, cast
+from itertools import chain
+from typing import Any, Protocol, cast
 
 import torch
+from torch import Tensor
 
 from loader.errors import LoaderError
 from warmpool.expectations import Ownership
@@ -30,21 +32,25 @@ from warmpool.reference.decoding import (
 )
 from warmpool.reference.driver import CudaDriver
 from warmpool.reference.errors import CannotStart, NotEnoughMemory
+from warmpool.reference.graphs import Graphs
 from warmpool.reference.handed import SharingMapper
-from warmpool.reference.identity import identify
+from warmpool.reference.identity import ownership_of, weights_digest
 from warmpool.reference.kv import KvMemory, SlotMemory
 from warmpool.reference.model import LlamaModel, Operations, TorchOperations, weight_names, weight_shapes
-from warmpool.reference.numerics import PROMPT_SIZES, number_format, prompt_rows, row_rule
+from warmpool.reference.numerics import PROMPT_SIZES, RowRule, number_format, prompt_rows, row_rule
 from warmpool.reference.opening import OpenedModel, bad_checkpoint
 from warmpool.reference.options import ModelOptions
 from warmpool.reference.paged import GatheredAttention, PagedMemory
 from warmpool.reference.pinned import CudaLink, PinnedCopy
 from warmpool.reference.place import Place
+from warmpool.reference.rank_wire import Figures, Member
+from warmpool.reference.ranks import ALONE, Group, Ranks, join
 from warmpool.reference.rope import Rotary
 from warmpool.reference.sampling import sample
 from warmpool.reference.scheduler import Move, Room
 from warmpool.reference.sequence import Sampled, Sequence
-from warmpool.reference.startup import Phase, Startup
+from warmpool.reference.shares import take_share
+from warmpool.reference.startup import Phase
 from warmpool.reference.supply import Supplied, Supply
 from warmpool.reference.tokenizer import Tokenizer
 from warmpool.reference.weights import (
@@ -63,6 +69,7 @@ _WARM_LENGTHS_CUDA = (*PROMPT_SIZES, 640, 768, 1024, 1536, 2048)
 """On CUDA a routine that is loaded only when a prompt comes costs that prompt milliseconds."""
 _TAKE_SECONDS = 60.0
 """How long the whole KV memory may take to be there at the start."""
+_NO_GRAPHS = "steps wait for other ranks, and a graph that waits for a rank that has ended can't be given up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +108,9 @@ class TorchRunner:
         self._kv = kv
         self._prompter: Prompter = EagerPrompter(model, parts.attending)
         self._decoder: Decoder = EagerDecoder(model, parts.attending)
-        self._sampled_vocabulary = min(tokenizer.size, model.config.vocab_size)
+        self._sampled_vocabulary = min(tokenizer.size, model.config.vocab_size * model.ranks.size)
         self._reserved_bytes = 0
+        self._capturing: Iterator[None] | None = None
         self.tokenizer = tokenizer
         self.ownership = ownership
         self.bos_token = model.config.bos_token_id
@@ -155,13 +163,39 @@ class TorchRunner:
         facts: dict[str, object] = {"kvMemory": self.kv_kind, "kernels": self._parts.kernels}
         if isinstance(self._decoder, GraphDecoder):
             facts["graphs"] = self._decoder.sizes
+        if self._capturing is not None:
+            facts["deferred"] = True
+        if self._model.ranks.size > 1:
+            facts |= {"tensorParallelSize": self._model.ranks.size, "withoutGraphs": _NO_GRAPHS}
         return facts
+
+    def abort(self) -> None:
+        """Give up what is going on with other ranks. Any thread may call it."""
+        ranks = self._model.ranks
+        if isinstance(ranks, Group) and self.device.type == "cuda":  # on CPU a rank's end is seen at once
+            ranks.abort()
+
+    @property
+    def figures(self) -> Figures:
+        """What it takes now. Any thread may ask."""
+        return Figures(
+            kv_taken_bytes=self.kv_taken_bytes,
+            weights_taken_bytes=self.weights_taken_bytes,
+            parked_bytes=self.parked_bytes,
+        )
+
+    def bind_kv(self, least: Callable[[], int]) -> None:
+        """Hand out no more KV memory than every other rank has, too.
+
+        Args:
+            least: how many bytes of theirs have been taken by the one that has fewest.
+        """
+        self._kv.bind(least)
 
     @torch.inference_mode()
     def prefill(self, sequence: Sequence, place: int) -> Sampled:
         """Compute all tokens of a sequence and choose the next one."""
-        self._kv.open(place, sequence.most)
-        logits = self._prompter.logits(sequence.tokens, place)
+        logits = self.prompt_logits(sequence.tokens, sequence.most, place)
         sampled = sample(logits[:, : self._sampled_vocabulary], [sequence])[0]
         assert sampled is not None
         return sampled
@@ -173,9 +207,23 @@ class TorchRunner:
         The others among `sequences` are computed along and thrown away: their turn will write the same keys and values again.
         """
         tokens = [sequence.generated[-1] for sequence in sequences]
-        logits = self._decoder.logits(tokens, [sequence.length for sequence in sequences])
+        logits = self.step_logits(tokens, [sequence.length for sequence in sequences])
         wanted = [sequence if place in due else None for place, sequence in enumerate(sequences)]
         return sample(logits[:, : self._sampled_vocabulary], wanted)
+
+    @torch.inference_mode()
+    def prompt_logits(self, tokens: list[int], most: int, place: int) -> Tensor:
+        """Compute a whole prompt of a sequence that may come to have `most` tokens; the logits of the next one."""
+        self._kv.open(place, most)
+        return self._prompter.logits(tokens, place)
+
+    @torch.inference_mode()
+    def step_logits(self, tokens: list[int], lengths: list[int]) -> Tensor:
+        """Compute one more token for each running sequence; the logits of the next ones."""
+        return self._decoder.logits(tokens, lengths)
+
+    def close(self) -> None:
+        """Nothing outlives the process."""
 
     @torch.inference_mode()
     def free(self, place: int) -> None:
@@ -213,33 +261,89 @@ class TorchRunner:
             torch.cuda.empty_cache()
 
     @torch.inference_mode()
-    def warm(self, options: ModelOptions) -> None:
-        """Compute once what serving will compute, so that the first request doesn't pay for it; find the rule for rows.
+    def row_rule(self, options: ModelOptions) -> RowRule:
+        """Find the rule for rows that these weights allow."""
+        return row_rule(self._model.matrices(), options.max_num_seqs)
+
+    @torch.inference_mode()
+    def warm(self, options: ModelOptions, rule: RowRule) -> None:
+        """Compute once what serving will compute, so that the first request doesn't pay for it.
+
+        Args:
+            options: how long sequences may be, and how many.
+            rule: how many rows a batch is computed with, the same on all ranks.
 
         Raises:
             NotEnoughMemory: the KV memory isn't there in time.
         """
         kv, model = self._kv, self._model
         kv.take(_look_away)
-        if not kv.wait_taken(_TAKE_SECONDS):
-            raise NotEnoughMemory(
-                f"{kv.taken_bytes / 2**20:.0f} of {kv.kv_bytes / 2**20:.0f} MiB of KV memory could be taken",
-                hint="free memory held by others on this device",
-            )
-        model.rows = row_rule(model.matrices(), options.max_num_seqs)
+        self._wait_for_kv()
+        model.rows = rule
         self._warm_prompts(options.max_model_len - 1)
         self._warm_steps(options)
         self._weights.rehearse()
 
     @torch.inference_mode()
     def capture(self, options: ModelOptions) -> None:
-        """Capture what serving computes as graphs, where the device can and nobody has asked for none, and try them."""
+        """Capture what serving computes as graphs, where the device can and nobody has asked for none, and try them.
+
+        Where that is to be done later it is only made ready: `capture_next` does it.
+        """
         if self._can_capture(options):
-            self._capture(options)
+            self._capturing = self._capture(options)
+        if self._capturing is not None and options.defer_capture:
+            self._settle(options)
+            return
+        while self.capture_next():
+            pass
+        self._settle(options)
+
+    def _settle(self, options: ModelOptions) -> None:
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
             self._warm_steps(options)
             self._reserved_bytes = self._reserved()
+
+    @property
+    def graphs(self) -> Graphs:
+        """Whether graphs are captured. Any thread may ask."""
+        if self._capturing is not None:
+            return Graphs.PENDING
+        return Graphs.CAPTURED if isinstance(self._decoder, GraphDecoder) else Graphs.NONE
+
+    @torch.inference_mode()
+    def capture_next(self) -> bool:
+        """Capture one more graph, while nothing else is computed and the KV memory is there; return whether there are more.
+
+        Raises:
+            NotEnoughMemory: the device has none for it; what has been captured stays.
+        """
+        if self._capturing is None:
+            return False
+        self._wait_for_kv()
+        try:
+            next(self._capturing)
+        except StopIteration:
+            self._capturing = None
+        except torch.OutOfMemoryError as error:
+            raise NotEnoughMemory(
+                f"the graphs don't fit: {error}", hint="free memory on this device first"
+            ) from error
+        return self._capturing is not None
+
+    def _wait_for_kv(self) -> None:
+        """Wait until all of the KV memory is there.
+
+        Raises:
+            NotEnoughMemory: it isn't there in time.
+        """
+        kv = self._kv
+        if not kv.wait_taken(_TAKE_SECONDS):
+            raise NotEnoughMemory(
+                f"{kv.taken_bytes / 2**20:.0f} of {kv.kv_bytes / 2**20:.0f} MiB of KV memory could be taken",
+                hint="free memory held by others on this device",
+            )
 
     def _warm_prompts(self, longest: int) -> None:
         on_cpu = self._model.device.type == "cpu"
@@ -260,16 +364,24 @@ class TorchRunner:
             for place in range(count):
                 self._kv.close(place)
 
-    def _capture(self, options: ModelOptions) -> None:
+    def _capture(self, options: ModelOptions) -> Iterator[None]:
+        """Make what is captured what computes, and return the captures themselves, one after the other."""
         kv, longest = cast("PagedMemory", self._kv), options.max_model_len
         attending = cast("Captured", self._parts.attending)
         capture = Capture(self._model.device)
-        self._prompter = GraphPrompter(self._model, attending, kv, longest - 1, capture)
-        self._decoder = GraphDecoder(self._model, attending, options.max_num_seqs, longest, capture)
+        prompter = GraphPrompter(self._model, attending, kv, longest - 1, capture)
+        decoder = GraphDecoder(self._model, attending, options.max_num_seqs, longest, capture)
+        self._prompter, self._decoder = prompter, decoder
+        return chain(prompter.capture(), decoder.capture(), self._tried(options))
+
+    def _tried(self, options: ModelOptions) -> Iterator[None]:
+        """Compute with what has been captured, as the last part of capturing."""
+        self._settle(options)
+        yield
 
     def _can_capture(self, options: ModelOptions) -> bool:
         kv = self._kv
-        is_fixed = isinstance(kv, PagedMemory) and kv.has_fixed_address
+        is_fixed = isinstance(kv, PagedMemory) and kv.has_fixed_address and self._model.ranks.size == 1
         return is_fixed and self._parts.kernels == FUSED and not options.enforce_eager
 
     def _reserved(self) -> int:
@@ -280,48 +392,139 @@ def _look_away() -> None:
     """Nobody waits yet for more memory."""
 
 
-def build(opened: OpenedModel, options: ModelOptions, startup: Startup) -> TorchRunner:
+class Steps(Protocol):
+    """Takes notice of the phases of a start."""
+
+    def done(self, phase: Phase, **facts: object) -> None:
+        """A phase is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A model with its weights.
+
+    Attributes:
+        parts: what computes.
+        digest: of this rank's weights.
+        dtype: what is computed in.
+        facts: how the weights came, for the start's record.
+    """
+
+    parts: Parts
+    digest: str
+    dtype: torch.dtype
+    facts: dict[str, Any]
+
+
+def build(opened: OpenedModel, options: ModelOptions, startup: Steps) -> TorchRunner:
     """Load an opened checkpoint and warm up.
 
     Raises:
         CannotStart: the device or the memory doesn't allow it, or the files changed; the error says what to change.
     """
+    loaded = load(opened, options, prepare(options, startup), startup)
+    startup.done(Phase.WEIGHTS, **loaded.facts)
+    ownership = ownership_of([loaded.digest], loaded.dtype)
+    runner = TorchRunner(loaded.parts, opened.tokenizer, ownership)
+    runner.warm(options, runner.row_rule(options))
+    startup.done(Phase.COMPILE, kvBytes=runner.kv_bytes)
+    runner.capture(options)
+    startup.done(Phase.CAPTURE, **runner.facts)
+    return runner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Where one rank computes.
+
+    Attributes:
+        device: the device, which is initialised.
+        dtype: what is computed in.
+        member: the rank's place in its group; None where there is no group.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    member: Member | None
+
+
+def prepare(options: ModelOptions, startup: Steps, member: Member | None = None) -> Ground:
+    """Initialise the device.
+
+    Args:
+        options: which one.
+        startup: is told when the imports are done.
+        member: this rank's place in its group; None where there is no group.
+
+    Raises:
+        CannotStart: it isn't there; the error says what to change.
+    """
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     startup.done(Phase.IMPORT, torch=torch.__version__)
-    device = _device(options.device)
+    device = _device(options.device, member)
     dtype = number_format(options.dtype, device)
     _make_context(device)
+    return Ground(device=device, dtype=dtype, member=member)
+
+
+def load(opened: OpenedModel, options: ModelOptions, ground: Ground, startup: Steps) -> Loaded:
+    """Load an opened checkpoint, or one rank's parts of it.
+
+    Args:
+        opened: the checkpoint.
+        options: how to load it.
+        ground: where.
+        startup: is told when the device is initialised and the ranks have met.
+
+    Raises:
+        CannotStart: the device or the memory doesn't allow it, or the files changed; the error says what to change.
+    """
+    device, dtype, member = ground.device, ground.dtype, ground.member
+    ranks: Ranks = ALONE if member is None else _join(member, device)
     startup.done(Phase.CONTEXT, device=str(device))
     # Names that the model doesn't know (precomputed frequencies, an untied copy of a tied head) stay on disk.
     wanted = opened.checkpoint.only([name for names in weight_names(opened.config) for name in names])
-    supply = Supply(wanted, options.stage)
-    parts = _parts(opened.config, options, device, dtype, supply)
+    supply = Supply(take_share(wanted, opened.config, ranks.rank, ranks.size), options.stage)
+    parts = _parts(opened.config.share(ranks.size), options, _Place(device, dtype, ranks), supply)
     try:
         supplied = _load(supply, parts)
         began = time.monotonic()
-        ownership = identify(parts.model.parameters())
+        digest = weights_digest(parts.model.parameters())
         digest_seconds = time.monotonic() - began
         parts.model.finish()
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise NotEnoughMemory(
             f"the weights don't fit: {error}", hint="free memory on this device first"
         ) from error
-    startup.done(
-        Phase.WEIGHTS,
-        bytes=supplied.nbytes,
-        tier=supplied.tier,
-        passedOver=[each.as_json() for each in supply.passed],
-        loadSeconds=round(supplied.seconds, 4),
-        digestSeconds=round(digest_seconds, 4),
-        steps={step: round(seconds, 4) for step, seconds in supplied.steps.items()},
-    )
-    runner = TorchRunner(parts, opened.tokenizer, ownership)
-    runner.warm(options)
-    startup.done(Phase.COMPILE, kvBytes=parts.kv.kv_bytes)
-    runner.capture(options)
-    startup.done(Phase.CAPTURE, **runner.facts)
-    return runner
+    facts = {
+        "bytes": supplied.nbytes,
+        "tier": supplied.tier,
+        "passedOver": [each.as_json() for each in supply.passed],
+        "loadSeconds": round(supplied.seconds, 4),
+        "digestSeconds": round(digest_seconds, 4),
+        "steps": {step: round(seconds, 4) for step, seconds in supplied.steps.items()},
+    }
+    return Loaded(parts=parts, digest=digest, dtype=dtype, facts=facts)
+
+
+def _join(member: Member, device: torch.device) -> Ranks:
+    try:
+        return join(member.meeting, member.rank, member.size, device)
+    except RuntimeError as error:  # torch has no kind of its own for what its backends say
+        raise CannotStart(
+            f"the ranks can't reach each other: {' '.join(str(error).split())}",
+            hint="see that the loopback interface is up, and that each rank has a device of its own",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one rank computes, in what, and with whom."""
+
+    device: torch.device
+    dtype: torch.dtype
+    ranks: Ranks
 
 
 TILED, FUSED, GATHERED = "tiled", "fused", "gathered"
@@ -338,15 +541,20 @@ class _Fused(Protocol):
     def check(self, head_dim: int, device: torch.device) -> None: ...
 
 
-def _parts(
-    config: LlamaConfig, options: ModelOptions, device: torch.device, dtype: torch.dtype, supply: Supply
-) -> Parts:
+def _parts(config: LlamaConfig, options: ModelOptions, place: _Place, supply: Supply) -> Parts:
     """Choose how to compute, and make an empty model with its KV memory.
+
+    Args:
+        config: of this rank's share.
+        options: how it was asked for.
+        place: where it computes.
+        supply: of its weights.
 
     Raises:
         CannotStart: the device can't do what was asked for.
     """
     slots, length = options.max_num_seqs, options.max_model_len
+    device, dtype = place.device, place.dtype
     attachment = supply.attach(device, dtype)
     rotary = Rotary.of(config, prompt_rows(length, device), device, dtype)
     if device.type == "cpu":
@@ -354,7 +562,7 @@ def _parts(
         slot_memory = SlotMemory(config, slots=slots, max_length=length, dtype=dtype, rotary=rotary)
         _check_memory(_weights_bytes(config, dtype), slot_memory, device)
         in_place = FixedWeights(AnonymousMemory(bytes_for(weight_shapes(config), dtype)), FileCopy)
-        model = _empty_model(config, dtype, TorchOperations(), in_place, device)
+        model = _empty_model(config, place, TorchOperations(), in_place)
         return Parts(model, in_place, slot_memory, slot_memory, TILED)
     fused = _fused(options.kernels, config.head_dim, device)
     kind = ArenaKind(options.kv_memory)
@@ -368,9 +576,9 @@ def _parts(
     else:
         weights = AttachedWeights(attachment, matrices, own)
     if fused is None:
-        model = _empty_model(config, dtype, TorchOperations(), weights, device)
+        model = _empty_model(config, place, TorchOperations(), weights)
         return Parts(model, weights, kv, GatheredAttention(kv, rotary), GATHERED)
-    model = _empty_model(config, dtype, fused.FusedOperations(), weights, device)
+    model = _empty_model(config, place, fused.FusedOperations(), weights)
     return Parts(model, weights, kv, fused.FusedAttention(kv, rotary), FUSED)
 
 
@@ -380,22 +588,23 @@ def _device_weights(kv: PagedMemory, device: torch.device, supply: Supply, nbyte
         return AllocatedWeights(device, "they lie in torch's allocations, which have no fixed address")
     driver = CudaDriver(device.index or 0)
     mapper = None
-    if supply.socket is not None:
+    if supply.hands_over:
         mapper = supply.lender = SharingMapper(driver)
     home = MappedArena(nbytes, device, "weights", mapper)
     link = CudaLink(device, driver)
     return FixedWeights(home, partial(PinnedCopy, link=link))
 
 
-def _empty_model(
-    config: LlamaConfig,
-    dtype: torch.dtype,
-    operations: Operations,
-    weights: Weights,
-    device: torch.device,
-) -> LlamaModel:
+def _empty_model(config: LlamaConfig, place: _Place, operations: Operations, weights: Weights) -> LlamaModel:
     try:
-        return LlamaModel(config, device=device, dtype=dtype, operations=operations, weights=weights)
+        return LlamaModel(
+            config,
+            device=place.device,
+            dtype=place.dtype,
+            operations=operations,
+            weights=weights,
+            ranks=place.ranks,
+        )
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise NotEnoughMemory(
             f"the weights don't fit: {error}", hint="free memory on this device first"
@@ -439,9 +648,21 @@ def _load(supply: Supply, parts: Parts) -> Supplied:
         raise bad_checkpoint(error) from error
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str, member: Member | None) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if member is not None and name.startswith("cuda"):
+        if name != "cuda":
+            raise CannotStart(
+                f"--device {name} is one device, and there are {member.size} ranks",
+                hint="use --device cuda, and CUDA_VISIBLE_DEVICES to choose which",
+            )
+        if member.size > torch.cuda.device_count():
+            raise CannotStart(
+                f"--tensor-parallel-size {member.size}: torch sees {torch.cuda.device_count()} CUDA devices",
+                hint="check CUDA_VISIBLE_DEVICES, or use fewer ranks",
+            )
+        name = f"cuda:{member.rank}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -15,9 +15,11 @@ from typing import cast
 
 from aiohttp import web
 
+from warmpool.listening import name_no_software
 from warmpool.reference.control import Control
+from warmpool.reference.crew import Crew
 from warmpool.reference.engine import Engine, Runner
-from warmpool.reference.errors import CannotStart, EngineStopped
+from warmpool.reference.errors import CannotStart, EngineStopped, RankLost, ReferenceEngineError
 from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions, ServerOptions
 from warmpool.reference.scheduler import PauseMode, Scheduler, SchedulerState
@@ -91,7 +93,12 @@ class _Process:
         changed = asyncio.Event()
         service = Service(self._options, self._model, self._startup)
         scheduler = Scheduler(limits=self._options.limits, pacer=self._options.pacer)
-        engine = Engine(self._make_runner, scheduler, service.frontend.report)
+        engine = Engine(lambda: self._make_runner(lost), scheduler, service.frontend.report)
+
+        def lost(error: RankLost) -> None:
+            engine.fail(error)
+            _poke(loop, changed)
+
         for future in (engine.ready, engine.ended):
             future.add_done_callback(lambda _: _poke(loop, changed))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,15 +107,20 @@ class _Process:
             async with self._listening(service) as ports:
                 self._startup.done(Phase.PROCESS, **ports)
                 engine.start()
-                await self._until(engine.ready.done, changed)
+                await self._until(lambda: engine.ready.done() or engine.failure is not None, changed)
+                if engine.failure is not None and not engine.ready.done():
+                    raise _not_started(engine.failure)
                 if engine.ready.done():
-                    engine.ready.result()
+                    try:
+                        engine.ready.result()
+                    except RankLost as error:
+                        raise _not_started(error) from error
                     service.attach(engine)
                     # What was made up to now stays. Looking through all of it again and again for garbage would stop the process for
                     # a tenth of a second each time, in the middle of a request or of a promotion.
                     gc.freeze()
                     self._announce(ports)
-                    await self._until(engine.ended.done, changed)
+                    await self._until(lambda: engine.ended.done() or engine.failure is not None, changed)
                     await self._end_held(engine)
         finally:
             # The listeners have closed, and what ran has ended or its time was up.
@@ -116,13 +128,21 @@ class _Process:
             patience = JOIN_SECONDS if engine.ready.done() else 0.0
             self.thread_ended = await asyncio.to_thread(engine.join, patience)
         failed = engine.ended.done() and engine.ended.exception() is not None
-        return 1 if failed else 0
+        return 1 if failed or engine.failure is not None else 0
 
-    def _make_runner(self) -> Runner:
+    def _make_runner(self, lost: Callable[[RankLost], None]) -> Runner:
         opened = open_model(self._model)
         # The one heavy import, on the compute thread, while the listeners already answer.
-        module = importlib.import_module("warmpool.reference.runner")
-        return cast("Runner", module.build(opened, self._model, self._startup))
+        if self._model.tensor_parallel_size == 1:
+            module = importlib.import_module("warmpool.reference.runner")
+            return cast("Runner", module.build(opened, self._model, self._startup))
+        crew = Crew.start(self._model, lost)  # they import meanwhile
+        try:
+            module = importlib.import_module("warmpool.reference.leading")
+            return cast("Runner", module.build(opened, self._model, self._startup, crew))
+        except BaseException:
+            crew.close()
+            raise
 
     @contextlib.asynccontextmanager
     async def _listening(self, service: Service) -> AsyncIterator[dict[str, int]]:
@@ -140,6 +160,7 @@ class _Process:
         async with contextlib.AsyncExitStack() as stack:
             ports = {}
             for name, (app, host, port, patience) in apps.items():
+                app.on_response_prepare.append(name_no_software)
                 runner = web.AppRunner(
                     app,
                     access_log=None,
@@ -169,6 +190,8 @@ class _Process:
 
     async def _end_held(self, engine: Engine) -> None:
         """Requests that a paused engine holds would never end by themselves."""
+        if engine.failure is not None:
+            return
         with contextlib.suppress(EngineStopped):
             async with asyncio.timeout(JOIN_SECONDS):
                 state, _ = await asyncio.wrap_future(engine.state())
@@ -181,6 +204,12 @@ class _Process:
             line = json.dumps({"pid": os.getpid(), **ports}) + "\n"
             with os.fdopen(self._options.ready_fd, "w") as pipe:
                 pipe.write(line)
+
+
+def _not_started(failure: ReferenceEngineError) -> CannotStart:
+    return CannotStart(
+        f"the engine can't start: {failure}", hint="see what that rank has said before, and start again"
+    )
 
 
 def _poke(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:

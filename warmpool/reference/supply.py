@@ -1,7 +1,12 @@
 """Where an engine's weights come from: the fastest tier that is there.
 
-Attached to a copy that the stage daemon holds on the device, from the daemon's host memory, from the files wherever those are: tried in
-this order, and what was passed over is told with its reason. Without a stage daemon's socket only the files are tried.
+Attached to a copy that the stage daemon holds on the device, from one that it holds on another device of the host to which a direct link
+leads, from the daemon's host memory, from the files wherever those are: tried in this order, and what was passed over is told with its reason.
+Without a stage daemon's socket only the files are tried.
+
+It is the daemon that copies from another device: an engine sees its own devices alone, and makes no context on somebody else's. One rank of
+several has its parts of matrices that are cut by columns from the files or the daemon's host memory, since they are too many short runs to
+ask for one by one.
 """
 
 import os
@@ -19,16 +24,20 @@ from loader.checkpoint import Checkpoint
 from loader.errors import DeviceUnavailable, LoaderError, LoadError
 from loader.loading import Run
 from loader.sources.files import FILES
-from loader.sources.port import Source
-from loader.stage.client import StageClient, StageSource, taken
-from loader.stage.layout import joined
+from loader.sources.port import Source, Tier
+from loader.stage.client import StageClient, StageSource, lease_held, taken
+from loader.stage.layout import Move, joined
 from warmpool.reference.attached import STEP_SECONDS, AttachedWeights, Attachment, FixedDevice, require_dtype
 from warmpool.reference.handed import Chunk, left_by, moves_into
 
 ATTACHED: Final = "Attached"
 STAGED: Final = "Staged"
+SIBLING: Final = str(Tier.SIBLING)
 _ON_CPU: Final = "WeightsTurned"
 _NOT_STAGED: Final = "NotStaged"
+_NO_SIBLING: Final = "NoSibling"
+_NOT_HANDED_OVER: Final = "NotHandedOver"
+_HELD: Final = "Held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +46,8 @@ class PassedOver:
 
     Attributes:
         tier: which.
-        code: why, in one word: the loader's error, or `NotStaged` or `WeightsTurned`.
+        code: why, in one word: the loader's error, or `NoSibling`, `NotHandedOver`,
+            `NotStaged` or `WeightsTurned`.
         reason: why, in words.
     """
 
@@ -102,6 +112,12 @@ class Supply:
     lender: Lender | None = None
     passed: list[PassedOver] = field(default_factory=list)
     _attach_seconds: float = 0.0
+    _is_attached: bool = False
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether memory for the weights may be handed to the daemon: there is one to ask, and they aren't attached."""
+        return self.socket is not None and not self._is_attached
 
     def attach(self, device: torch.device, dtype: torch.dtype) -> Attachment | None:
         """Attach to a copy that the daemon holds on the device; None if that isn't to be had."""
@@ -120,72 +136,143 @@ class Supply:
             self._fail(ATTACHED, error)
             return None
         self._attach_seconds = time.perf_counter() - began
+        self._is_attached = True
         return found
 
     def adopt(self, weights: AttachedWeights) -> Supplied:
         """Make an attached copy a model's weights."""
         began = time.perf_counter()
         copied = weights.fill()
-        if self.lender is not None:
-            self.lender.stop_sharing()
         seconds = {"Attach": self._attach_seconds, "Copy": time.perf_counter() - began}
         nbytes = weights.attached_bytes + copied
         return Supplied(tier=ATTACHED, nbytes=nbytes, seconds=sum(seconds.values()), steps=seconds)
 
     def load(self, parameters: Mapping[str, Tensor]) -> Supplied:
-        """Load into memory of the engine's own: from the daemon's host memory, or else from the files.
+        """Load into memory of the engine's own: from another device, from the daemon's host memory, or else from the files.
 
         Raises:
             LoaderError: the files can't be loaded.
         """
         if self.socket is None:
-            return self._load(parameters, FILES)
+            return self._load(self.checkpoint, parameters, FILES)
         try:
             with StageClient(self.socket, timeout_seconds=STEP_SECONDS) as client:
-                if self._is_staged(client):
-                    filled = self._handed(client, parameters)
-                    return filled or self._load(parameters, StageSource(client))
+                staged = self._is_staged(client)
+                rest: Source = StageSource(client) if staged else FILES
+                if filled := self._from_sibling(client, parameters, rest):
+                    return filled
+                if staged:
+                    filled = self._handed(client, parameters, rest)
+                    return filled or self._load(self.checkpoint, parameters, rest)
             self._pass_over(
                 STAGED, _NOT_STAGED, "the stage daemon doesn't have this checkpoint in its memory"
             )
         except LoadError as error:
+            if SIBLING not in {each.tier for each in self.passed}:
+                self._fail(SIBLING, error)
             self._fail(STAGED, error)
         finally:
             if self.lender is not None:
                 self.lender.stop_sharing()
-        return self._load(parameters, FILES)
+        return self._load(self.checkpoint, parameters, FILES)
 
-    def _handed(self, client: StageClient, parameters: Mapping[str, Tensor]) -> Supplied | None:
-        """Have the daemon copy into this engine's memory; None where it can't, and then the engine copies by itself."""
+    def _from_sibling(
+        self, client: StageClient, parameters: Mapping[str, Tensor], rest: Source
+    ) -> Supplied | None:
+        """Have the daemon copy from another device into this engine's memory; None where that isn't to be had."""
+        lender = self.lender
+        if lender is None:
+            why = "this engine's weights lie in memory that can't be handed to the stage daemon"
+            self._pass_over(SIBLING, _NOT_HANDED_OVER, why)
+            return None
+        try:
+            holders = self._holders(client)
+        except LoaderError as error:
+            self._fail(SIBLING, error)
+            return None
+        if not holders:
+            self._pass_over(SIBLING, _NO_SIBLING, "the stage daemon holds this checkpoint on no device")
+        for holder in sorted(holders, key=lambda uuid: uuid != lender.uuid):  # its own is nearest
+            if filled := self._handed(client, parameters, rest, holder):
+                return filled
+        return None
+
+    def _holders(self, client: StageClient) -> list[str]:
+        """Ids of the devices on which the daemon holds this checkpoint."""
+        path = os.path.realpath(self.checkpoint.path)
+        return [
+            str(row.get("device"))
+            for row in client.held()
+            if row.get("path") == path and row.get("state") == _HELD
+        ]
+
+    def _handed(
+        self,
+        client: StageClient,
+        parameters: Mapping[str, Tensor],
+        rest: Source,
+        sibling: str | None = None,
+    ) -> Supplied | None:
+        """Have the daemon copy into this engine's memory; None where it can't, and then the engine copies by itself.
+
+        Args:
+            client: a connection to the daemon.
+            parameters: where to.
+            rest: where those parts come from whose bytes lie apart.
+            sibling: the device whose held copy they come from; None for the daemon's host memory.
+        """
+        tier = STAGED if sibling is None else SIBLING
         if self.lender is None:
             return None
         if self.lender.refused:
-            self._pass_over(STAGED, DeviceUnavailable.__name__, self.lender.refused)
+            self._pass_over(tier, DeviceUnavailable.__name__, self.lender.refused)
             return None
+        together = [name for name, entry in self.checkpoint.tensors.items() if entry.runs is None]
         began = time.perf_counter()
         try:
             require_dtype(self.checkpoint, next(iter(parameters.values())).dtype)
-            with taken(client, self.checkpoint):
-                pass  # the very version that was opened, leased from here on
-            moves = [
-                (entry.file, entry.begin, entry.nbytes, parameters[name].data_ptr())
-                for name, entry in self.checkpoint.tensors.items()
-            ]
-            for chunk in self.lender.chunks:
-                parts = list(joined(moves_into(chunk, moves)))
-                client.copy(self.checkpoint.path, parts, chunk.descriptor, (self.lender.uuid, chunk.nbytes))
-                moves = list(left_by(chunk, moves))
+            if sibling is None:
+                with taken(client, self.checkpoint):
+                    pass  # the very version that was opened, leased from here on
+            else:
+                lease_held(client, self.checkpoint, sibling)  # likewise
+            left = self._fill(client, together, parameters, sibling)
         except LoaderError as error:
-            self._fail(STAGED, error)
+            self._fail(tier, error)
             return None
-        if moves:
+        if left:
             raise AssertionError("weights lie outside the memory that was taken for them")
         seconds = time.perf_counter() - began
+        steps = {"Copy": seconds}
+        apart = self.checkpoint.tensors.keys() - set(together)
+        if apart:
+            others = self.checkpoint.only(sorted(apart))
+            steps["Apart"] = self._load(others, {name: parameters[name] for name in apart}, rest).seconds
         nbytes = sum(entry.nbytes for entry in self.checkpoint.tensors.values())
-        return Supplied(tier=STAGED, nbytes=nbytes, seconds=seconds, steps={"Copy": seconds})
+        return Supplied(tier=tier, nbytes=nbytes, seconds=sum(steps.values()), steps=steps)
 
-    def _load(self, parameters: Mapping[str, Tensor], source: Source) -> Supplied:
-        result = loader.load(self.checkpoint, into=parameters, convert=True, run=Run(source=source))
+    def _fill(
+        self,
+        client: StageClient,
+        names: Sequence[str],
+        parameters: Mapping[str, Tensor],
+        sibling: str | None,
+    ) -> list[Move]:
+        """Have tensors copied into the memory that can be handed over; what of them lies elsewhere."""
+        assert self.lender is not None
+        entries = (self.checkpoint.tensors[name] for name in names)
+        moves: list[Move] = [
+            (entry.file, entry.begin, entry.nbytes, parameters[entry.name].data_ptr()) for entry in entries
+        ]
+        for chunk in self.lender.chunks:
+            parts = list(joined(moves_into(chunk, moves)))
+            on = (self.lender.uuid, chunk.nbytes)
+            client.copy(self.checkpoint.path, parts, chunk.descriptor, on, sibling=sibling)
+            moves = list(left_by(chunk, moves))
+        return moves
+
+    def _load(self, checkpoint: Checkpoint, parameters: Mapping[str, Tensor], source: Source) -> Supplied:
+        result = loader.load(checkpoint, into=parameters, convert=True, run=Run(source=source))
         steps = {str(step): seconds for step, seconds in result.seconds_by_step.items()}
         return Supplied(tier=str(result.tier), nbytes=result.nbytes, seconds=result.seconds, steps=steps)
 

@@ -26,7 +26,7 @@ from warmpool.reference import zygote_wire as wire
 from warmpool.standins import NAME, VARIABLE
 
 OPTION = "--zygote"
-_COMMANDS = {"serve", "expect"}
+_COMMANDS = {"serve", "expect", "rank"}
 """What a zygote has imported everything for."""
 PATIENCE_SECONDS = 30.0
 """How long a zygote that is still importing is waited for. It began earlier, so it is done before this process would be."""

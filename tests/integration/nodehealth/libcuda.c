@@ -107,4 +107,5 @@ NOT_NEEDED(cuMemGetAllocationGranularity) NOT_NEEDED(cuMemAddressReserve) NOT_NE
 NOT_NEEDED(cuMemExportToShareableHandle) NOT_NEEDED(cuMemImportFromShareableHandle) NOT_NEEDED(cuMemMap)
 NOT_NEEDED(cuMemSetAccess) NOT_NEEDED(cuMemUnmap) NOT_NEEDED(cuMemRelease) NOT_NEEDED(cuMemHostRegister_v2)
 NOT_NEEDED(cuMemHostUnregister) NOT_NEEDED(cuMemcpyHtoDAsync_v2) NOT_NEEDED(cuStreamCreate) NOT_NEEDED(cuStreamSynchronize)
-NOT_NEEDED(cuStreamDestroy_v2)
+NOT_NEEDED(cuStreamDestroy_v2) NOT_NEEDED(cuMemcpyDtoDAsync_v2)
+NOT_NEEDED(cuStreamWaitEvent) NOT_NEEDED(cuEventCreate) NOT_NEEDED(cuEventDestroy_v2)

@@ -150,6 +150,7 @@ async def test_a_closed_guard_refuses_and_closes_the_connection(client: Any) -> 
         async with client.session.get(client.served.public + path) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "1")
             assert response.headers["Connection"] == "close"
+            assert response.headers["Server"] == "emberpool"
             assert (await response.json())["error"]["code"] == "ResidentNotServing"
     status, _ = await client.complete(public=False)
     assert status == 200

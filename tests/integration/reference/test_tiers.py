@@ -80,7 +80,7 @@ async def test_kill_9_of_the_daemon_hurts_no_engine_and_the_next_start_takes_the
         async with engine(checkpoint, socket) as first:
             weights, passed_over = await told(first)
             assert weights["tier"] == "Staged"
-            assert passed_over == {"Attached": "WeightsTurned"}
+            assert passed_over == {"Attached": "WeightsTurned", "Sibling": "NotHandedOver"}
             before = await answer(first)
             ownership = (await first.get("/emberpool/startup"))["ownership"]
             daemon.kill()
@@ -89,14 +89,15 @@ async def test_kill_9_of_the_daemon_hurts_no_engine_and_the_next_start_takes_the
             async with engine(checkpoint, socket) as second:
                 weights, passed_over = await told(second)
                 assert weights["tier"] not in {"Staged", "Attached"}
-                assert passed_over == {"Attached": "WeightsTurned", "Staged": "StageUnreachable"}
-                assert GONE in weights["passedOver"][1]["reason"]
+                gone = dict.fromkeys(("Sibling", "Staged"), "StageUnreachable")
+                assert passed_over == {"Attached": "WeightsTurned", **gone}
+                assert all(GONE in each["reason"] for each in weights["passedOver"][1:])
                 assert await answer(second) == before
                 assert (await second.get("/emberpool/startup"))["ownership"] == ownership
                 async with second.session.get(second.served.control + "/metrics") as response:
                     page = await response.text()
     passed = [line for line in page.splitlines() if line.startswith("reference:weight_tier_passed_over{")]
-    assert len(passed) == 2
+    assert len(passed) == 3
     assert any('code="StageUnreachable"' in line and line.endswith(" 1.0") for line in passed)
     assert f'tier="{weights["tier"]}"' in next(
         line for line in page.splitlines() if line.startswith("reference:weight_load_seconds{")
@@ -127,7 +128,10 @@ def test_kill_9_of_a_daemon_takes_no_weights_from_who_is_attached(checkpoint: Pa
     supply = Supply(opened.only(parameters.keys()), socket)
     next_model = LlamaModel(config, device=torch.device("cpu"), dtype=dtype)
     assert supply.load(next_model.parameters()).tier not in {"Staged", "Attached"}
-    assert [(each.tier, each.code) for each in supply.passed] == [("Staged", "StageUnreachable")]
+    assert [(each.tier, each.code) for each in supply.passed] == [
+        ("Sibling", "StageUnreachable"),
+        ("Staged", "StageUnreachable"),
+    ]
     assert identify(next_model.parameters()) == identify(parameters)
     weights.park()
     with pytest.raises(WeightsDamaged, match="can't be attached to again"):

@@ -17,6 +17,7 @@ import torch
 import loader
 from loader import (
     CheckpointNotFound,
+    DestinationMismatch,
     DeviceUnavailable,
     DigestMismatch,
     FileChanged,
@@ -27,15 +28,15 @@ from loader.copiers.destinations import TORCH_DTYPES
 from loader.cuda.nvml import Basis, ContextCost
 from loader.cuda.opening import Opened
 from loader.cuda.port import Device
-from loader.cuda.shared import SharedMemory, create_exported
+from loader.cuda.shared import SharedMemory, allocate_shared, create_exported
 from loader.errors import HeldInUse, NotHeld, StageFull
 from loader.manifest import describe, render_manifest
 from loader.proof import digest_source
-from loader.stage.client import HeldCopy, StageClient
+from loader.stage.client import HeldCopy, StageClient, lease_held
 from loader.stage.daemon import Daemon
 from loader.stage.device import Devices
 from loader.stage.holder import Holder
-from loader.stage.layout import place_shards, place_tensors
+from loader.stage.layout import pack, place_shards, place_tensors
 from loader.stage.pool import Pool
 
 MIB = 2**20
@@ -177,6 +178,24 @@ class DeviceContract:
         assert torch.equal(bits(seen[256:1256]), host[3:1003])
         assert int(seen[0]) == 0
 
+    def test_memory_of_a_device_is_copied_to_another_s(
+        self, device: Device, other: Device, nbytes: int
+    ) -> None:
+        handle, descriptor = create_exported(other, nbytes)
+        os.close(descriptor)
+        source = SharedMemory(other, handle, nbytes)
+        other.tensor(source).copy_(torch.arange(nbytes) % 251)
+        other.wait()
+        handle, descriptor = create_exported(device, nbytes)
+        os.close(descriptor)
+        target = SharedMemory(device, handle, nbytes)
+        if device.uuid != other.uuid:
+            device.reach(source.address, nbytes)
+        device.copy_between([(target.address + 5, source.address + 300, 1000)])
+        assert torch.equal(
+            bits(device.tensor(target)[5:1005]), (torch.arange(300, 1300) % 251).to(torch.uint8)
+        )
+
 
 class HolderContract:
     """A daemon that holds copies, and its clients, over a real socket."""
@@ -273,6 +292,46 @@ class HolderContract:
         free = settled(device)
         assert client.hold(str(model), "0") == held
         assert (settled(device), len(client.held())) == (free, 1)
+
+    @pytest.mark.usefixtures("held")
+    def test_what_is_held_is_copied_into_memory_that_is_handed_over(
+        self, client: StageClient, device: Device, model: Path, expected: dict[str, torch.Tensor]
+    ) -> None:
+        checkpoint = loader.open_checkpoint(model)
+        offsets, size = pack(entry.nbytes for entry in checkpoint.tensors.values())
+        exported = allocate_shared(device, size)
+        places = dict(zip(checkpoint.tensors, offsets, strict=True))
+        moves = [
+            (entry.file, entry.begin, entry.nbytes, places[name])
+            for name, entry in checkpoint.tensors.items()
+        ]
+        on = (device.uuid, exported.nbytes)
+        copied = client.copy(str(model), moves, exported.descriptor, on, sibling=device.uuid)
+        assert copied == checkpoint.total_bytes
+        for name, tensor in expected.items():
+            assert torch.equal(
+                bits(exported.data[places[name] : places[name] + tensor.nbytes]), bits(tensor)
+            ), name
+        file = next(iter(checkpoint.shards))
+        with pytest.raises(DestinationMismatch, match="doesn't fit"):
+            client.copy(str(model), [(file, 0, 2**40, 0)], exported.descriptor, on, sibling=device.uuid)
+        client.release(str(model), device.uuid)
+        with pytest.raises(NotHeld):
+            client.copy(str(model), moves, exported.descriptor, on, sibling=device.uuid)
+        os.close(exported.descriptor)
+
+    @pytest.mark.usefixtures("held")
+    def test_a_lease_keeps_a_held_copy_and_knows_its_version(
+        self, client: StageClient, path: Path, device: Device, model: Path
+    ) -> None:
+        checkpoint = loader.open_checkpoint(model)
+        with StageClient(path) as leasing:
+            lease_held(leasing, checkpoint, device.uuid)
+            with pytest.raises(HeldInUse):
+                client.release(str(model), device.uuid)
+        os.utime(model / "model-00001-of-00002.safetensors", ns=(1, 1))
+        with StageClient(path) as leasing, pytest.raises(FileChanged):
+            lease_held(leasing, loader.open_checkpoint(model), device.uuid)
 
     @pytest.mark.usefixtures("held")
     def test_host_memory_is_leased_only_while_it_is_copied(self, client: StageClient) -> None:

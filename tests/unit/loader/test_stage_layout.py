@@ -12,6 +12,7 @@ from loader.stage.layout import (
     contiguous_strides,
     cut,
     joined,
+    moves_from_block,
     pack,
     place_shards,
     place_tensors,
@@ -93,3 +94,32 @@ def test_some_tensors_lie_where_they_lie_among_all(tmp_path: Path) -> None:
     assert place_tensors(few, bases) == {name: everywhere[name] for name in few.tensors}
     part = loader.take_parts(few, {"1.2": loader.Part(dim=0, start=1, stop=2)})
     assert place_tensors(part, bases)["1.2"] == everywhere["1.2"] + 4
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    wanted=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=6),
+)
+def test_copies_out_of_a_block_take_the_same_bytes_as_copies_out_of_the_file(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], wanted: list[tuple[int, int]]
+) -> None:
+    directory = tmp_path_factory.mktemp("m")
+    tensors = {f"t{n}": torch.full((size,), n + 1, dtype=torch.int8) for n, size in enumerate(sizes)}
+    safetensors.torch.save_file(tensors, directory / "model.safetensors")
+    checkpoint = loader.open_checkpoint(directory)
+    bases, size = place_shards(checkpoint.shards)
+    file = (directory / "model.safetensors").read_bytes()
+    block = bytearray(size)
+    for _, begin, nbytes, offset in whole_moves(checkpoint.shards, bases):
+        block[offset : offset + nbytes] = file[begin : begin + nbytes]
+    first = next(iter(checkpoint.shards.values())).header.payload_begin
+    moves: list[Move] = []
+    for begin, end in wanted:
+        low, high = sorted((min(first + begin, len(file)), min(first + end, len(file))))
+        moves.append(("model.safetensors", low, high - low, 400 * len(moves)))
+    expected, found = bytearray(3000), bytearray(3000)
+    for _, begin, nbytes, offset in moves:
+        expected[offset : offset + nbytes] = file[begin : begin + nbytes]
+    for begin, nbytes, offset in moves_from_block(checkpoint.shards, bases, moves):
+        found[offset : offset + nbytes] = block[begin : begin + nbytes]
+    assert found == expected

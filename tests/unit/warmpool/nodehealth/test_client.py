@@ -119,7 +119,7 @@ async def test_nvml_here_tells_totals_and_proves_nothing(library: FakeLibrary, g
     totals = DeviceTotals(lambda: DriverNvml(library))
     found = await totals.read(gpus, deadline=Deadline.after(5))
     assert (found.total_bytes, found.used_bytes) == (2 * H200_BYTES, CONTEXT_BYTES)
-    assert found.free_bytes == 2 * (H200_BYTES - H200_RESERVED) - CONTEXT_BYTES
+    assert found.free_bytes == 2 * (H200_BYTES - H200_RESERVED - CONTEXT_BYTES)  # in equal parts
     assert (found.by_process, found.verified) == (None, False)
     assert "totals alone" in found.reason
     await totals.close()

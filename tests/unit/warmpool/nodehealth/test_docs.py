@@ -72,7 +72,7 @@ def test_the_page_tells_of_the_pre_flights_option(option: str) -> None:
 
 
 def test_there_is_something_to_tell() -> None:
-    assert len(OPTIONS) == 14
+    assert len(OPTIONS) == 15
     assert sorted(CODES) == ["BadQuestion", "NotYours", "Unauthorized", "UnknownGpu"]
     assert len(FIELDS) > 20
     assert len(HEALTH_FIELDS) > 15

@@ -42,9 +42,11 @@ class PlayedDriver:
             self.kinds.append(arguments[2]._obj.handle_types)
         if name == "cuMemRelease":
             self.handles[arguments[0].value] -= 1
-        if name == "cuMemExportToShareableHandle":
-            self.descriptors.append(os.memfd_create("played"))
-            arguments[0]._obj.value = self.descriptors[-1]
+
+    def export(self, _handle: int) -> int:
+        self.call("cuMemExportToShareableHandle")
+        self.descriptors.append(os.memfd_create("played"))
+        return self.descriptors[-1]
 
     def _fail(self, name: str) -> None:
         if name in self.fails:

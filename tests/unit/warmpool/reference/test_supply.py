@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 from threading import Thread
 
 import pytest
@@ -18,7 +19,7 @@ from loader.cuda.nvml import Basis, ContextCost
 from loader.cuda.opening import Opened
 from loader.cuda.port import Device
 from loader.cuda.shared import allocate_shared
-from loader.errors import DtypeUnsupported, HeldInUse, NotHeld
+from loader.errors import DeviceUnavailable, DtypeUnsupported, HeldInUse, NotHeld
 from loader.stage.client import StageClient
 from loader.stage.daemon import Daemon
 from loader.stage.device import Devices
@@ -40,6 +41,7 @@ from warmpool.reference.opening import open_model
 from warmpool.reference.options import ModelOptions
 from warmpool.reference.place import Place
 from warmpool.reference.runner import build
+from warmpool.reference.shares import split_dimension, take_share
 from warmpool.reference.startup import Startup
 from warmpool.reference.supply import Supply
 from warmpool.reference.weights import AnonymousMemory, FixedWeights, Weights, bytes_for
@@ -67,11 +69,32 @@ def socket(tmp_path: Path) -> Path:
     return tmp_path / "stage.sock"
 
 
+class Unlinked(MemoryFileDevice):
+    """A device that reaches no other one."""
+
+    def reach(self, address: int, nbytes: int) -> None:
+        raise DeviceUnavailable(f"no link leads to {nbytes} bytes at {address}")
+
+
+class Neighbour(MemoryFileDevice):
+    """Another device of the host."""
+
+    uuid = UUID[::-1]
+
+    def __init__(self, first: MemoryFileDevice) -> None:
+        super().__init__()
+        self._locked = first._locked  # page-locking is for all devices
+
+
 @contextmanager
-def daemon(path: Path, socket: Path) -> Iterator[None]:
-    """A stage daemon with a device."""
+def daemon(path: Path, socket: Path, *, linked: bool = True) -> Iterator[None]:
+    """A stage daemon with two devices."""
     cost = ContextCost(nbytes=None, basis=Basis.UNKNOWN)
-    devices = Devices([Opened(device=MemoryFileDevice(), ordinal=0, context=cost)])
+    first = MemoryFileDevice() if linked else Unlinked()
+    both = (first, Neighbour(first))
+    devices = Devices(
+        [Opened(device=device, ordinal=number, context=cost) for number, device in enumerate(both)]
+    )
     holder = Holder(Pool(2**26, (str(path),), ready=devices.lock), devices, 2**26)
     serving = Daemon(holder.pool, socket, holder=holder)
     thread = Thread(target=serving.serve)
@@ -81,6 +104,12 @@ def daemon(path: Path, socket: Path) -> Iterator[None]:
     finally:
         serving.close()
         thread.join()
+
+
+def stage(client: StageClient, path: Path) -> None:
+    """Have a checkpoint in the daemon's memory."""
+    for descriptor, _ in client.take(str(path)).values():
+        os.close(descriptor)
 
 
 def model_of(config: LlamaConfig, dtype: torch.dtype, weights: Weights | None = None) -> LlamaModel:
@@ -148,12 +177,12 @@ def test_what_is_in_the_daemon_s_memory_comes_from_there(
     with daemon(path, socket):
         supply = Supply(checkpoint.only(config.tensor_shapes()), socket)
         assert supplied(supply, config, dtype) not in {"Staged", "Attached"}
-        assert codes(supply) == [("Staged", "NotStaged")]
+        assert codes(supply) == [("Sibling", "NotHandedOver"), ("Staged", "NotStaged")]
         with StageClient(socket) as client:
-            client.take(str(path))
+            stage(client, path)
         again = Supply(checkpoint.only(config.tensor_shapes()), socket)
         assert supplied(again, config, dtype) == "Staged"
-        assert again.passed == []
+        assert codes(again) == [("Sibling", "NotHandedOver")]
 
 
 def test_a_daemon_that_is_gone_is_passed_over_and_told(
@@ -161,7 +190,7 @@ def test_a_daemon_that_is_gone_is_passed_over_and_told(
 ) -> None:
     supply = Supply(checkpoint.only(config.tensor_shapes()), socket)
     assert supplied(supply, config, dtype) not in {"Staged", "Attached"}
-    assert codes(supply) == [("Staged", "StageUnreachable")]
+    assert codes(supply) == [("Sibling", "StageUnreachable"), ("Staged", "StageUnreachable")]
     assert "no stage daemon answers" in supply.passed[0].reason
 
 
@@ -188,6 +217,7 @@ def test_the_start_s_record_and_the_metrics_tell_what_was_passed_over(path: Path
     told = startup.as_json()["weights"]
     assert [(each["tier"], each["code"]) for each in told["passedOver"]] == [
         ("Attached", "WeightsTurned"),
+        ("Sibling", "StageUnreachable"),
         ("Staged", "StageUnreachable"),
     ]
     assert all(each["reason"] for each in told["passedOver"])
@@ -338,10 +368,11 @@ def test_the_daemon_fills_memory_that_is_handed_over_and_its_descriptors_are_clo
     parameters = model_of(config, dtype, FixedWeights(home, FileCopy)).parameters()
     with daemon(path, socket):
         with StageClient(socket) as client:
-            client.take(str(path))
+            stage(client, path)
         supply = Supply(checkpoint.only(parameters.keys()), socket, home)
         found = supply.load(parameters)
-    assert (found.tier, dict(found.steps), supply.passed) == ("Staged", {"Copy": found.seconds}, [])
+    assert (found.tier, dict(found.steps)) == ("Staged", {"Copy": found.seconds})
+    assert codes(supply) == [("Sibling", "NoSibling")]
     assert all(torch.equal(parameters[name], tensor) for name, tensor in loaded.items())
     assert home.chunks == []
 
@@ -357,10 +388,10 @@ def test_where_the_daemon_can_t_fill_it_the_engine_copies_by_itself_and_says_so(
     parameters = model_of(config, torch.float32, FixedWeights(home, FileCopy)).parameters()
     with daemon(path, socket):
         with StageClient(socket) as client:
-            client.take(str(path))
+            stage(client, path)
         supply = Supply(checkpoint.only(parameters.keys()), socket, home)
         assert supply.load(parameters).tier == "Staged"
-    assert codes(supply) == [("Staged", "DtypeUnsupported")]
+    assert codes(supply) == [("Sibling", "NoSibling"), ("Staged", "DtypeUnsupported")]
     assert all(torch.equal(parameters[name], tensor.float()) for name, tensor in loaded.items())
     assert home.chunks == []
 
@@ -373,10 +404,124 @@ def test_a_driver_that_gives_out_no_memory_is_told(
     parameters = model_of(config, dtype, FixedWeights(home, FileCopy)).parameters()
     with daemon(path, socket):
         with StageClient(socket) as client:
-            client.take(str(path))
+            stage(client, path)
         supply = Supply(checkpoint.only(parameters.keys()), socket, home)
         assert supply.load(parameters).tier == "Staged"
-    assert codes(supply) == [("Staged", "DeviceUnavailable")]
+    assert codes(supply) == [("Sibling", "NoSibling"), ("Staged", "DeviceUnavailable")]
+
+
+# ---------------------------------------------------------------- siblings
+
+
+def lent(config: LlamaConfig, dtype: torch.dtype) -> tuple[Lending, dict[str, Tensor]]:
+    """Memory for a model's weights that can be handed over, and the weights."""
+    home = Lending(bytes_for(weight_shapes(config), dtype))
+    return home, dict(model_of(config, dtype, FixedWeights(home, FileCopy)).parameters())
+
+
+def test_what_another_device_holds_is_copied_from_there(
+    path: Path,
+    checkpoint: loader.Checkpoint,
+    config: LlamaConfig,
+    dtype: torch.dtype,
+    loaded: dict[str, Tensor],
+    socket: Path,
+) -> None:
+    home, parameters = lent(config, dtype)
+    with daemon(path, socket):
+        with StageClient(socket) as client:
+            client.hold(str(path), Neighbour.uuid)
+        supply = Supply(checkpoint.only(parameters.keys()), socket, home)
+        found = supply.load(parameters)
+    assert (found.tier, dict(found.steps), supply.passed) == ("Sibling", {"Copy": found.seconds}, [])
+    assert all(torch.equal(parameters[name], tensor) for name, tensor in loaded.items())
+    assert home.chunks == []
+
+
+def test_one_rank_s_parts_come_from_another_device_and_those_that_lie_apart_from_elsewhere(
+    path: Path,
+    checkpoint: loader.Checkpoint,
+    config: LlamaConfig,
+    dtype: torch.dtype,
+    loaded: dict[str, Tensor],
+    socket: Path,
+) -> None:
+    home, parameters = lent(config.share(2), dtype)
+    with daemon(path, socket):
+        with StageClient(socket) as client:
+            client.hold(str(path), Neighbour.uuid)
+        supply = Supply(take_share(checkpoint.only(parameters.keys()), config, 1, 2), socket, home)
+        found = supply.load(parameters)
+    assert (found.tier, sorted(found.steps)) == ("Sibling", ["Apart", "Copy"])
+    for name, tensor in loaded.items():
+        dim = split_dimension(name)
+        part = tensor if dim is None else tensor.chunk(2, dim)[1]
+        assert torch.equal(parameters[name], part), name
+
+
+def test_a_sibling_that_no_link_leads_to_is_passed_over_with_its_reason(
+    path: Path,
+    checkpoint: loader.Checkpoint,
+    config: LlamaConfig,
+    dtype: torch.dtype,
+    loaded: dict[str, Tensor],
+    socket: Path,
+) -> None:
+    home, parameters = lent(config, dtype)
+    with daemon(path, socket, linked=False):
+        with StageClient(socket) as client:
+            client.hold(str(path), Neighbour.uuid)
+        supply = Supply(checkpoint.only(parameters.keys()), socket, home)
+        assert supply.load(parameters).tier == "Staged"
+    assert codes(supply) == [("Sibling", "DeviceUnavailable")]
+    assert "no link leads to" in supply.passed[0].reason
+    assert all(torch.equal(parameters[name], tensor) for name, tensor in loaded.items())
+
+
+def test_a_sibling_with_another_version_of_the_files_is_passed_over(
+    path: Path,
+    checkpoint: loader.Checkpoint,
+    config: LlamaConfig,
+    dtype: torch.dtype,
+    socket: Path,
+    tmp_path: Path,
+) -> None:
+    copy = tmp_path / "copy"
+    copytree(path, copy)
+    home, parameters = lent(config, dtype)
+    with daemon(copy, socket):
+        with StageClient(socket) as client:
+            client.hold(str(copy), Neighbour.uuid)
+            client.drop(str(copy))
+        for file in copy.glob("*.safetensors"):
+            os.utime(file, ns=(1, 1))
+        supply = Supply(loader.open_checkpoint(copy).only(parameters.keys()), socket, home)
+        supply.load(parameters)
+    assert codes(supply) == [("Sibling", "FileChanged"), ("Staged", "NotStaged")]
+
+
+def test_attached_weights_of_one_rank_are_its_parts_and_come_back_after_parking(
+    checkpoint: loader.Checkpoint,
+    config: LlamaConfig,
+    dtype: torch.dtype,
+    loaded: dict[str, Tensor],
+    held: Path,
+) -> None:
+    wanted = take_share(checkpoint.only(config.tensor_shapes()), config, 1, 2)
+    weights = AttachedWeights(
+        Attachment(wanted, FixedMemoryDevice(), held),
+        weight_names(config),
+        lambda nbytes: FixedWeights(AnonymousMemory(nbytes), FileCopy),
+    )
+    parameters = model_of(config.share(2), dtype, weights).parameters()
+    weights.fill()
+    for _ in range(2):
+        for name, tensor in loaded.items():
+            dim = split_dimension(name)
+            part = tensor if dim is None else tensor.chunk(2, dim)[1]
+            assert torch.equal(parameters[name], part), name
+        weights.park()
+        weights.unpark()
 
 
 @given(
