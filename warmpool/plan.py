@@ -278,11 +278,13 @@ class Planner:
     """Plans again and again, as `plan` does; a fleet whose seats are as they were isn't sorted anew.
 
     Its answers depend on nothing that came before. What it keeps of a fleet is what would come out again: its seats are the same
-    objects, none of them has a claim, which may run out, and none was settled lately or is left alone.
+    objects, none of them has a claim, which may run out, and none was settled lately or is left alone. A fleet of which as much is
+    wanted as before, and which had all of it, isn't gone through either, until its next proof is due.
     """
 
     def __init__(self) -> None:
         self._sorted: dict[FleetName, _Sorted] = {}
+        self._calm: dict[FleetName, _Draft] = {}
 
     def plan(
         self,
@@ -322,13 +324,22 @@ class Planner:
         )
         passing = moment.passing()
         rank = {policy: position for position, policy in enumerate(wants.order)}
-        drafts = [
-            _Draft(self._stock(name, stock.get(name, ()), moment, passing), wants, rank, moment)
-            for name in wants.serving
-        ]
-        for draft in drafts:
-            draft.write()
+        drafts = []
+        for name in wants.serving:
+            found = self._stock(name, stock.get(name, ()), moment, passing)
+            draft = self._calm.get(name)
+            if draft is None or not draft.stays(found, wants, moment):
+                draft = _Draft(found, wants, rank, moment)
+                draft.write()
+                self._remember(draft)
+            drafts.append(draft)
         return _assemble(wants, limits, rank, drafts)
+
+    def _remember(self, draft: "_Draft") -> None:
+        if draft.is_calm:
+            self._calm[draft.stock.fleet] = draft
+        else:
+            self._calm.pop(draft.stock.fleet, None)
 
     def _stock(
         self, fleet: FleetName, seats: Sequence[Seat], moment: "_Moment", passing: Collection[SeatName] | None
@@ -934,6 +945,24 @@ class _Draft:
         displace = self._displaceable(chosen.seat, chosen.policy)
         return Promote(seat=chosen.seat, policy=chosen.policy, displace=displace, why=chosen.why)
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether no seat is to be used, and nothing but what `stays` looks at can change that."""
+        stock = self.stock
+        used = self.taken or self.kept or self.missing or self.surplus or self.starts
+        return not (used or stock.dying or stock.strays or stock.leaving or stock.useless)
+
+    def stays(self, stock: _Stock, wants: Wants, moment: _Moment) -> bool:
+        """Whether a calm draft would come out the same, of the same seats, for what is wanted now."""
+        fleet = stock.fleet
+        return (
+            stock is self.stock
+            and self.wanted == wants.serving[fleet]
+            and not wants.starting.get(fleet)
+            and not (stock.sleepers and wants.warm.get(fleet))
+            and (stock.stalest is None or not _proof_is_due(moment, stock.stalest[0]))
+        )
+
     def write(self) -> None:
         """Fill the lists; each step leaves to the next what it couldn't do."""
         self._count()
@@ -1260,7 +1289,8 @@ class _Draft:
             return
         warm_elsewhere = not all(map(self._is_used, self.stock.spare))
         for seat in sorted(self.stock.useless, key=attrgetter("name")):
-            if seat.reachable and (reason := self._useless_because(seat, warm_elsewhere=warm_elsewhere)):
+            speaks = seat.reachable or seat.crash is not None  # a seat that doesn't come up never will
+            if speaks and (reason := self._useless_because(seat, warm_elsewhere=warm_elsewhere)):
                 self._take(seat)
                 self.replaces.append(Replace(seat=seat, reason=reason, why=reason))
                 return
@@ -1307,9 +1337,13 @@ class _Draft:
             return
         proven, seat, policy = self.stock.stalest
         age = self.moment.now - proven
-        if id(seat) not in self.kept and age > self.moment.limits.proof_interval_seconds and self._take(seat):
+        if id(seat) not in self.kept and _proof_is_due(self.moment, proven) and self._take(seat):
             why = "it was never proven" if math.isinf(age) else f"the last proof is {age:.0f} s old"
             self.proofs.append(Prove(seat=seat, policy=policy, why=why))
+
+
+def _proof_is_due(moment: _Moment, proven: float) -> bool:
+    return moment.now - proven > moment.limits.proof_interval_seconds
 
 
 class _Chosen(NamedTuple):

@@ -35,13 +35,19 @@ async def keep_garbage_quiet(controller: Controller) -> None:
             if waited >= garbage.INTERVAL_SECONDS:
                 freeze_what_there_is()
                 waited = 0.0
-            elif gc.get_count()[0] >= _YOUNG:
-                gc.collect(0)
+            else:
+                look_at_the_young()
 
 
 def freeze_what_there_is() -> None:
     """Collect all garbage and take what is left out of the collector's sight."""
     garbage.freeze_what_there_is(_AT_ONCE)
+
+
+def look_at_the_young() -> None:
+    """Look at the young between two ticks, if there are many: else a tick is held up by that sooner or later."""
+    if gc.get_count()[0] >= _YOUNG:
+        gc.collect(0)
 
 
 def _in_burst(controller: Controller) -> bool:

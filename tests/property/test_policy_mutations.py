@@ -376,14 +376,17 @@ def sayings(files: list[Contents]) -> list[str]:
     return []
 
 
-UNEDITED = [edited(example, frozenset()) for example in range(len(TREES))]
-STRANGERS = [
-    (one, other)
-    for one in range(len(TREES))
-    for other in range(len(TREES))
-    if not sayings([renamed("a", UNEDITED[one]), renamed("b", UNEDITED[other])])
-]
-"""Examples that can be used together: they claim no model twice, and have one controller at most."""
+@cache  # and not a constant: reading so many takes seconds, which whoever only collects would wait for
+def strangers() -> list[tuple[int, int]]:
+    """Examples that can be used together: they claim no model twice, and have one controller at most."""
+    unedited = [edited(example, frozenset()) for example in range(len(TREES))]
+    firsts, seconds = ([renamed(name, raw) for raw in unedited] for name in "ab")
+    return [
+        (one, other)
+        for one, first in enumerate(firsts)
+        for other, second in enumerate(seconds)
+        if not sayings([first, second])
+    ]
 
 
 @several
@@ -392,7 +395,7 @@ def test_faults_in_files_that_have_nothing_to_do_with_each_other_are_told_as_if_
     data: st.DataObject,
 ) -> None:
     files = []
-    for name, example in zip("ab", data.draw(st.sampled_from(STRANGERS)), strict=True):
+    for name, example in zip("ab", data.draw(st.sampled_from(strangers())), strict=True):
         edit = data.draw(st.sampled_from(sorted(EDITS))), data.draw(st.sampled_from(PLACES[example]))
         files.append(renamed(name, edited(example, frozenset({edit}))))
     apart, together = [*sayings(files[:1]), *sayings(files[1:])], sayings(files)

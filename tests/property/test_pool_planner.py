@@ -12,7 +12,11 @@ from tests.property.test_pool_plan import (
     any_wants,
     pods,
 )
-from warmpool.plan import Planner, plan
+from warmpool.plan import Limits, Planner, Wants, plan
+from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName
+from warmpool.states import ResidentState
+
+FLEET, CHAT, CODE = FleetName("pool"), PolicyName("chat"), PolicyName("code")
 
 
 @settings(max_examples=30)
@@ -37,3 +41,67 @@ def test_what_was_planned_before_changes_no_plan(data: st.DataObject) -> None:
                 left_alone = data.draw(any_left_alone)
             case "wants":
                 wants = data.draw(any_wants)
+
+
+def _seat(number: int, proven_at: float, *, serves: bool, state: ResidentState) -> Seat:
+    """Return a seat of two residents, of which the first may serve and the second stands in a state."""
+    return Seat(
+        name=SeatName(f"pool-{number}"),
+        uid=str(number),
+        version="1",
+        fleet=FLEET,
+        residents=(
+            Resident(
+                policy=CHAT,
+                state=ResidentState.SERVING if serves else ResidentState.PAUSED,
+                since=0.0,
+                proven_at=proven_at,
+            ),
+            Resident(policy=CODE, state=state, since=0.0, proven_at=proven_at),
+        ),
+        serving=frozenset({CHAT}) if serves else frozenset(),
+        admitted=True,
+        ready=True,
+    )
+
+
+_standing = st.sampled_from([ResidentState.PAUSED] * 4 + [ResidentState.PARKED, ResidentState.FAILED])
+_seats = st.builds(
+    lambda number, age, serves, state: _seat(number, NOW - age, serves=serves, state=state),
+    st.integers(0, 9),
+    st.sampled_from((0.0, 10.0, 290.0)),
+    st.booleans(),
+    _standing,
+)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_fleet_that_has_what_is_wanted_is_planned_as_if_for_the_first_time(data: st.DataObject) -> None:
+    planner, now = Planner(), NOW
+    seats = data.draw(st.lists(_seats, min_size=1, max_size=5, unique_by=lambda seat: seat.name))
+    stock, limits = {FLEET: seats}, Limits()
+    has = sum(CHAT in seat.serving for seat in seats)
+    for _ in range(data.draw(st.integers(2, 8))):
+        some = st.sampled_from((0, 0, 0, 1))
+        wants = Wants(
+            serving={FLEET: {CHAT: has + data.draw(some), CODE: data.draw(some)}},
+            warm={FLEET: {CODE: data.draw(some)}} if data.draw(st.booleans()) else {},
+            starting={FLEET: {CODE: data.draw(some)}} if data.draw(st.booleans()) else {},
+        )
+        once = plan(wants, seats, limits, now, settled={})
+        assert planner.plan_fleets(wants, stock, limits, now, settled={}) == once
+        now += data.draw(st.sampled_from((0.0, 5.0, 20.0, 400.0)))
+        limits = data.draw(st.sampled_from((Limits(), limits, Limits(proof_interval_seconds=1.0))))
+
+
+def test_a_fleet_that_had_nothing_to_do_is_proven_when_its_next_proof_is_due() -> None:
+    paused = ResidentState.PAUSED
+    seats = [_seat(1, NOW - 10, serves=True, state=paused), _seat(2, NOW - 10, serves=False, state=paused)]
+    planner, wants = Planner(), Wants(serving={FLEET: {CHAT: 1, CODE: 0}})
+    due = NOW + 400.0
+    first = planner.plan_fleets(wants, {FLEET: seats}, Limits(), NOW, settled={})
+    later = planner.plan_fleets(wants, {FLEET: seats}, Limits(), due, settled={})
+    assert first.actions == ()
+    assert later.actions
+    assert later == plan(wants, seats, Limits(), due, settled={})

@@ -6,7 +6,8 @@ The ticks are the controller's own, from the look at the caches to the record of
 done to seats is not begun, so what is wanted stays wanted. Loads move at every look, so that windows, rates and bursts are
 at work. Rounds: the law alone for one policy with a fleet of its own; a tick woken by one policy whose load has changed; the
 same with a fleet of seats that has changed; a tick over everything with the seats as they were; the same with every seat
-reported anew; and an hour of virtual time, at the end of which memory is read. Garbage is collected as the processes do it.
+reported anew; and an hour of virtual time, at the end of which memory is read. Garbage is collected as the processes do it: the
+young between two ticks, a second apart, which is told apart.
 
 Each figure is told twice: in time of this thread on a processor, and by the clock on the wall, in which other processes of the
 machine count too. The former still holds what the kernel and the host took in between, timer interrupts above all: tens of
@@ -47,7 +48,7 @@ from scaler.runtime.bench import estate
 from scaler.runtime.bench.estate import Idle, Shape, Standing
 from scaler.runtime.controller import Controller, PolicyTable, Wiring
 from scaler.runtime.events import EventLog
-from scaler.runtime.garbage import freeze_what_there_is
+from scaler.runtime.garbage import freeze_what_there_is, look_at_the_young
 from scaler.runtime.mailbox import Mailbox, Wake
 from scaler.runtime.metrics import ControllerMetrics
 from warmpool.claim import Term
@@ -169,11 +170,15 @@ class Bench:
 
     Args:
         shape: how large it is.
+
+    Attributes:
+        collected: what looking for garbage took between two ticks over everything.
     """
 
     def __init__(self, shape: Shape) -> None:
+        self.collected: list[Spent] = []
         self.table = estate.table(shape)
-        self.cluster = Standing(estate.stock(self.table))
+        self.cluster = Standing(estate.stock(self.table, _EPOCH))
         self.time = _Time()
         self.controller = _controller(self.table, self.cluster, self.time)
         self._source = random.Random(3)
@@ -210,6 +215,7 @@ class Bench:
         for _ in range(rounds):
             for fleet in self.table.fleets if changed else ():
                 self.cluster.touch(fleet.name)
+            self.collected.append(_spent(look_at_the_young)[0])
             found.append(self._tick(Wake(causes={"policies": 1}, everything=True), 1.0))
         return found
 
@@ -288,6 +294,7 @@ def main() -> int:
     _say("the same, a shared fleet's seats changed", bench.woken_with_seats(options.rounds), milli)
     _say("tick over all, seats as they were", bench.whole(options.whole, changed=False), milli)
     _say("tick over all, every seat anew", bench.whole(options.whole, changed=True), milli)
+    _say("garbage, between two of these ticks", bench.collected, milli)
     gc.collect()
     _say(f"ticks by time alone, {options.hour} s", bench.stretches(options.hour), milli)
     sys.stdout.write(f"memory at most: {_resident_megabytes():.0f} MB\n")

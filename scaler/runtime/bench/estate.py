@@ -50,19 +50,26 @@ def table(shape: Shape) -> PolicyTable:
     return PolicyTable(policies=policies, fleets=fleets, hash="bench")
 
 
-def stock(of: PolicyTable) -> Stock:
-    """Return the seats of all fleets: of the own ones half serve, of the shared ones none."""
+def stock(of: PolicyTable, proven_at: float) -> Stock:
+    """Return the seats of all fleets: of the own ones half serve, of the shared ones none.
+
+    Args:
+        of: what there is.
+        proven_at: Unix time of everybody's last proof. Were it long ago each fleet would want one at every tick, for nobody makes any.
+    """
     named: dict[FleetName, list[PolicyName]] = {fleet.name: [] for fleet in of.fleets}
     for policy in of.policies:
         for share in policy.fleets:
             named[share.fleet].append(policy.name)
     return {
-        fleet.name: tuple(_seat(fleet.name, number, named[fleet.name]) for number in range(fleet.max_seats))
+        fleet.name: tuple(
+            _seat(fleet.name, number, named[fleet.name], proven_at) for number in range(fleet.max_seats)
+        )
         for fleet in of.fleets
     }
 
 
-def _seat(fleet: FleetName, number: int, policies: Sequence[PolicyName]) -> Seat:
+def _seat(fleet: FleetName, number: int, policies: Sequence[PolicyName], proven_at: float) -> Seat:
     serves = len(policies) == 1 and number % 2 == 0
     state = ResidentState.SERVING if serves else ResidentState.PAUSED
     return Seat(
@@ -71,7 +78,9 @@ def _seat(fleet: FleetName, number: int, policies: Sequence[PolicyName]) -> Seat
         version="1",
         fleet=fleet,
         gpus=("0",),
-        residents=tuple(Resident(policy=name, state=state, since=0.0, proven_at=0.0) for name in policies),
+        residents=tuple(
+            Resident(policy=name, state=state, since=0.0, proven_at=proven_at) for name in policies
+        ),
         serving=frozenset(policies) if serves else frozenset(),
         admitted=True,
         ready=True,

@@ -38,7 +38,7 @@ def ticks(of: PolicyTable, count: int) -> Sequence[Tick]:
     """Return as many ticks, decided by the law from steady loads."""
     reading = Reading(value=40.0, age=0.1, quality=Quality.FRESH)
     load = Load(queued=Reading(value=0.0, age=0.1, quality=Quality.FRESH), in_flight=reading, peak=reading)
-    everything, memory, made = stock(of), Memory.initial(0.0), []
+    everything, memory, made = stock(of, 0.0), Memory.initial(0.0), []
     held = {fleet: len(seats) for fleet, seats in everything.items()}
     for number in range(1, count + 1):
         snapshot = observe(of.policies, of.fleets, everything, held.__getitem__, lambda _: load)

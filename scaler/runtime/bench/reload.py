@@ -197,7 +197,7 @@ async def _measure(directory: Path, options: argparse.Namespace) -> None:
 
 def _controller(policies: PolicySet, count: int) -> tuple[Controller, EventLog, ControllerMetrics]:
     table, clock, mailbox = _table(policies), SystemClock(), Mailbox()
-    cluster: Cluster = Standing(_cut(stock(table), count))
+    cluster: Cluster = Standing(_cut(stock(table, 0.0), count))
     metrics, events = ControllerMetrics(CollectorRegistry()), EventLog(lambda _: None, clock)
     ports = Ports(cluster=cluster, agents=None, clock=clock, events=events)  # type: ignore[arg-type] # nothing is done
     wiring = Wiring(
