@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
+# What is installed is compiled when it is imported for the first time: most of it never is.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help install drill drill-kube local test test-fast test-long test-kube test-vllm lint format types contracts generate bench-core bench-exposition bench-gateway bench-guard bench-health bench-keda bench-law bench-policy bench-signals clean
+.PHONY: help install drill drill-kube local test test-fast test-drills test-long test-kube test-vllm lint format types contracts collected generate bench-core bench-exposition bench-gateway bench-guard bench-health bench-keda bench-law bench-policy bench-signals clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,7 +18,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py loader/native/
 	    echo >&2; echo "hint: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
 	@test -x $(BIN)/pip || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); } # an interrupted venv has no pip
 	$(BIN)/pip install --quiet --upgrade --disable-pip-version-check pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 install: $(VENV)/.installed ## make .venv with everything
@@ -30,17 +33,24 @@ KUBE_OPTION = $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KU
 drill-kube: $(VENV)/.installed ## rehearse a burst, a rollout, evictions and a node drain through the Kubernetes adapter: make drill-kube [KUBECONFIG=/path]
 	env -u KUBECONFIG $(BIN)/python -m tests.drill.kube $(KUBE_OPTION) $(ARGS)
 
-test: lint types contracts test-fast ## everything that must hold before a change lands
-	@env -u KUBECONFIG $(BIN)/pytest -m 'drill and not long' $(ARGS) || { \
+# The checks compute on one core each, two at a time; what collecting compiles is there for each of the tests' workers.
+test: $(VENV)/.installed ## everything that must hold before a change lands
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types lint contracts collected
+	@$(MAKE) --no-print-directory test-fast
+	@$(MAKE) --no-print-directory test-drills
+
+DRILL_TESTS := -m 'drill and not long' tests/deploy tests/drill
+test-drills: $(VENV)/.installed ## whole drills on this machine, and once more where they failed
+	@env -u KUBECONFIG $(BIN)/pytest $(DRILL_TESTS) $(ARGS) || { \
 	  failed=$$?; test $$failed -eq 1 || exit $$failed; \
 	  echo "== once more: what failed =="; \
-	  env -u KUBECONFIG $(BIN)/pytest -m 'drill and not long' --last-failed --last-failed-no-failures none $(ARGS); }
+	  env -u KUBECONFIG $(BIN)/pytest $(DRILL_TESTS) --last-failed --last-failed-no-failures none $(ARGS); }
 
 # Without KUBECONFIG, so that nobody's cluster is tested on by the way.
 # What fails beside others is tried once more alone, and told: with many servers at a time on two cores a machine can stall for
 # longer than any deadline. What fails alone too has failed.
-test-fast: $(VENV)/.installed ## the tests without whole drills, three at a time: many of them wait more than they compute
-	@env -u KUBECONFIG $(BIN)/pytest -m 'not drill and not long' --numprocesses 3 --dist loadfile $(ARGS) || { \
+test-fast: $(VENV)/.installed ## the tests without whole drills, four at a time: many of them wait more than they compute
+	@env -u KUBECONFIG $(BIN)/pytest -m 'not drill and not long' --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS) || { \
 	  failed=$$?; test $$failed -eq 1 || exit $$failed; \
 	  echo "== once more, alone: what failed beside others =="; \
 	  env -u KUBECONFIG $(BIN)/pytest -m 'not drill and not long' --last-failed --last-failed-no-failures none $(ARGS); }
@@ -54,10 +64,10 @@ test-kube: $(VENV)/.installed ## the Kubernetes adapter's tests on a real API se
 	KUBECONFIG=$(KUBECONFIG) $(BIN)/pytest tests/integration/kube $(ARGS)
 
 VLLM_BIN ?=
-test-vllm: $(VENV)/.installed ## the engine port, the guard and the loader on a real vLLM: make test-vllm VLLM_BIN=/path/to/vllm
+test-vllm: $(VENV)/.installed ## the engine port, the guard, the launcher and the loader on a real vLLM: make test-vllm VLLM_BIN=/path/to/vllm
 	@test -n "$(VLLM_BIN)" || { echo "error: VLLM_BIN names no vLLM" >&2; \
 	  echo >&2; echo "hint: make test-vllm VLLM_BIN=/path/to/vllm" >&2; exit 2; }
-	VLLM_BIN=$(VLLM_BIN) $(BIN)/pytest tests/contract/test_engine_port.py tests/integration/engines/test_real_vllm.py tests/integration/guard/test_real_vllm.py tests/integration/loader/test_real_vllm.py --timeout 600 $(ARGS)
+	VLLM_BIN=$(VLLM_BIN) $(BIN)/pytest tests/contract/test_engine_port.py tests/integration/engines/test_real_vllm.py tests/integration/guard/test_real_vllm.py tests/integration/launcher/test_real_vllm.py tests/integration/loader/test_real_vllm.py --timeout 600 $(ARGS)
 
 lint: $(VENV)/.installed ## style and formatting
 	$(BIN)/ruff check .
@@ -72,6 +82,9 @@ types: $(VENV)/.installed ## strict types
 
 contracts: $(VENV)/.installed ## which package may import which
 	$(BIN)/lint-imports
+
+collected: $(VENV)/.installed
+	@said=$$($(BIN)/pytest --collect-only -qq 2>&1) || { echo "$$said" | grep -v '\.py: [0-9]*$$' >&2; exit 1; }
 
 generate: $(VENV)/.installed ## rewrite what is generated: metrics page, dashboard, schema, policy reference, KEDA's messages
 	$(BIN)/python -m scaler.runtime.metrics.reference > deploy/monitoring/METRICS.md.new

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -48,11 +49,29 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+_TURNS = {"integration": 0, "contract": 0, "unit": 2}
+"""When it is a folder's turn among several workers, any other's is 1: first the tests that start processes and wait for them, so that
+those that compute fill the time in which the last of them come to an end; at last the shortest, so that all workers end together."""
+_DRILLS = ("deploy", "drill")
+"""Folders in which `make test` looks for whole drills: collecting all others would take a quarter of a minute once more."""
+_ROOT = Path(__file__).parent
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(_ROOT).parts[0]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whole drills run last: what is quick to fail should fail first."""
     for item in items:
         if item.get_closest_marker("looptime") is not None:
             item.add_marker(pytest.mark.looptime(noop_cycles=_IDLE_TURNS))
         if item.get_closest_marker("wall_clock") is not None:
             item.add_marker(pytest.mark.flaky(reruns=_CLOCK_TRIES - 1, reruns_delay=1))
+        if item.get_closest_marker("drill") is not None and _folder(item) not in _DRILLS:
+            raise pytest.UsageError(
+                f"{item.nodeid}: whole drills are kept in tests/{' and tests/'.join(_DRILLS)}"
+            )
+    if hasattr(config, "workerinput"):  # by xdist
+        items.sort(key=lambda item: _TURNS.get(_folder(item), 1))
     items.sort(key=lambda item: item.get_closest_marker("drill") is not None)

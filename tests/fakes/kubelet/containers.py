@@ -140,7 +140,7 @@ class Runner:
                 code = await process.wait()
                 probing.cancel()
         except BaseException:
-            process.kill()
+            await process.destroy()
             raise
         finally:
             self._process = None

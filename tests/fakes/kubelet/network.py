@@ -145,8 +145,14 @@ async def _ip(*arguments: str) -> None:
     process = await asyncio.create_subprocess_exec(
         "ip", *arguments, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(_SECONDS):
-        _, said = await process.communicate()
+    try:
+        async with asyncio.timeout(_SECONDS):
+            _, said = await process.communicate()
+    finally:
+        if process.returncode is None:  # a loop that ends before its children leaves them behind
+            process.kill()
+            async with asyncio.timeout(_SECONDS):
+                await process.wait()
     if process.returncode:
         raise UserError(
             f"ip {' '.join(arguments)}: {said.decode(errors='replace').strip()}",

@@ -104,11 +104,15 @@ class Process:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._process.wait()
         forced = self._process.returncode is None
+        await self.destroy(family)
+        return forced
+
+    async def destroy(self, family: Sequence[psutil.Process] = ()) -> None:
+        """Kill as `kill` does, and wait for it: a loop that ends before its children leaves them behind."""
         self.kill(family)
         with suppress(TimeoutError):  # what sleeps in the kernel ends when it wakes
             async with asyncio.timeout(REAP_SECONDS):
                 await self._process.wait()
-        return forced
 
     def kill(self, family: Sequence[psutil.Process] = ()) -> None:
         """SIGKILL it, and all that it has started."""
