@@ -1,7 +1,7 @@
 """Which seats are replaced because their engines don't start as they should, and when that is left alone. PURE: time is an argument.
 
 A start counts against its seat if the engine fails before it has started soundly, or takes longer to be ready than it may; so many of them
-in a row make the seat ailing. A sound start makes all of them forgotten. A fault that a seat has of its own (its node, its GPU, leaked
+in a row make the seat ailing, and so do as many restarts of a container that ends again and again. A sound start makes all of them forgotten. A fault that a seat has of its own (its node, its GPU, leaked
 memory) goes with the seat. One that the seats share (a bad image, a missing model) doesn't, and must not burn the fleet: after each
 replacement that no sound start of a younger seat has justified, the pause before the next one doubles, and after a few there are no more.
 Where nothing has been seen to start at all, the first one waits, too.
@@ -12,6 +12,7 @@ What serves, or is about to, is left alone: only seats on which nobody computes 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -28,8 +29,25 @@ BUDGET: Final = 5
 FORGIVEN_SECONDS: Final = 6 * 3600.0
 """After so long without a replacement the budget is whole again: what was wrong may have been mended since."""
 
+_NO_CAUSES: Mapping[SeatName, "Cause"] = MappingProxyType({})
 _IN_USE: Final = frozenset({ResidentState.PROMOTING, ResidentState.SERVING, ResidentState.DRAINING})
 _NO_SEATS: Mapping[SeatName, str] = MappingProxyType({})
+CALM_SECONDS: Final = 600.0
+"""A container that hasn't been seen to wait for so long runs soundly: after ten minutes the kubelet begins its pauses anew, too."""
+_LOOPS: Final = "CrashLoopBackOff"
+_POD: Final = PolicyName("")
+"""Stands for a seat's containers where residents' names stand."""
+
+
+class Cause(StrEnum):
+    """What is wrong with a seat's starts."""
+
+    CRASH_LOOP = "CrashLoop"
+    """Its engine, or a container of it, ends again and again."""
+    CANNOT_START = "CannotStart"
+    """A container of it can't even be started: its image isn't there, say. A new pod of the same template couldn't be either."""
+    SLOW_START = "SlowStart"
+    """Its engine takes longer to be ready than it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +75,7 @@ class Streak:
         started: when the last completed start that was counted began; None before the first.
         failed: since when it was Failed when that was last counted; None before the first time.
         sound: it has started soundly before, so that what its seat is made of can.
+        cause: what was wrong with the last one; None before the first.
     """
 
     bad: int = 0
@@ -64,13 +83,14 @@ class Streak:
     started: float | None = None
     failed: float | None = None
     sound: bool = False
+    cause: "Cause | None" = None
 
 
 _NOTHING: Final = Streak()
 _FAILED: Final = ResidentState.FAILED
 
 Key = tuple[str, PolicyName]
-"""A seat's uid, and whose resident."""
+"""A seat's uid, and whose resident; of its containers, nobody's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +114,14 @@ class Found:
 
     Attributes:
         ailing: seats whose engines don't start as they should and on which nobody computes, each with why.
+        causes: what is wrong with each of them.
         replace: those of them that are to be replaced now; one at most is begun at a time.
         held_back: why no other is, in words; empty if none needs to be.
         look_again: when that may be otherwise; None if time alone changes nothing.
     """
 
     ailing: Mapping[SeatName, str] = field(default_factory=lambda: _NO_SEATS)
+    causes: Mapping[SeatName, Cause] = field(default_factory=lambda: _NO_CAUSES)
     replace: Mapping[SeatName, str] = field(default_factory=lambda: _NO_SEATS)
     held_back: str = ""
     look_again: float | None = None
@@ -117,23 +139,38 @@ def look(history: History, rule: Rule, seats: Sequence[Seat], now: float) -> tup
     Returns:
         What was found, and what is to be remembered.
     """
-    streaks, troubled = _count(history.streaks, rule, seats)
+    streaks, troubled = _count(history.streaks, rule, seats, now)
     replaced = _still_counted(history.replaced, streaks, seats, now)
-    ailing = {seat.name: why for seat, why in troubled if _is_idle(seat, now)}
+    ailing = {seat.name: streak for seat, streak in troubled if _is_idle(seat, now)}
+    told = Found(
+        ailing={name: _in_words(*each) for name, each in ailing.items()},
+        causes={name: streak.cause or Cause.CRASH_LOOP for name, (_, streak) in ailing.items()},
+    )
     # One that is claimed or silent for a moment stays chosen: its replacement is counted already.
     chosen = history.chosen & {seat.uid for seat, _ in troubled} if rule.replaces else frozenset()
-    if not ailing or not rule.replaces:
-        return Found(ailing=ailing), History(streaks=streaks, replaced=replaced, chosen=chosen)
-    going = {seat.name: ailing[seat.name] for seat in seats if seat.uid in chosen and seat.name in ailing}
-    seat = min((each for each in seats if each.name in ailing), key=lambda each: (each.created_at, each.name))
+    curable = [seat for seat in seats if told.causes.get(seat.name, Cause.CANNOT_START) in _CURABLE]
+    if not curable or not rule.replaces:
+        return told, History(streaks=streaks, replaced=replaced, chosen=chosen)
+    going = {seat.name: told.ailing[seat.name] for seat in curable if seat.uid in chosen}
+    seat = min(curable, key=lambda each: (each.created_at, each.name))
     known = any(each.sound for each in streaks.values())
     begun = replaced or (() if known else (seat.created_at,))
     held_back, look_again = _held_back(begun, seats, now)
     if not going and not held_back:
-        going, chosen = {seat.name: ailing[seat.name]}, frozenset({seat.uid})
+        going, chosen = {seat.name: told.ailing[seat.name]}, frozenset({seat.uid})
         replaced = (*replaced, now)
-    found = Found(ailing=ailing, replace=going, held_back="" if going else held_back, look_again=look_again)
+    found = replace(told, replace=going, held_back="" if going else held_back, look_again=look_again)
     return found, History(streaks=streaks, replaced=replaced, chosen=chosen)
+
+
+_CURABLE: Final = frozenset({Cause.CRASH_LOOP, Cause.SLOW_START})
+"""What may be a seat's own fault, so that another may do better."""
+
+
+def _in_words(policy: PolicyName, streak: Streak) -> str:
+    if policy == _POD:
+        return streak.why
+    return f"{streak.bad} starts of {policy} in a row were bad, the last one because {streak.why}"
 
 
 def pause_seconds(replacements: int) -> float:
@@ -143,9 +180,13 @@ def pause_seconds(replacements: int) -> float:
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** max(0, replacements - 1))
 
 
+_Bad = tuple[PolicyName, Streak]
+"""Whose starts were bad, and how."""
+
+
 def _count(
-    before: Mapping[Key, Streak], rule: Rule, seats: Iterable[Seat]
-) -> tuple[Mapping[Key, Streak], list[tuple[Seat, str]]]:
+    before: Mapping[Key, Streak], rule: Rule, seats: Iterable[Seat], now: float
+) -> tuple[Mapping[Key, Streak], list[tuple[Seat, _Bad]]]:
     """Count what has happened since the last look; return what is to be remembered, and the seats that ail, with why.
 
     Nearly all residents are as they were, and on a large fleet that has to be found out fast.
@@ -153,7 +194,7 @@ def _count(
     streaks: dict[Key, Streak] = {}
     ailing = []
     for seat in seats:
-        why = ""
+        bad: _Bad | None = None
         for resident in seat.residents:
             key = (seat.uid, resident.policy)
             known = before.get(key, _NOTHING)
@@ -165,11 +206,27 @@ def _count(
             if known is _NOTHING:
                 continue
             streaks[key] = known
-            if known.bad >= rule.consecutive and not why:
-                why = f"{known.bad} starts of {resident.policy} in a row were bad, the last one because {known.why}"
-        if why:
-            ailing.append((seat, why))
+            if known.bad >= rule.consecutive and bad is None:
+                bad = (resident.policy, known)
+        if seat.crash is not None or (seat.uid, _POD) in before:
+            known = _of_containers(before.get((seat.uid, _POD), _NOTHING), seat, now)
+            if known is not _NOTHING:
+                streaks[seat.uid, _POD] = known
+            if known.bad >= rule.consecutive or known.cause is Cause.CANNOT_START:
+                bad = bad or (_POD, known)
+        if bad is not None:
+            ailing.append((seat, bad))
     return streaks, ailing
+
+
+def _of_containers(known: Streak, seat: Seat, now: float) -> Streak:
+    """Count a seat's containers. One that ends again and again isn't told of while it runs, so what was seen counts for a while."""
+    crash = seat.crash
+    if crash is None:
+        calm = known.failed is None or now - known.failed >= CALM_SECONDS
+        return _NOTHING if calm or known.cause is Cause.CANNOT_START else known
+    cause = Cause.CRASH_LOOP if crash.reason == _LOOPS else Cause.CANNOT_START
+    return Streak(bad=crash.restarts, why=str(crash), failed=now, cause=cause)
 
 
 def _counted(known: Streak, rule: Rule, resident: Resident) -> Streak:
@@ -181,10 +238,10 @@ def _counted(known: Streak, rule: Rule, resident: Resident) -> Streak:
             known = Streak(started=start.at, failed=known.failed, sound=True)
         else:
             why = f"its engine took {took:.0f} s to be ready, more than the {rule.init_seconds:.0f} s that it may"
-            known = replace(known, bad=known.bad + 1, why=why, started=start.at)
+            known = replace(known, bad=known.bad + 1, why=why, started=start.at, cause=Cause.SLOW_START)
     if resident.state is _FAILED and resident.since != known.failed:
         why = resident.failure or "its engine failed"
-        known = replace(known, bad=known.bad + 1, why=why, failed=resident.since)
+        known = replace(known, bad=known.bad + 1, why=why, failed=resident.since, cause=Cause.CRASH_LOOP)
     return known
 
 
@@ -212,9 +269,12 @@ def _has_started(seat: Seat, streaks: Mapping[Key, Streak]) -> bool:
 
 
 def _is_idle(seat: Seat, now: float) -> bool:
-    """Whether nobody computes on a seat for anyone, and nobody is about to."""
+    """Whether nobody computes on a seat for anyone, and nobody is about to.
+
+    A seat that is silent may only be hard to reach; one whose containers don't come up has nobody who could speak.
+    """
     claimed = seat.claim is not None and in_force(seat.claim, now)
-    if claimed or seat.serving or seat.terminating or not seat.reachable:
+    if claimed or seat.serving or seat.terminating or not (seat.reachable or seat.crash is not None):
         return False
     return not any(resident.state in _IN_USE for resident in seat.residents)
 

@@ -113,6 +113,28 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """A container of a seat that doesn't come up: whoever starts it tries again and again, or can't even try.
+
+    Attributes:
+        container: its name.
+        reason: why it waits, in the kubelet's word.
+        restarts: how often it has been started again.
+        how: how it ended last, or what keeps it from being started, in words; empty if nobody says.
+    """
+
+    container: str
+    reason: str
+    restarts: int = 0
+    how: str = ""
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        times = f" after {self.restarts} restarts" if self.restarts else ""
+        return f"container {self.container} is in {self.reason}{times}{f': {self.how}' if self.how else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
     """One engine of one model on one seat, as its agent last reported it.
 
@@ -136,6 +158,7 @@ class Resident:
         start: what else is known of that start; None before the first, and for one that an earlier agent has seen.
         capabilities: what its engine was found to be able to do; None before it was asked.
         verification: what its engine said after the last change that it was told; None before the first.
+        checkpoint: where its weights lie, as its node's stage daemon knows it; empty where none is asked.
     """
 
     policy: PolicyName
@@ -156,6 +179,7 @@ class Resident:
     start: StartFacts | None = None
     capabilities: Capabilities | None = None
     verification: Verification | None = None
+    checkpoint: str = ""
 
 
 class SeatValue(StrEnum):
@@ -210,6 +234,7 @@ class Seat:
         lent: the serving resident only borrows the seat.
         drained: a person has ordered it to take no promotion.
         ailing: why it is being replaced, in words: its engines don't start as they should; empty while it isn't.
+        crash: the container of it that doesn't come up; None if none is known.
         created_at: Unix time of creation.
         scheduled_at: Unix time at which a node took it; None where nobody tells. Kubernetes' times are in whole seconds.
         running_at: Unix time at which its containers ran; None before, and where nobody tells.
@@ -240,6 +265,7 @@ class Seat:
     lent: bool = False
     drained: bool = False
     ailing: str = ""
+    crash: Crash | None = None
     created_at: float = 0.0
     scheduled_at: float | None = None
     running_at: float | None = None
@@ -426,9 +452,11 @@ def seat_value(seat: Seat) -> SeatValue:
     if not promoting and seat.residents and all_paused(seat):
         return _SPARE if seat.usable else _HELD
     states = {resident.state for resident in seat.residents}
-    if promoting or _IS_PROMOTED in states:
+    # what an agent told that is silent by now is so until the claim's deadline, and nobody's word after that
+    told = seat.reachable or claim is not None
+    if promoting or (_IS_PROMOTED in states and told):
         return _PROMOTING
-    if _DRAINS in states or _SERVES in states:
+    if (_DRAINS in states or _SERVES in states) and told:
         return _DRAINING  # out of rotation by its label, whatever the agent has got to yet
     if not seat.usable:
         return _HELD

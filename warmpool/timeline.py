@@ -40,6 +40,8 @@ class Phase(StrEnum):
     """It answers what is known, and is asked what it can be told."""
     PAUSED = "paused"
     """It is paused, and its memory measured."""
+    LATE_CAPTURE = "late-capture"
+    """Graphs are captured and the engine is proven with them, once it could be promoted already; nobody waits for that."""
 
 
 PHASES: Final = tuple(Phase)
@@ -55,6 +57,8 @@ OF_ENGINE: Final = (
 """What an engine does until it is ready."""
 TIERS: Final = ("Attached", "Sibling", "Staged", "Tmpfs", "PageCache", "Disk", "Network", "File")
 """Where weights may come from, the fastest first, as `loader` and engines name it."""
+ATTACHED: Final = TIERS[0]
+"""The tier of weights that are the stage daemon's own copy on the device."""
 OTHER_TIER: Final = "Other"
 """Stands for tiers that aren't listed, and for engines that don't tell."""
 
@@ -97,11 +101,6 @@ class Account:
         self._since = at
         self._seconds: dict[Phase, float] = {}
 
-    @property
-    def phase(self) -> Phase:
-        """The phase under way."""
-        return self._phase
-
     def enter(self, phase: Phase, at: float) -> None:
         """Begin a phase, which ends the one before it."""
         before, passed = self._phase, at - self._since
@@ -136,6 +135,21 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOver:
+    """A tier that was tried before the one that weights came from, and in vain.
+
+    Attributes:
+        tier: which.
+        code: why, in one word, as the engine names it.
+        reason: why, in words.
+    """
+
+    tier: str
+    code: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightLoad:
     """How weights came.
 
@@ -143,11 +157,13 @@ class WeightLoad:
         tier: where from; empty if the engine doesn't tell.
         nbytes: how many bytes; 0 if it doesn't tell.
         seconds: how long it took.
+        passed_over: faster tiers that were tried in vain, in the order of trying.
     """
 
     tier: str = ""
     nbytes: int = 0
     seconds: float
+    passed_over: tuple[PassedOver, ...] = ()
 
     @property
     def rate(self) -> float | None:
@@ -174,6 +190,23 @@ class CacheUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """What an engine computed before its first proof, beside prompts that were given as text.
+
+    Attributes:
+        prompt_tokens: lengths of prompts, in tokens.
+        batch_sizes: how many of them were computed at once.
+        max_tokens: tokens that each was answered with.
+        left_out: requests or batches that the engine refused.
+    """
+
+    prompt_tokens: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    max_tokens: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
     """What is known of a resident's last completed start, beside its phases.
 
@@ -183,6 +216,7 @@ class StartFacts:
         weights: how its weights came; None if the engine doesn't tell.
         compile_cache: what it found in its compile cache; None if it doesn't tell.
         first_request_seconds: how long the very first request took; None if none was sent.
+        warm_up: what it computed before its first proof; None if it wasn't warmed up.
     """
 
     at: float
@@ -190,17 +224,12 @@ class StartFacts:
     weights: WeightLoad | None = None
     compile_cache: CacheUse | None = None
     first_request_seconds: float | None = None
+    warm_up: WarmUp | None = None
 
 
 def init_seconds(phases: Mapping[str, float]) -> float:
     """Return what a start took of an engine alone, from the order to start its process until it was ready."""
     return sum(seconds for name, seconds in phases.items() if name in OF_ENGINE)
-
-
-def busy_seconds(phases: Mapping[str, float]) -> float:
-    """Return what a start took without its waiting: for others, for room, for a node, for an image."""
-    idle = {Phase.WAITING, Phase.SCHEDULED, Phase.IMAGE}
-    return sum(seconds for name, seconds in phases.items() if name not in idle)
 
 
 # ------------------------------------------------------------------ a seat's start

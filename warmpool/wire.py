@@ -15,6 +15,7 @@ from warmpool.expectations import Answer, Ownership, Recording, Statement
 from warmpool.seats import (
     UNKNOWN,
     Claim,
+    Crash,
     FleetName,
     GpuWord,
     Operation,
@@ -27,7 +28,7 @@ from warmpool.seats import (
 )
 from warmpool.states import Depth, ResidentState
 from warmpool.tiers import Budget
-from warmpool.timeline import CacheUse, StartFacts, WeightLoad
+from warmpool.timeline import CacheUse, PassedOver, StartFacts, WarmUp, WeightLoad
 
 Json = Mapping[str, Any]
 
@@ -64,6 +65,7 @@ def resident_to_json(resident: Resident) -> dict[str, Any]:
         "verification": None
         if resident.verification is None
         else _verification_to_json(resident.verification),
+        "checkpoint": resident.checkpoint,
     }
 
 
@@ -97,6 +99,7 @@ def resident_from_json(data: Json) -> Resident:
             start=_optional(start_from_json, data.get("start")),
             capabilities=_optional(capabilities_from_json, data.get("capabilities")),
             verification=_optional(_verification_from_json, data.get("verification")),
+            checkpoint=_text(data.get("checkpoint", "")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a resident: {error!r}") from error
@@ -110,9 +113,15 @@ def start_to_json(start: StartFacts) -> dict[str, Any]:
         "told": start.told,
         "weights": None
         if weights is None
-        else {"tier": weights.tier, "bytes": weights.nbytes, "seconds": weights.seconds},
+        else {
+            "tier": weights.tier,
+            "bytes": weights.nbytes,
+            "seconds": weights.seconds,
+            "passedOver": [passed_over_to_json(each) for each in weights.passed_over],
+        },
         "compileCache": None if cache is None else {"hits": cache.hits, "misses": cache.misses},
         "firstRequestSeconds": start.first_request_seconds,
+        "warmUp": None if start.warm_up is None else warm_up_to_json(start.warm_up),
     }
 
 
@@ -129,6 +138,7 @@ def start_from_json(data: Json) -> StartFacts:
             weights=_optional(_weight_load, data.get("weights")),
             compile_cache=_optional(_cache_use, data.get("compileCache")),
             first_request_seconds=_optional(_number, data.get("firstRequestSeconds")),
+            warm_up=_optional(_warm_up, data.get("warmUp")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a start: {error!r}") from error
@@ -139,6 +149,37 @@ def _weight_load(data: Json) -> WeightLoad:
         tier=_text(data.get("tier", "")),
         nbytes=_whole(data.get("bytes", 0)),
         seconds=_number(data["seconds"]),
+        passed_over=tuple(_passed_over(each) for each in _items(data.get("passedOver", ()))),
+    )
+
+
+def passed_over_to_json(passed: PassedOver) -> dict[str, str]:
+    """Render a tier that was tried in vain."""
+    return {"tier": passed.tier, "code": passed.code, "reason": passed.reason}
+
+
+def _passed_over(data: Json) -> PassedOver:
+    return PassedOver(
+        tier=_text(data["tier"]), code=_text(data["code"]), reason=_text(data.get("reason", ""))
+    )
+
+
+def warm_up_to_json(done: WarmUp) -> dict[str, Any]:
+    """Render what an engine computed before its first proof."""
+    return {
+        "promptTokens": list(done.prompt_tokens),
+        "batchSizes": list(done.batch_sizes),
+        "maxTokens": done.max_tokens,
+        "leftOut": done.left_out,
+    }
+
+
+def _warm_up(data: Json) -> WarmUp:
+    return WarmUp(
+        prompt_tokens=tuple(_whole(each) for each in _items(data.get("promptTokens", ()))),
+        batch_sizes=tuple(_whole(each) for each in _items(data.get("batchSizes", ()))),
+        max_tokens=_whole(data.get("maxTokens", 0)),
+        left_out=_whole(data.get("leftOut", 0)),
     )
 
 
@@ -269,6 +310,7 @@ def seat_to_json(seat: Seat) -> dict[str, Any]:
         "lent": seat.lent,
         "drained": seat.drained,
         "ailing": seat.ailing,
+        "crash": None if seat.crash is None else _crash_to_json(seat.crash),
         "createdAt": seat.created_at,
         "scheduledAt": seat.scheduled_at,
         "runningAt": seat.running_at,
@@ -276,6 +318,24 @@ def seat_to_json(seat: Seat) -> dict[str, Any]:
         "agent": seat.agent,
         "memory": None if seat.memory is None else budget_to_json(seat.memory),
     }
+
+
+def _crash_to_json(crash: Crash) -> dict[str, Any]:
+    return {
+        "container": crash.container,
+        "reason": crash.reason,
+        "restarts": crash.restarts,
+        "how": crash.how,
+    }
+
+
+def _crash_from_json(data: Json) -> Crash:
+    return Crash(
+        container=_text(data["container"]),
+        reason=_text(data["reason"]),
+        restarts=_whole(data.get("restarts", 0)),
+        how=_text(data.get("how", "")),
+    )
 
 
 def seat_from_json(data: Json) -> Seat:
@@ -308,6 +368,7 @@ def seat_from_json(data: Json) -> Seat:
             lent=_flag(data.get("lent", False)),
             drained=_flag(data.get("drained", False)),
             ailing=_text(data.get("ailing", "")),
+            crash=_optional(_crash_from_json, data.get("crash")),
             created_at=_number(data.get("createdAt", 0.0)),
             scheduled_at=_optional(_number, data.get("scheduledAt")),
             running_at=_optional(_number, data.get("runningAt")),

@@ -128,6 +128,8 @@ def _health(row: SeatAnswer) -> str:
         facts.append("drained by order")
     if seat.ailing:
         facts.append(f"being replaced: {seat.ailing}")
+    if seat.crash is not None:
+        facts.append(str(seat.crash))
     if seat.node_leaving:
         facts.append(f"node is being emptied ({seat.node_leaving})")
     return ", ".join([*facts, "terminating"] if seat.terminating else facts)
@@ -158,10 +160,19 @@ def _resident(resident: Resident, now: float, *, in_rotation: bool) -> list[tupl
         ("Proven", proven),
         *([("Wakes", ", ".join(wakes))] if wakes else []),
         ("Phases", listed([f"{phase} {duration(seconds)}" for phase, seconds in resident.phases.items()])),
+        *_warm_up(resident),
         *_engine(resident),
     ]
     reasons = (("Waiting", resident.waiting), ("Failure", resident.failure))
     return [*lines, *(reason for reason in reasons if reason[1])]
+
+
+def _warm_up(resident: Resident) -> list[tuple[str, str]]:
+    """Say what warmed it up, where more did than prompts that were given as text."""
+    done = None if resident.start is None else resident.start.warm_up
+    if done is None or not (done.prompt_tokens or done.left_out):
+        return []
+    return [("Warm-up", seat_timeline.warm_up_in_words(done))]
 
 
 def _memory_of(resident: Resident) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from scaler.cli import show
 from scaler.cli.answers import SeatAnswer
 from scaler.cli.failures import OK, Failed
-from scaler.cli.human import NOTHING, duration, size
+from scaler.cli.human import NOTHING, duration, listed, plural, size
 from scaler.cli.kube_options import Target, whom
 from scaler.cli.options import RequiredName, examples
 from scaler.cli.output import emit, table
@@ -19,7 +19,8 @@ from scaler.cli.renderings import Rendering, RenderingOption, as_data
 from scaler.cli.seat_kind import SEATS
 from scaler.cli.show import asked
 from warmpool.seats import Resident
-from warmpool.timeline import Span, Timeline, start_timeline
+from warmpool.timeline import Span, Timeline, WarmUp, start_timeline
+from warmpool.wire import passed_over_to_json, warm_up_to_json
 
 _BAR_CHARACTERS: Final = 40
 _MARK: Final = "#"
@@ -144,9 +145,11 @@ def _start_as_json(row: SeatAnswer, resident: Resident) -> Mapping[str, Any] | N
             "bytes": weights.nbytes,
             "seconds": weights.seconds,
             "bytesPerSecond": None if weights.rate is None else round(weights.rate),
+            "passedOver": [passed_over_to_json(each) for each in weights.passed_over],
         },
         "compileCache": None if cache is None else {"hits": cache.hits, "misses": cache.misses},
         "firstRequestSeconds": start.first_request_seconds,
+        "warmUp": None if start.warm_up is None else warm_up_to_json(start.warm_up),
     }
 
 
@@ -194,6 +197,19 @@ def _rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e6:.0f} MB/s"
 
 
+def warm_up_in_words(done: WarmUp) -> str:
+    """Say what an engine computed before its first proof."""
+    batches = [str(each) for each in done.batch_sizes if each > 1]
+    lengths = [str(each) for each in done.prompt_tokens]
+    parts = [
+        f"prompts of {listed(lengths)} tokens",
+        *([f"batches of {listed(batches)}"] if batches else []),
+        f"{plural(done.max_tokens, 'token')} answered each",
+        *([f"{done.left_out} refused by the engine"] if done.left_out else []),
+    ]
+    return "; ".join(parts)
+
+
 def _facts(resident: Resident) -> Iterator[str]:
     """Say what else is known of a start."""
     start = resident.start
@@ -208,9 +224,13 @@ def _facts(resident: Resident) -> Iterator[str]:
             *([f"from {load.tier}"] if load.tier else []),
         ]
         yield f"Weights: {' '.join(parts)}"
+        for each in load.passed_over:
+            yield f"Passed over: {each.tier} ({each.code}){f': {each.reason}' if each.reason else ''}"
     if start.compile_cache is not None:
         yield f"Compile cache: {start.compile_cache.hits} found, {start.compile_cache.misses} compiled"
     if start.first_request_seconds is not None:
         yield f"First request: {duration(start.first_request_seconds)}"
+    if start.warm_up is not None and (start.warm_up.prompt_tokens or start.warm_up.left_out):
+        yield f"Warm-up: {warm_up_in_words(start.warm_up)}"
     if not start.told:
         yield "The engine tells nothing of its start; what its log says is shown, and the rest is other."

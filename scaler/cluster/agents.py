@@ -67,6 +67,25 @@ class Starters(Protocol):
         """
 
 
+class Stagers(Protocol):
+    """Agents, as far as they ask their node's stage daemon for weights ahead."""
+
+    async def order_staging(
+        self, seat: Seat, checkpoints: Sequence[str], *, epoch: int, deadline: float
+    ) -> None:
+        """Tell which checkpoints a seat's node will need beside those of its own residents. Idempotent.
+
+        Args:
+            seat: whose agent is told.
+            checkpoints: by the paths that the node's stage daemon knows, the most needed first; none any more if empty.
+            epoch: the controller's term.
+            deadline: seconds from now.
+
+        Raises:
+            AgentError: the agent refused, because it has no stage daemon or a later term has begun, or didn't answer in time.
+        """
+
+
 class Witnesses(Protocol):
     """What residents answer, and what they are compared with, where nobody has recorded that before."""
 

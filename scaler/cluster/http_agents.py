@@ -49,7 +49,7 @@ _ERRORS: Mapping[str, type[AgentError]] = {
 
 
 class HttpAgents:
-    """The ports `Agents`, `Starters` and `Witnesses` over one client session.
+    """The ports `Agents`, `Starters`, `Stagers` and `Witnesses` over one client session.
 
     Args:
         session: shared by all calls; its owner closes it.
@@ -123,6 +123,13 @@ class HttpAgents:
         """See `Starters.order_starts`."""
         body = {"epoch": epoch, "policies": list(policies), "wanted": list(wanted)}
         await self._call("PUT", seat, "/v1/starts", body, deadline, f"what to start first on {seat.name}")
+
+    async def order_staging(
+        self, seat: Seat, checkpoints: Sequence[str], *, epoch: int, deadline: float
+    ) -> None:
+        """See `Stagers.order_staging`."""
+        body = {"epoch": epoch, "checkpoints": list(checkpoints)}
+        await self._call("PUT", seat, "/v1/stage", body, deadline, f"what {seat.node} will need")
 
     async def _call(
         self, method: str, seat: Seat, path: str, body: object, deadline: float, what: str

@@ -17,7 +17,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "resourceslices.resource.k8s.io": ("list",),
         "devicetaintrules.resource.k8s.io": ("list", "create", "patch", "delete"),
         "services": ("list", "watch"),
-        "configmaps": ("list", "create", "update"),
+        "configmaps": ("get", "list", "create", "update"),
         "deployments.apps": ("list", "watch"),
         "deployments.apps/scale": ("get", "update"),
         "leases.coordination.k8s.io": ("get", "create", "update"),

@@ -282,6 +282,25 @@ _POLICY: Final = {
         )
         for name in ("weightsDigest", "engineVersion", "dtype", "tensorParallelSize")
     },
+    "spec.engine.warmup.promptTokens[]": Meaning(
+        more="residents that start from now on compute a prompt of this length before they are proven",
+        less="residents that start from now on compute no prompt of this length before they are proven",
+    ),
+    "spec.engine.warmup.batchSizes[]": Meaning(
+        more="residents that start from now on compute so many requests at once before they are proven",
+        less="residents that start from now on don't compute so many requests at once before they are proven",
+    ),
+    "spec.engine.warmup.maxTokens": Meaning(
+        more="residents that start from now on answer warm-up with more tokens",
+        less="residents that start from now on answer warm-up with fewer tokens",
+        unset="as the agent is set",
+    ),
+    "spec.engine.graphCapture": Meaning(
+        to={
+            "AtStart": "residents that start from now on capture their graphs before they are ready",
+            "WhilePaused": "residents that start from now on are promotable before they capture their graphs",
+        }
+    ),
     "spec.engine.startSeconds": Meaning(change="for the arithmetic of times", unset="not known yet"),
     "spec.priority": Meaning(
         more="it goes before more of the others where seats are short",

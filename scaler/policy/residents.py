@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydantic.alias_generators import to_camel
@@ -28,6 +28,7 @@ from scaler.policy.document import Document, Path, dotted, show
 from scaler.policy.proof import Proof
 from scaler.policy.source import parse_documents, validate
 from scaler.policy.visible import UNSEEN, escaped
+from scaler.policy.warmup import Warmup
 
 RESIDENTS_ANNOTATION: Final = "emberpool.dev/residents"
 """Annotation of the pod template that holds the list."""
@@ -83,6 +84,13 @@ class SeatResident(PolicyModel):
     """What of computing comes to that, at its peak, where it isn't part of `kvMiB`."""
     proof: Proof | None = None
     """What it has to answer, as its policy says it. By default what the agent's configuration says."""
+    target_in_flight: Annotated[int, integer("requests in flight", 1, 100_000, example=32)] | None = None
+    """Requests that it is to hold at once, as its policy says it of the fleet: warm-up goes as far. A policy that comes to ask for
+    fewer leaves it as it is, for that is no reason to replace all seats."""
+    graph_capture: Literal["AtStart", "WhilePaused"] | None = None
+    """When its engine captures its CUDA graphs, as its policy says it; by default before it is ready."""
+    warmup: Warmup | None = None
+    """Which requests it computes before it is proven, as its policy says it."""
 
     @property
     def compute_mib(self) -> int | None:

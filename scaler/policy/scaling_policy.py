@@ -26,6 +26,7 @@ from scaler.policy.proof import Proof
 from scaler.policy.repeated import repeated
 from scaler.policy.schedules import ServingFloor
 from scaler.policy.signals import Pushed, Signal
+from scaler.policy.warmup import Warmup
 
 _MOST_RESIDENTS: Final = 1_000_000
 _DAY: Final = 86_400
@@ -75,6 +76,15 @@ class EngineType(StrEnum):
     """Any server with OpenAI's API. It can't be paused, only kept out of rotation."""
 
 
+class GraphCapture(StrEnum):
+    """When an engine captures its CUDA graphs."""
+
+    AT_START = "AtStart"
+    """Before it is ready."""
+    WHILE_PAUSED = "WhilePaused"
+    """After its proof, whenever nobody wants the seat. Until then it computes operation by operation: sooner ready, slower."""
+
+
 class Engine(PolicyModel):
     """The engine that serves the model."""
 
@@ -99,6 +109,12 @@ class Engine(PolicyModel):
     By default it is not known before the first one has started."""
     proof: Proof = Proof()
     """What residents have to answer before they may serve."""
+    warmup: Warmup = Warmup()
+    """Which requests residents compute before that, so that no client is the first to need a routine."""
+    graph_capture: GraphCapture = GraphCapture.AT_START
+    """When the engine captures its CUDA graphs. The default is `AtStart`. `WhilePaused` makes starts shorter by as much, and the first
+    promotions after a start may serve without graphs. Of the engines here only `Reference` can do that; others capture at their start
+    whatever stands here."""
 
     @property
     def compute_mib(self) -> int | None:
@@ -189,7 +205,8 @@ class Queue(PolicyModel):
     """How much may wait at each gateway. What isn't given here is as the gateway's own settings say."""
 
     max_requests: Annotated[int, integer("requests", 0, 1_000_000, example=2048)] | None = None
-    """Requests that may wait at once; with 0 none waits, and what finds no slot is refused."""
+    """Requests that may wait at once. With 0 none waits: what finds no slot is refused, which wakes a model that nobody serves and
+    makes no other one grow."""
     max_mib: Annotated[int, integer("MiB", 1, _MOST_MIB, example=512)] | None = None
     """Memory that their bodies may take together."""
     max_age_seconds: Annotated[int, integer("seconds", 1, _DAY, example=30)] | None = None

@@ -17,7 +17,7 @@ from scaler.policy.document import Document, Path, show
 from scaler.policy.edit import Edit, EditRefused, edited
 from scaler.policy.fleet import Fleet, HealthMode
 from scaler.policy.residents import RESIDENTS_ANNOTATION, SeatResident, parse_residents, residents_at
-from scaler.policy.scaling_policy import EngineType, ScalingPolicy
+from scaler.policy.scaling_policy import EngineType, GraphCapture, ScalingPolicy
 from scaler.policy.workload import POD_TEMPLATE, Container, Workload, probe_faults
 
 FLEET_LABEL: Final = "emberpool.dev/fleet"
@@ -137,7 +137,9 @@ def template(fleet: Fleet, policies: Sequence[Written], workload: Workload, star
         ResidentsInvalid: a command is none.
     """
     before = _listed(workload)
-    finder = _Finder(workload, starts, before, gpus=fleet.spec.seat.gpus, alone=len(policies) == 1)
+    finder = _Finder(
+        fleet.metadata.name, workload, starts, before, gpus=fleet.spec.seat.gpus, alone=len(policies) == 1
+    )
     residents, faults, assumed = _residents(finder, _in_order(policies, before))
     engines = finder.engines(residents, all_known=not faults)
     faults += [
@@ -198,11 +200,27 @@ def _residents(
     return residents, faults, assumed
 
 
+_MUCH_MORE: Final = 4
+"""What is listed is left as it is while it isn't so many times what the policy asks for now: it was warmed up for that as well."""
+
+
+def _target(written: Written, fleet: str) -> int:
+    """Return the requests that one resident of a policy is to hold on a fleet."""
+    return next(share.target_in_flight for share in written.policy.spec.fleets if share.name == fleet)
+
+
+def _in_flight(target: int, before: SeatResident | None) -> int:
+    """Return what is listed of it: what was listed before, where warm-up went far enough already."""
+    listed = None if before is None else before.target_in_flight
+    return target if listed is None or not target <= listed <= _MUCH_MORE * target else listed
+
+
 @dataclass(frozen=True, slots=True)
 class _Finder:
     """Finds out how residents start: from what was said, from the annotation, from the containers, in this order.
 
     Attributes:
+        fleet: the fleet's name.
         workload: the fleet's workload.
         starts: what was said.
         before: what the annotation lists, by policy.
@@ -210,6 +228,7 @@ class _Finder:
         alone: whether there is one resident only.
     """
 
+    fleet: str
     workload: Workload
     starts: Starts
     before: Mapping[str, SeatResident]
@@ -246,6 +265,9 @@ class _Finder:
             "kvMiB": engine.kv_mib or (before.kv_mib if before else None),
             "activationMiB": engine.activation_mib or (before.activation_mib if before else None),
             "proof": engine.proof.model_dump(mode="json", by_alias=True, exclude_defaults=True) or None,
+            "targetInFlight": _in_flight(_target(written, self.fleet), before),
+            "graphCapture": None if engine.graph_capture is GraphCapture.AT_START else "WhilePaused",
+            "warmup": engine.warmup.told() or None,
         }
         said = {key: value for key, value in known.items() if value is not None}
         return parse_residents(json.dumps([said]))[0], assumption

@@ -35,6 +35,7 @@ from scaler.runtime.routing import routes
 from scaler.runtime.signal_api import SignalApi
 from scaler.runtime.signal_factories import factories
 from scaler.runtime.signals import PolicySignals
+from scaler.runtime.stage_orders import StageOrders
 from scaler.runtime.start_orders import StartOrders
 from scaler.store.journal import Journal
 from warmpool.seats import PolicyName, Seat
@@ -73,6 +74,7 @@ def assemble(stack: AsyncExitStack, begin: Begin, seats: Seats) -> Parts:
         controller=controller,
         agreement=agreement,
         starts=put.starts,
+        staging=put.staging,
         keeping=keeping,
         publisher=publisher,
         keda=put.keda,
@@ -92,6 +94,7 @@ class _Assembly:
         self._metrics = ControllerMetrics(begin.registry)
         self._coming = Coming()
         self.starts = StartOrders(seats.agents)
+        self.staging = StageOrders(seats.agents)
         plain = {"EMBERPOOL_AGENT_TOKEN": options.token, "EMBERPOOL_SIGNAL_TOKEN": options.signals.token}
         self._tokens = PushTokens(plain, options.signals.tokens)
         self.mailbox = Mailbox()
@@ -115,6 +118,7 @@ class _Assembly:
         self.keda.published(tick)
         self._coming.take(tick)
         self.starts.published(tick)
+        self.staging.published(tick)
         self._seats.ticked(tick)
 
     def controller(self) -> Controller:
@@ -145,14 +149,14 @@ class _Assembly:
         )
 
     def reloader(self, controller: Controller, publisher: RoutePublisher) -> Reloader:
-        """Make what follows the policy files, and puts what changes in force everywhere."""
+        """Make what follows the policies, and puts what changes in force everywhere."""
 
         def adopt(table: PolicyTable) -> None:
             controller.adopt(table)
             self._seats.cluster.observe_health(table.health_observed)
             publisher.refresh()
 
-        reader = PolicyReader(self._begin.options.policies)
+        reader = self._seats.reader or PolicyReader(self._begin.options.policies)
         self._stack.push_async_callback(reader.close)
         force = self.keda.following(Followed(self._seats.force(adopt), self.signals.follow))
         told = Told(metrics=self._metrics.reloads, events=self.events, clock=self._begin.clock)

@@ -5,10 +5,12 @@ from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
 
+from scaler.cluster.kube.access import AccessOptions
 from scaler.errors import LeadershipLost, UserError
-from scaler.policy.reading import PolicyFiles
+from scaler.policy.reading import PolicyFiles, Reading
 from scaler.runtime import kube_controller, logs, static_controller
 from scaler.runtime.clock import SystemClock
+from scaler.runtime.config_map_policies import first_reading
 from scaler.runtime.controller_options import ControllerOptions
 from scaler.runtime.controller_wiring import Begin
 from scaler.runtime.hang_up import reload_on_hang_up
@@ -33,7 +35,7 @@ def run(options: ControllerOptions) -> int:
 
 
 async def _main(options: ControllerOptions) -> int:
-    policies = PolicyFiles(options.policies).read()
+    policies = await _policies(options)
     async with AsyncExitStack() as stack:
         stop = stop_on_signals(stack)
         begin = Begin(
@@ -54,3 +56,12 @@ async def _main(options: ControllerOptions) -> int:
         except* (UserError, LeadershipLost) as group:
             raise first_error(group) from None
     return 0
+
+
+async def _policies(options: ControllerOptions) -> Reading:
+    """Read the policies that the controller begins with."""
+    of = options.kubernetes
+    if of is None or of.policies is None:
+        return PolicyFiles(options.policies).read()
+    wanted = AccessOptions(kubeconfig=of.kubeconfig, context=of.context, namespace=of.namespace)
+    return await first_reading(wanted, of.policies)

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from scaler.cluster.http_agents import HttpAgents
 from scaler.cluster.port import Cluster
 from scaler.core.model import OneWay
+from scaler.errors import LeadershipLost
 from scaler.policy.compile import PolicySet
 from scaler.runtime.actuator import Actuator, Ports
 from scaler.runtime.agreement import Agreement
@@ -28,11 +29,12 @@ from scaler.runtime.keda_answers import KedaAnswers, LoweringRefused, never
 from scaler.runtime.keeping import Keeping
 from scaler.runtime.kept import Archive
 from scaler.runtime.mailbox import Mailbox
-from scaler.runtime.reload import Force, Reloader
+from scaler.runtime.reload import Force, Reader, Reloader
 from scaler.runtime.reload_api import Conditions
 from scaler.runtime.route_publisher import RoutePublisher
 from scaler.runtime.signal_factories import listeners
 from scaler.runtime.signals import PolicySignals
+from scaler.runtime.stage_orders import StageOrders
 from scaler.runtime.start_orders import StartOrders
 from warmpool import listening
 from warmpool.claim import Term
@@ -89,6 +91,9 @@ class ReportedCluster(Cluster, Protocol):
     def observe_health(self, fleets: Collection[FleetName]) -> None:
         """Take the fleets for which what is said of GPUs is shown and not acted on; the others' seats act on it."""
 
+    async def superseded(self, epoch: int) -> int:
+        """Wait until an agent tells of a later term than `epoch`, and return that."""
+
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
 
@@ -109,6 +114,7 @@ class Seats:
         pinned: returns the fleets whose size stays as it is at present, each with the direction in which it may change all the same.
         conditions: returns what is to be known of fleets beside their numbers.
         lowering_refused: says why a fleet had better not be asked for so few seats now.
+        reader: reads the policies; None: they are in the files that the options name.
     """
 
     cluster: ReportedCluster
@@ -122,6 +128,7 @@ class Seats:
     pinned: Callable[[], Mapping[FleetName, OneWay | None]] = dict
     conditions: Conditions = tuple
     lowering_refused: LoweringRefused = never
+    reader: Reader | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +143,7 @@ class Parts:
     controller: Controller
     agreement: Agreement
     starts: StartOrders
+    staging: StageOrders
     keeping: Keeping
     publisher: RoutePublisher
     keda: KedaAnswers
@@ -172,6 +180,7 @@ class Parts:
                 tasks.create_task(self.keeping.run())
                 tasks.create_task(self.agreement.run(term))
                 tasks.create_task(self.starts.run(term))
+                tasks.create_task(self.staging.run(term))
                 self.publisher.lead(term.epoch)
                 self.controller.lead(actuator)
         finally:
@@ -218,3 +227,17 @@ class Parts:
         finally:
             self.publisher.close()
             await runner.cleanup()
+
+
+async def give_up_when_superseded(cluster: ReportedCluster, term: Term) -> None:
+    """Give a term up as soon as an agent has taken orders of a later one.
+
+    Another works with the same agents: where there is a Lease, that was deleted or set back.
+
+    Raises:
+        LeadershipLost: it has.
+    """
+    later = await cluster.superseded(term.epoch)
+    raise LeadershipLost(
+        f"an agent has seen term {later}, and ours is {term.epoch}: another controller works with these agents"
+    )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from scaler.core.model import PolicyDecision
 from scaler.runtime.clock import Clock
-from warmpool.healing import Found
+from warmpool.healing import Cause, Found
 from warmpool.seats import (
     Claim,
     FleetName,
@@ -23,6 +23,7 @@ from warmpool.seats import (
     SeatValue,
 )
 from warmpool.states import ResidentState
+from warmpool.timeline import Phase
 
 _LOAD_INTERVAL_SECONDS = 0.05
 """At most 20 load records a second for each policy."""
@@ -90,6 +91,9 @@ class Watcher(Protocol):
     def started(self, seat: Seat, resident: Resident) -> None:
         """A resident's start was seen to have been completed; its phases and its facts are there."""
 
+    def captured(self, seat: Seat, resident: Resident, seconds: float) -> None:
+        """A resident that could be promoted already was seen to have spent so long capturing graphs."""
+
 
 class EventLog:
     """Turns changes into records.
@@ -106,7 +110,7 @@ class EventLog:
         self._values: dict[SeatName, tuple[SeatValue, PolicyName | None]] = {}
         self._residents: dict[SeatName, dict[PolicyName, tuple[ResidentState, int | None, int]]] = {}
         self._told: dict[SeatName, Sequence[Resident]] = {}
-        self._starts: dict[SeatName, dict[PolicyName, float]] = {}
+        self._starts: dict[SeatName, dict[PolicyName, tuple[float, float]]] = {}
         self._names: dict[FleetName, AbstractSet[SeatName]] = {}
         self._leaving: set[SeatName] = set()
         self._loads: dict[PolicyName, tuple[float, tuple[Any, ...]]] = {}
@@ -166,7 +170,11 @@ class EventLog:
 
     def _completed(self, seat: Seat) -> None:
         """Tell of residents whose start is over since the last look; what was over at the first look is an earlier watcher's."""
-        ends = {each.policy: each.start.at for each in seat.residents if each.start is not None}
+        ends = {
+            each.policy: (each.start.at, each.phases.get(Phase.LATE_CAPTURE, 0.0))
+            for each in seat.residents
+            if each.start is not None
+        }
         before = self._starts.get(seat.name)
         if ends == before:
             return
@@ -174,9 +182,17 @@ class EventLog:
         if before is None:
             return
         for resident in seat.residents:
-            if resident.start is not None and before.get(resident.policy) != resident.start.at:
-                for watcher in self._watchers:
+            if resident.policy not in ends:
+                continue
+            (at, late), (at_before, late_before) = (
+                ends[resident.policy],
+                before.get(resident.policy, (None, 0.0)),
+            )
+            for watcher in self._watchers:
+                if at != at_before:
                     watcher.started(seat, resident)
+                elif late != late_before:
+                    watcher.captured(seat, resident, late - late_before)
 
     def _resident(
         self, seat: Seat, resident: Resident, before: tuple[ResidentState, int | None, int] | None
@@ -279,6 +295,7 @@ class EventLog:
                     seat=seat,
                     fleet=fleet,
                     outcome=outcome,
+                    cause=str(found.causes[seat]),
                     why=found.ailing[seat],
                     heldBack=found.held_back if outcome == "HeldBack" else "",
                 )
@@ -297,6 +314,8 @@ class EventLog:
 def _done_about(seat: SeatName, found: Found) -> str:
     if seat in found.replace:
         return "Replaced"
+    if found.causes[seat] is Cause.CANNOT_START:  # another pod couldn't be started either
+        return "Reported"
     return "HeldBack" if found.held_back or found.replace else "Reported"
 
 

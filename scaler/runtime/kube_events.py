@@ -9,6 +9,7 @@ from typing import Any, Final
 from scaler.cluster.kube.events import Event, Subject, demoted, promoted, promotion_failed, resized
 from scaler.cluster.kube.resources import LEASE, POD
 from scaler.runtime.reload import Outcome
+from warmpool.healing import Cause
 from warmpool.seats import PolicyName
 
 _FAILED: Final = frozenset({Outcome.REJECTED, Outcome.FAILED})
@@ -16,6 +17,9 @@ _NOT_DONE: Final = frozenset({"Refused", "Lapsed", "Failed"})
 """What may come of an order that isn't carried out."""
 _MOST_SAID: Final = 3
 """Faults of a policy file that an Event says; `emberpool policy status` says all."""
+
+_CAUSES: Final = {str(each): str(each) for each in (Cause.CRASH_LOOP, Cause.CANNOT_START)}
+"""What is wrong with a seat's starts, as reasons of Events begin; a slow one begins with BadStarts."""
 
 
 class KubeEvents:
@@ -60,11 +64,12 @@ class KubeEvents:
             case {"kind": "resize", "fleet": fleet, "from": before, "to": after} if before != after:
                 workload = self._workload(fleet)
                 return None if workload is None else resized(workload, before, after, "as decided")
-            case {"kind": "healing", "seat": seat, "outcome": outcome, "why": why, "heldBack": held}:
+            case {"kind": "healing", "seat": seat, "outcome": outcome, "why": why, "heldBack": held, **more}:
+                cause = _CAUSES.get(str(more.get("cause")), "BadStarts")
                 return Event(
                     subject=self._pod(seat),
                     action="SelfHealing",
-                    reason=f"BadStarts{outcome}",
+                    reason=f"{cause}{outcome}",
                     note=f"{why}; not replaced: {held}" if held else why,
                     warning=True,
                 )

@@ -360,7 +360,8 @@ def _resident(
         "command": [*_pre_flight(options, plan, fleet, size), *engine] if fleet in plan.on_gpus else engine,
         "environment": {},
         "proof": with_policy(proof, told),
-        "warmup": _warmup(length(options, plan.set, policy)),
+        "graphCapture": str(written.spec.engine.graph_capture),
+        "warmup": _warmup(length(options, plan.set, policy)) | written.spec.engine.warmup.told(),
         "memoryMiB": (size.weights_bytes + size.overhead_bytes) // MIB,
         "kvMiB": size.kv_bytes // MIB,
         **({} if activation is None else {"activationMiB": activation}),
@@ -368,7 +369,10 @@ def _resident(
 
 
 def _warmup(length: int) -> dict[str, Any]:
-    """Return what a resident is warmed up with: a short prompt, and one of half of its length even if a token is a byte."""
+    """Return what a resident is warmed up with: a short prompt, and one of half of its length even if a token is a byte.
+
+    More is sent only where its policy says so: the reference engine computes prompts and batches of all sizes before it is ready.
+    """
     long = (_WARMUP * (length // len(_WARMUP) + 1))[: length // 2]
     return {"prompts": [long[:8], long], "maxTokens": _WARMUP_TOKENS}
 

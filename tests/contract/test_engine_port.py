@@ -85,6 +85,8 @@ ALL = (*FAKES, "scripted", "reference", *REAL)
 PAUSING = tuple(name for name in ALL if name != "generic")
 PARKING = tuple(name for name in PAUSING if name not in REAL)
 """A CPU build of vLLM has no device from which weights could be moved."""
+LONGEST = {"reference": 256, **dict.fromkeys(REAL, 512)}
+"""Tokens of a sequence, as their commands say."""
 
 
 @pytest.fixture(params=ALL)
@@ -158,6 +160,13 @@ async def test_a_ready_engine_says_so_and_what_it_tells_is_sound(subject: Subjec
         assert startup.load is None or startup.load.seconds >= 0
         assert (startup.kv_bytes or 0) > 0
         assert (startup.weights_bytes or 0) > 0
+
+
+@pytest.mark.parametrize(("subject", "longest"), LONGEST.items(), indirect=["subject"])
+async def test_a_ready_engine_tells_the_longest_sequence_that_it_takes(
+    subject: Subject, longest: int
+) -> None:
+    assert (await subject.engine.startup(deadline=soon())).longest == longest
 
 
 async def test_greedy_tokens_repeat_and_a_short_answer_begins_a_long_one(subject: Subject) -> None:
@@ -692,7 +701,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def is_ready(engine: VllmEngine) -> bool:
+async def is_ready(engine: Engine) -> bool:
     with suppress(EngineLost):
         return (await engine.startup(deadline=soon())).ready
     return False

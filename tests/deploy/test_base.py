@@ -10,8 +10,11 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import typer
 from ruamel.yaml import YAML
+from typer.core import TyperGroup
 
+from loader.cli.staging import stage
 from scaler.cli.app import main
 from scaler.keda.settings import DEFAULT_PORT
 from scaler.policy.compile import PolicySet
@@ -62,6 +65,22 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> list[Body]:
         "namespace": "serving",
         "resources": [str(base)],
         "components": [str(base / "components" / "ask-node-agent")],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+    return rendered(folder)
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> list[Body]:
+    """Seats that ask the stage daemon beside them, and that daemon."""
+    folder = tmp_path_factory.mktemp("staged")
+    base = Path(*[".."] * len(folder.relative_to("/").parts)) / BASE.relative_to("/")
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "serving",
+        "resources": [str(base)],
+        "components": [str(base / "components" / "stage-daemon")],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
     return rendered(folder)
@@ -152,7 +171,7 @@ def containers(template: Body) -> list[Body]:
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.36"])
-@pytest.mark.parametrize("which", ["bare", "overlay", "claims", "asking", "quiet", "logged"])
+@pytest.mark.parametrize("which", ["bare", "overlay", "claims", "asking", "staged", "quiet", "logged"])
 def test_every_object_is_valid_and_has_no_misspelt_key(
     request: pytest.FixtureRequest, which: str, version: str
 ) -> None:
@@ -199,8 +218,8 @@ def test_what_is_mounted_and_named_is_there(overlay: list[Body]) -> None:
     for _, template in pods(overlay):
         spec = template["spec"]
         assert wanted(template) <= there
-        volumes = {each["name"] for each in spec["volumes"]}
-        mounted = {mount["name"] for each in containers(template) for mount in each["volumeMounts"]}
+        volumes = {each["name"] for each in spec.get("volumes", ())}
+        mounted = {mount["name"] for each in containers(template) for mount in each.get("volumeMounts", ())}
         assert mounted == volumes
 
 
@@ -209,7 +228,7 @@ def wanted(template: Body) -> set[tuple[str, str]]:
     found = {("PriorityClass", spec["priorityClassName"])}
     if name := spec.get("serviceAccountName"):
         found.add(("ServiceAccount", name))
-    for volume in spec["volumes"]:
+    for volume in spec.get("volumes", ()):
         if config := volume.get("configMap"):
             found.add(("ConfigMap", config["name"]))
         if claim := volume.get("persistentVolumeClaim"):
@@ -234,7 +253,9 @@ def test_pods_keep_to_the_restricted_standard(request: pytest.FixtureRequest, wh
     for name, template in pods(request.getfixturevalue(which)):
         spec = template["spec"]
         assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & spec.keys(), name
-        assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} <= allowed, name
+        assert {kind for volume in spec.get("volumes", ()) for kind in volume if kind != "name"} <= allowed, (
+            name
+        )
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["runAsUser"] > 0
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -246,10 +267,13 @@ def test_pods_keep_to_the_restricted_standard(request: pytest.FixtureRequest, wh
             assert all("hostPort" not in port for port in container.get("ports") or ())
 
 
-def rules(objects: list[Body], kind: str, name: str) -> set[tuple[str, str]]:
+def rules(objects: list[Body], kind: str, name: str, *, named: bool = False) -> set[tuple[str, str]]:
+    """List what a role grants of everything, or of objects that it names."""
     found = set()
     for each in of(objects, kind, name):
         for rule in each["rules"]:
+            if bool(rule.get("resourceNames")) is not named:
+                continue
             for group in rule["apiGroups"]:
                 suffix = f".{group}" if group else ""
                 for resource in rule["resources"]:
@@ -268,9 +292,26 @@ def test_the_controllers_may_do_what_the_tests_of_their_calls_run_with_and_no_mo
     everywhere = {resource for resource, _ in rules(overlay, "ClusterRole", "emberpool-controller")}
     whole = ("nodes", "resourceslices.", "devicetaintrules.")  # these are in no namespace
     assert {each for each in everywhere if not each.startswith(whole)} == {"events.events.k8s.io"}
+    assert rules(overlay, "Role", "emberpool-controller", named=True) == {("configmaps", "watch")}
     assert rules(overlay, "Role", "emberpool-gateway") == {
         ("pods", verb) for verb in ("get", "list", "watch")
     }
+
+
+def test_the_controllers_watch_the_policies_that_are_there_and_may(overlay: list[Body]) -> None:
+    (template,) = (template for name, template in pods(overlay) if name == "emberpool-controller")
+    (name,) = (
+        each.partition("=")[2]
+        for each in containers(template)[0]["args"]
+        if each.startswith("--policy-config-map")
+    )
+    (watched,) = (
+        rule["resourceNames"]
+        for rule in one(overlay, "Role", "emberpool-controller")["rules"]
+        if rule.get("resourceNames")
+    )
+    assert watched == [name]
+    one(overlay, "ConfigMap", name)
 
 
 def test_each_binding_joins_an_account_and_a_role_that_are_there(overlay: list[Body]) -> None:
@@ -612,6 +653,60 @@ def test_agents_that_ask_the_node_agent_reach_its_socket_and_may_use_it(
     )
     assert mounts[str(socket.parent)] == run
     assert f"--socket-group={pod['securityContext']['supplementalGroups'][0]}" in container["args"]
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_agents_and_engines_reach_the_stage_daemon_s_socket_and_may_use_it(
+    staged: list[Body], fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = seat(staged, fleet)
+    pod = template["spec"]
+    daemon = one(staged, "DaemonSet", "emberpool-stage-daemon")["spec"]["template"]["spec"]
+    (container,) = daemon["containers"]
+    told = dict(each.removeprefix("--").partition("=")[::2] for each in container["args"])
+    folders = {each["name"]: each.get("hostPath", {}).get("path") for each in daemon["volumes"]}
+    theirs = {each["mountPath"]: folders[each["name"]] for each in container["volumeMounts"]}
+    ours = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
+    asking = [each for each in containers(template) if each["name"] in {"agent", "engines"}]
+    assert len(asking) == 2
+    for each in asking:
+        env = {entry["name"]: entry.get("value", "") for entry in each["env"]}
+        folder = str(Path(env["EMBERPOOL_STAGE"].removeprefix("unix://")).parent)
+        assert env["EMBERPOOL_STAGE"] == f"unix://{told['socket']}"
+        mounts = {mount["mountPath"]: ours[mount["name"]] for mount in each["volumeMounts"]}
+        assert mounts[folder] == theirs[folder] is not None
+    assert told["allow-user"] == str(pod["securityContext"]["runAsUser"])
+    # The path by which a checkpoint is asked for is the one that it has in the engines' container.
+    (models,) = (each for each in daemon["volumes"] if each["name"] == "models")
+    assert models == next(each for each in pod["volumes"] if each["name"] == "models")
+    assert told["root"] in theirs
+    monkeypatch.setenv("EMBERPOOL_STAGE", f"unix://{told['socket']}")
+    monkeypatch.setenv("EMBERPOOL_SEAT", "seat-0")
+    monkeypatch.setenv("EMBERPOOL_POD_UID", "uid-0")
+    (name,) = (each["configMap"]["name"] for each in pod["volumes"] if each["name"] == "config")
+    (tmp_path / "agent.json").write_text(one(staged, "ConfigMap", name)["data"]["agent.json"])
+    (tmp_path / "annotations").write_text(
+        "\n".join(f"{key}={json.dumps(value)}" for key, value in template["metadata"]["annotations"].items())
+    )
+    config = load_config(tmp_path / "agent.json", tmp_path / "annotations")
+    assert str(config.stage_socket) == told["socket"]
+
+
+def test_a_stage_daemon_runs_where_gpus_are_takes_none_and_has_memory_for_its_budget(
+    staged: list[Body],
+) -> None:
+    spec = one(staged, "DaemonSet", "emberpool-stage-daemon")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    told = dict(each.removeprefix("--").partition("=")[::2] for each in container["args"])
+    assert {each["key"] for each in spec["tolerations"]} == {TAINT_KEY, "nvidia.com/gpu"}
+    limits = container["resources"]["limits"]
+    assert "nvidia.com/gpu" not in limits
+    assert int(limits["memory"].removesuffix("Gi")) * 2**30 > float(told["budget"]) * 1e9 + 4 * 2**30
+    assert container["command"] == ["python", "-m", "loader", "stage"]
+    command = typer.main.get_command(stage)
+    assert isinstance(command, TyperGroup)
+    run = command.commands["run"]
+    assert set(told) <= {name.removeprefix("--") for each in run.params for name in each.opts}
 
 
 def test_node_agents_run_where_gpus_are_whatever_marks_the_node(nodes: list[Body]) -> None:

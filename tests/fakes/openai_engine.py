@@ -21,6 +21,8 @@ class Behaviour(StrEnum):
     ANSWER = "Answer"
     HANG = "Hang"
     """Takes the request and says nothing."""
+    FREEZE = "Freeze"
+    """The same, and its health is no longer answered either."""
     ERROR = "Error"
     """500 with an OpenAI-style error."""
     BAD_REQUEST = "BadRequest"
@@ -94,6 +96,8 @@ class OpenAIEngine:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET":
+            if self.script.behaviour is Behaviour.FREEZE:
+                await asyncio.Event().wait()
             return web.json_response({"object": "list", "data": []})
         script = self.plan.popleft() if self.plan else self.script
         self.in_flight += 1
@@ -117,7 +121,7 @@ class OpenAIEngine:
             await self.gate.wait()
         await asyncio.sleep(script.first_seconds)
         match script.behaviour:
-            case Behaviour.HANG:
+            case Behaviour.HANG | Behaviour.FREEZE:
                 await asyncio.Event().wait()
             case Behaviour.ERROR:
                 return _error(500, "InternalServerError", "broken")

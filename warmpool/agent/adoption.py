@@ -8,7 +8,7 @@ which takes no restart.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -23,7 +23,9 @@ from warmpool.wire import capabilities_from_json, capabilities_to_json, start_fr
 
 _S = ResidentState
 _CAPABILITIES_BYTES: Final = 4096
-"""A launcher takes a note of 8 KiB; the rest of it is 2 KiB at most."""
+"""A launcher takes a note of 8 KiB; the rest of it is 3 KiB at most."""
+_START_BYTES: Final = 1280
+"""Of which what is known of its start takes so many, unless it has to be told in fewer words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class Note:
             },
             "capabilities": _noted(self.capabilities),
             "phases": {phase: round(seconds, 4) for phase, seconds in self.phases.items()},
-            "start": None if self.start is None else start_to_json(self.start),
+            "start": None if self.start is None else _noted_start(self.start),
         }
 
     @classmethod
@@ -167,6 +169,15 @@ def _noted(capabilities: Capabilities | None) -> dict[str, Any] | None:
         return None
     noted = capabilities_to_json(capabilities)
     return noted if len(json.dumps(noted)) <= _CAPABILITIES_BYTES else None
+
+
+def _noted_start(start: StartFacts) -> dict[str, Any]:
+    """Render it; where why tiers were passed over takes too much room, the words are left out and the codes stay."""
+    noted = start_to_json(start)
+    if start.weights is None or len(json.dumps(noted)) <= _START_BYTES:
+        return noted
+    codes = tuple(replace(each, reason="") for each in start.weights.passed_over)
+    return start_to_json(replace(start, weights=replace(start.weights, passed_over=codes)))
 
 
 def _wakes(noted: object) -> dict[Depth, Sequence[float]]:

@@ -21,6 +21,7 @@ MEMORY: Final = "emberpool.dev/memory"
 HEALTH: Final = "emberpool.dev/gpu-health"
 """Annotation with the fleet's `gpuHealth.mode`: Enforce or Observe."""
 _SIZES: Final = {"pausedMiB": "memoryMiB", "kvMiB": "kvMiB", "activationMiB": "activationMiB"}
+_TAKEN_OVER: Final = ("container", "command", "port", "targetInFlight", "graphCapture")
 _PERCENT: Final = 100
 
 
@@ -79,7 +80,9 @@ def _resident(told: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -
         )
     laid = dict(known[policy])
     laid |= {ours: told[theirs] for theirs, ours in _SIZES.items() if theirs in told}
-    laid |= {key: told[key] for key in ("container", "command", "port") if key in told}
+    laid |= {key: told[key] for key in _TAKEN_OVER if key in told}
+    if "warmup" in told:
+        laid["warmup"] = {**laid.get("warmup", {}), **told["warmup"]}
     if "proof" in told:
         laid["proof"] = with_policy(laid.get("proof", {}), told["proof"])
     return laid

@@ -16,6 +16,7 @@ from warmpool.agent.config import AgentConfig, ResidentConfig
 from warmpool.agent.processes import Process
 from warmpool.agent.proof import Prover
 from warmpool.agent.wakes import Wakes
+from warmpool.engines.arguments import staged_checkpoint
 from warmpool.engines.capabilities import Capabilities, Verification
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Engine, KvWhenPaused
@@ -56,11 +57,14 @@ class Record:
         loaded: its engine has loaded its weights.
         aside: it is loaded, and paused until its start-up can go on.
         unsure: its engine may be paused or not: whoever goes on with it resumes it first.
+        captured: its engine has captured the graphs that it was to capture later, or won't.
         displaced: it was parked so that another could start, and is to come back when there is room.
+        misused: its engine didn't take its arguments, which another start won't change.
         gave_way: its engine was ended for another's sake, or with its container in good order, which is no failure.
         leaves_by: by when it has to have finished what it has, because its launcher has been told to end; else None.
         kv_bytes: size of its engine's KV memory, as that tells it.
         weights_bytes: size of its engine's weights, as that tells it.
+        longest: tokens that one sequence of its engine may have, as that tells it.
         held: bytes of device memory that it held when last measured, by depth.
         usual: the same when it was first measured, which later measurements are compared with.
         wakes: how long its last promotions took.
@@ -82,12 +86,15 @@ class Record:
     loaded: bool = False
     aside: bool = False
     unsure: bool = False
+    captured: bool = False
     displaced: bool = False
+    misused: bool = False
     gave_way: bool = False
     leaves_by: Deadline | None = None
     kv_bytes: int | None = None
     weights_bytes: int | None = None
     parked_bytes: int | None = 0
+    longest: int | None = None
     held: dict[Depth, int] = field(default_factory=dict)
     usual: dict[Depth, int] = field(default_factory=dict)
     wakes: Wakes = field(default_factory=Wakes)
@@ -105,6 +112,11 @@ class Record:
     def policy(self) -> str:
         """The policy that it belongs to."""
         return self.config.policy
+
+    @property
+    def checkpoint(self) -> str:
+        """Where its weights come from, as the node's stage daemon knows it; empty where its engine doesn't ask that."""
+        return self.config.checkpoint or staged_checkpoint(self.config.type, self.config.command)
 
     @property
     def engine(self) -> Engine:

@@ -1,6 +1,7 @@
 """When a failed engine is started again, and when it is given up. PURE: no I/O, `now` is passed.
 
 One that a pre-flight kept from starting is no failed engine: the fault is its GPU's or a neighbour's, and may be gone the next time.
+One that didn't take its arguments takes them no better the next time, and is given up at once.
 """
 
 from collections import deque
@@ -13,6 +14,8 @@ LONGEST_WAIT_SECONDS = 30.0
 """The longest wait before a restart."""
 
 
+MISUSED = 2
+"""Exit status of engines whose arguments are wrong (Python's argparse and click, and by them vLLM, SGLang and the reference engine)."""
 REFUSED_SECONDS = (15.0, 300.0)
 """The first wait and the longest after a pre-flight that found something; each is twice the one before."""
 

@@ -132,14 +132,16 @@ class Warmup(_Strict):
 
     Attributes:
         prompts: their prompts.
-        prompt_tokens: lengths of further prompts, in tokens, which are made up.
-        batch_sizes: how many of those are computed at once.
+        prompt_tokens: lengths of further prompts, in tokens, which are made up; left out, they follow from what the engine takes.
+        batch_sizes: how many of those are computed at once; left out, they follow from the resident's `targetInFlight`.
         max_tokens: tokens that each of them generates.
     """
 
     prompts: tuple[_Prompt, ...] = ()
-    prompt_tokens: tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...] = Field(default=(), max_length=32)
-    batch_sizes: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(default=(), max_length=32)
+    prompt_tokens: tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...] | None = Field(
+        default=None, max_length=32
+    )
+    batch_sizes: tuple[Annotated[int, Field(ge=1, le=4096)], ...] | None = Field(default=None, max_length=32)
     max_tokens: int = Field(default=8, ge=1, le=4096)
 
 
@@ -152,12 +154,22 @@ class GuardForm(StrEnum):
     """`guard_middleware.Guard` inside the engine, which listens on `{port}`; the guard's control side is `{controlPort}`."""
 
 
+class GraphCapture(StrEnum):
+    """When an engine captures its CUDA graphs."""
+
+    AT_START = "AtStart"
+    """Before it is ready."""
+    WHILE_PAUSED = "WhilePaused"
+    """Once it could be promoted, whenever nobody has the seat: until then it computes operation by operation."""
+
+
 class ResidentConfig(_Strict):
     """One engine of the seat.
 
     Attributes:
         policy: the policy that it belongs to.
         model: the name that its completions route knows it by.
+        checkpoint: directory of its weights, by the path that the node's stage daemon knows; left out, as its command has it.
         container: the pod's container in which its engine runs, where that has a launcher of its own.
         command: program and arguments; `{host}`, `{port}` and `{controlPort}` are filled in at each start. Left out, what its
             launcher was given.
@@ -166,6 +178,8 @@ class ResidentConfig(_Strict):
         guard: what keeps clients from it; the reference engine has a guard of its own.
         proof: what it has to answer.
         warmup: requests that run before the first proof.
+        graph_capture: when its engine captures its CUDA graphs.
+        target_in_flight: requests that it is to hold at once, as its policy says; left out, warm-up sends only what it is told.
         port: at which clients reach it; left out, one that is free. The pod's template says it, and Services aim at it.
         memory_mib: device memory that it holds while it is paused and its KV memory is given back, in MiB. What is measured
             counts more.
@@ -175,6 +189,7 @@ class ResidentConfig(_Strict):
 
     policy: _Name
     model: _Name
+    checkpoint: str = ""
     container: _Container = ""
     command: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -182,6 +197,8 @@ class ResidentConfig(_Strict):
     guard: GuardForm = GuardForm.PORT
     proof: Proof
     warmup: Warmup = Warmup()
+    graph_capture: GraphCapture = GraphCapture.AT_START
+    target_in_flight: int | None = Field(default=None, ge=1, le=100_000)
     port: int | None = Field(default=None, ge=1, le=65535)
     memory_mib: int | None = Field(default=None, ge=1, alias="memoryMiB")
     kv_mib: int | None = Field(default=None, ge=0, alias="kvMiB")

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Self
 
+from warmpool.agent.ahead import Stager
 from warmpool.agent.board import Board
 from warmpool.agent.changes import Changes
 from warmpool.agent.config import POD_VARIABLE, AgentConfig
@@ -27,6 +28,7 @@ class Equipment:
         room: what fits.
         changes: how engines are told to change.
         mover: moves weights.
+        stager: has weights brought into the node's memory ahead; None where there is no stage daemon.
     """
 
     config: AgentConfig
@@ -36,6 +38,7 @@ class Equipment:
     room: SeatRoom
     changes: Changes
     mover: Mover
+    stager: Stager | None = None
 
     @classmethod
     def of(cls, config: AgentConfig, node: NodeMemory | None) -> Self:
@@ -57,6 +60,7 @@ class Equipment:
             room=room,
             changes=changes,
             mover=Mover(board, room, changes),
+            stager=None if config.stage_socket is None else Stager(config.stage_socket),
         )
 
 

@@ -96,6 +96,11 @@ class LaunchedProcess:
         """Whether the process has ended."""
         return self._end is not None
 
+    @property
+    def status(self) -> int | None:
+        """What it exited with; None while it runs, or if a signal ended it."""
+        return self._end.get("status") if self._end is not None else None
+
     async def wait(self) -> str:
         """Wait for its end, and say in words how it ended, with its last log lines."""
         while self._end is None:

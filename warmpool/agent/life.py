@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from warmpool.agent.adoption import Note, note_of, state_of
 from warmpool.agent.board import ENDED, Record
-from warmpool.agent.budget import FAILURES, WINDOW_SECONDS, FailureBudget
-from warmpool.agent.config import ResidentConfig
+from warmpool.agent.budget import FAILURES, MISUSED, WINDOW_SECONDS, FailureBudget
+from warmpool.agent.config import GraphCapture, ResidentConfig
 from warmpool.agent.equipment import Equipment
 from warmpool.agent.failure import fail
 from warmpool.agent.moving import once_arrived
@@ -28,6 +28,7 @@ from warmpool.agent.starting import (
     learn_sizes,
 )
 from warmpool.engines.deadline import Deadline
+from warmpool.engines.kinds import EngineKind
 from warmpool.engines.port import Engine
 from warmpool.errors import EngineLacksRoute, EngineLost, EngineTimeout, WarmpoolError
 from warmpool.nodehealth.preflight.findings import OF_THE_GPU, told_in, was_refused
@@ -36,6 +37,8 @@ from warmpool.states import MOVING, ResidentState
 _LOG = logging.getLogger(__name__)
 _S = ResidentState
 
+DEFER_VARIABLE = "EMBERPOOL_DEFER_CAPTURE"
+"""Environment variable by which the reference engine is told to capture its graphs later."""
 STOP_GRACE_SECONDS = 5.0
 """How long an engine may take to end by itself."""
 _CONTROL_SECONDS = 30.0
@@ -87,7 +90,12 @@ class Life:
             await self._starts.settle()
             _LOG.warning("resident %s failed: %s", record.policy, record.failure)
             now = asyncio.get_running_loop().time()
-            wait_seconds = budget.refused(now) if was_refused(record.failure) else budget.failed(now)
+            refused = was_refused(record.failure)
+            if record.misused and not refused:
+                record.failure = f"given up, for another start would end alike: {record.failure}"
+                self._board.touch()
+                return
+            wait_seconds = budget.refused(now) if refused else budget.failed(now)
             if wait_seconds is None:
                 record.failure = (
                     f"given up after {FAILURES} failures in {WINDOW_SECONDS:.0f} s: {record.failure}"
@@ -132,6 +140,8 @@ class Life:
                     await self._starts.run(record, lambda each: self._spawn(each, tasks))
             except WarmpoolError as error:
                 await fail(self._board, record, error)
+            if record.config.graph_capture is GraphCapture.WHILE_PAUSED:
+                await self._starts.capture_later(record)
             await self._board.until(lambda: record.state in ENDED)
         if record.process is not None:
             await record.process.stop(grace_seconds=0)
@@ -177,6 +187,7 @@ class Life:
             return
         if record.process is process and record.state not in ENDED:
             record.failure = ended
+            record.misused = starting and process.status == MISUSED
             self._board.move(record, _S.FAILED)
         self._board.touch()
         found = told_in(ended) if starting else None
@@ -272,9 +283,11 @@ class Life:
 
 def _start_of(record: Record) -> Start:
     config = record.config
+    later = config.graph_capture is GraphCapture.WHILE_PAUSED
+    told = {DEFER_VARIABLE: "1"} if later and config.type is EngineKind.REFERENCE else {}
     return Start(
         name=config.policy,
         command=config.command,
-        environment=config.environment,
+        environment={**told, **config.environment},
         placeholders=config.placeholders,
     )

@@ -18,7 +18,7 @@ from warmpool.agent.staging import StageDaemon
 from warmpool.engines.deadline import Deadline
 from warmpool.nodehealth.client import NodeMemory, SeatHealth, SeatMemory
 from warmpool.seats import UNKNOWN, GpuWord, Verdict
-from warmpool.standins import stood_for
+from warmpool.standins import forks_of
 
 HEALTH_SECONDS: Final = 0.05
 """How long a promotion waits for the node's word on its GPUs, which comes from memory within a millisecond or two."""
@@ -92,6 +92,10 @@ class MemoryReader:
         if not self._stage.reason and self._stage.has_devices and not self._uuids:
             return "what the stage daemon takes isn't counted: nobody has told the UUIDs of the seat's GPUs"
         return self._stage.reason
+
+    def lacks_copy(self, checkpoint: str) -> bool:
+        """Whether the node's stage daemon is known to hold no copy of a checkpoint on the seat's GPUs."""
+        return self._stage is not None and self._stage.lacks(checkpoint, self._uuids)
 
     @property
     def _uuids(self) -> Sequence[str]:
@@ -199,7 +203,7 @@ def _running(record: Record) -> Process | None:
 
 def _of_engine(told: SeatMemory, process: Process) -> int | None:
     """Return what an engine holds; one that was forked isn't under the process that stands for it."""
-    forks = () if process.visible_pid is None else stood_for(process.visible_pid)
+    forks = () if process.visible_pid is None else forks_of(process.visible_pid)
     sizes = [told.held_by(process.pid, process.namespace), *map(told.held_by, forks)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None

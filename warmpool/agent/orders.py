@@ -83,6 +83,22 @@ class StartOrder(BaseModel):
     wanted: Annotated[list[str], Field(max_length=MOST_NAMED)] = []
 
 
+class StageOrder(BaseModel):
+    """Which checkpoints the seat's node will need beside those of its own residents.
+
+    Attributes:
+        epoch: the controller's term.
+        checkpoints: directories, by the paths that the node's stage daemon knows, the most needed first; none any more if empty.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, strict=True)
+
+    epoch: Annotated[int, Field(ge=0)]
+    checkpoints: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(max_length=MOST_NAMED)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What an order came to.
@@ -132,6 +148,17 @@ def parse_start_order(body: object) -> StartOrder:
     if not isinstance(body, dict):
         raise BadOrder("the body is no JSON object")
     return _validated(StartOrder, body)
+
+
+def parse_stage_order(body: object) -> StageOrder:
+    """Read the body that says which checkpoints the node will need.
+
+    Raises:
+        BadOrder: it doesn't; the message names each key and what is wrong with it.
+    """
+    if not isinstance(body, dict):
+        raise BadOrder("the body is no JSON object")
+    return _validated(StageOrder, body)
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -130,6 +130,10 @@ class Process(Protocol):
     def exited(self) -> bool:
         """Whether the process has ended."""
 
+    @property
+    def status(self) -> int | None:
+        """What it exited with; None while it runs, or if a signal ended it."""
+
     async def wait(self) -> str:
         """Wait for its end, and say in words how it ended, with its last log lines."""
 
@@ -290,6 +294,12 @@ class EngineProcess:
         """Whether the process has ended."""
         return self._process.returncode is not None
 
+    @property
+    def status(self) -> int | None:
+        """What it exited with; None while it runs, or if a signal ended it."""
+        code = self._process.returncode
+        return code if code is not None and code >= 0 else None
+
     async def wait(self) -> str:
         """Wait for its end, and say in words how it ended, with its last log lines."""
         code = await self._process.wait()
@@ -387,14 +397,19 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 def _tree(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
     """Return the processes under one, and which of them are forks that it or one under it stands for."""
-    found = _children(pid)
-    forks = []
-    for each in (pid, *(child.pid for child in found)):
-        for fork in stood_for(each):
+    found: list[psutil.Process] = []
+    forks: list[psutil.Process] = []
+    seen, roots = {pid}, [pid]
+    while roots:  # a fork starts processes of its own, which may stand for forks in turn: ranks do
+        below = [child for root in roots for child in _children(root)]
+        stood = {fork for each in (*roots, *(child.pid for child in below)) for fork in stood_for(each)}
+        found += below
+        roots = sorted(stood - seen)
+        seen |= stood
+        for fork in roots:
             with suppress(psutil.Error):  # it has just ended
                 forks.append(psutil.Process(fork))
-    below_forks = [child for fork in forks for child in _children(fork.pid)]
-    return [*found, *forks, *below_forks], forks
+    return [*found, *forks], forks
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -10,18 +10,22 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from warmpool.agent.ahead import LOOK_SECONDS as STAGE_SECONDS
+from warmpool.agent.ahead import PENDING_SECONDS, Stager, wanted
 from warmpool.agent.board import Record
 from warmpool.agent.equipment import Equipment
+from warmpool.agent.failure import give_up_memory
 from warmpool.agent.keeping import Kept, keeper_of
 from warmpool.agent.life import Engines, Life
 from warmpool.agent.metrics import AgentMetrics
 from warmpool.agent.operations import Operations
-from warmpool.agent.orders import Order, OrderBook, Refused, Result, StartOrder
+from warmpool.agent.orders import Order, OrderBook, Refused, Result, StageOrder, StartOrder
 from warmpool.agent.phases import Phases
 from warmpool.engines.deadline import Deadline
-from warmpool.errors import AgentBusy, AgentError, EngineError, WarmpoolError
+from warmpool.errors import AgentBusy, AgentError, EngineError, WarmpoolError, WrongState
 from warmpool.expectations import Recording
 from warmpool.states import ResidentState
+from warmpool.timeline import ATTACHED
 from warmpool.wire import budget_to_json, gpu_word_to_json, recording_to_json, statement_to_json
 
 _LOG = logging.getLogger(__name__)
@@ -68,6 +72,8 @@ class LiveSeat:
         self._book = OrderBook(kept.epoch)
         self._operations = Operations(equipment)
         self._life = Life(equipment, engines)
+        self._stager = equipment.stager
+        self._ahead: Sequence[str] = ()
         self._background: set[asyncio.Task[None]] = set()
         equipment.changes.told = self.metrics.judged
         for record in self.board.records:
@@ -83,6 +89,8 @@ class LiveSeat:
         self._spawn(self._measure())
         if self._config.node_agent:
             self._spawn(self._heed_health())
+        if self._stager is not None:
+            self._spawn(self._stage_ahead(self._stager))
 
     async def order(self, order: Order) -> Result:
         """Carry out an order, or join or repeat the one that it repeats.
@@ -127,9 +135,10 @@ class LiveSeat:
                 for word, age in self._reader.words
             ],
             "starts": self._starts(),
+            "stage": None if self._stager is None else [each.to_json() for each in self._stager.found],
             "operation": None if running is None else running.to_json(),
             "memory": budget_to_json(self._room.budget),
-            "residents": [record.to_json() for record in self.board.records],
+            "residents": [self._told(record) for record in self.board.records],
             "at": time.time(),
         }
 
@@ -175,6 +184,26 @@ class LiveSeat:
         self._keep()
         self.board.need(told.policies, told.wanted)
         return self._starts()
+
+    def _told(self, record: Record) -> dict[str, Any]:
+        """Render a resident; where its weights lie concerns only those who can have them staged."""
+        return record.to_json() | {"checkpoint": "" if self._stager is None else record.checkpoint}
+
+    def take_stage_order(self, told: StageOrder) -> dict[str, Any]:
+        """Have these checkpoints in the node's memory as well from now on, and return what is wanted there.
+
+        Raises:
+            StaleEpoch: a later term has been seen.
+            WrongState: the seat has no stage daemon to ask.
+        """
+        self._book.heed(told.epoch)
+        self._keep()
+        if self._stager is None:
+            raise WrongState("stageDaemon: the agent's config names none, so nothing can be staged here")
+        if tuple(told.checkpoints) != self._ahead:
+            self._ahead = tuple(told.checkpoints)
+            self.board.touch()
+        return {"checkpoints": list(wanted(self.board.by_need, self._ahead))}
 
     def _starts(self) -> dict[str, Any]:
         order = [record.policy for record in self.board.by_need]
@@ -283,6 +312,42 @@ class LiveSeat:
         while True:
             await asyncio.sleep(MEASURE_SECONDS)
             await self._reader.read()
+            await self._start_anew_what_cannot_wake()
+
+    async def _start_anew_what_cannot_wake(self) -> None:
+        """End parked engines whose weights were the stage daemon's copy, once that is gone: they could only fail a promotion."""
+        for record in self.board.records:
+            load = None if record.start is None else record.start.weights
+            attached = load is not None and load.tier == ATTACHED
+            if (
+                record.state is ResidentState.PARKED
+                and attached
+                and self._reader.lacks_copy(record.checkpoint)
+            ):
+                reason = "the stage daemon holds its weights no more, so that it can't be unparked"
+                _LOG.warning("resident %s: %s; it is started anew", record.policy, reason)
+                await give_up_memory(self.board, record, reason)
+
+    async def _stage_ahead(self, stager: Stager) -> None:
+        """Have the node's stage daemon bring into memory what will be needed, and let go of what isn't any more."""
+        try:
+            while True:
+                needed, seq = wanted(self.board.by_need, self._ahead), self.board.seq
+                if await stager.keep(needed):
+                    told = [f"{each.checkpoint} {each.place} {each.reason}".strip() for each in stager.found]
+                    _LOG.info("weights ahead: %s", "; ".join(told) or "none")
+                    self.board.touch()
+                    seq = self.board.seq
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PENDING_SECONDS if stager.pending else STAGE_SECONDS):
+                        await self._until_others_are_needed(needed, seq)
+        finally:
+            stager.close()
+
+    async def _until_others_are_needed(self, needed: Sequence[str], seq: int) -> None:
+        while wanted(self.board.by_need, self._ahead) == needed:
+            await self.board.change_after(seq)
+            seq = self.board.seq
 
     async def _heed_health(self) -> None:
         while True:

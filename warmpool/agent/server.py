@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from warmpool.agent.orders import OrderKind, Result, parse_order, parse_start_order
+from warmpool.agent.orders import OrderKind, Result, parse_order, parse_stage_order, parse_start_order
 from warmpool.agent.seat import LiveSeat
 from warmpool.errors import AgentError, BadOrder, EngineError, WarmpoolError
 from warmpool.wire import recording_from_json
@@ -36,6 +36,7 @@ def make_app(seat: LiveSeat, token: str) -> web.Application:
     app.router.add_get("/v1/proof/{policy}", api.get_proof)
     app.router.add_put("/v1/proof/{policy}", api.put_proof)
     app.router.add_put("/v1/starts", api.put_starts)
+    app.router.add_put("/v1/stage", api.put_stage)
     for kind in OrderKind:
         app.router.add_post(f"/v1/{kind}", api.order)
     return app
@@ -75,6 +76,9 @@ class _Api:
 
     async def put_starts(self, request: web.Request) -> web.Response:
         return web.json_response(self._seat.take_start_order(parse_start_order(await _body(request))))
+
+    async def put_stage(self, request: web.Request) -> web.Response:
+        return web.json_response(self._seat.take_stage_order(parse_stage_order(await _body(request))))
 
 
 async def _body(request: web.Request) -> object:

@@ -6,6 +6,7 @@ listens nothing is taken. One that doesn't answer may still hold all that it hel
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,15 @@ class _Use(NamedTuple):
     taken_bytes: int
 
 
+class _Held(NamedTuple):
+    device: str
+    checkpoint: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    uses: Sequence[_Use]
+    uses: Sequence[_Use] = ()
+    held: frozenset[_Held] = frozenset()
     reason: str = ""
 
 
@@ -42,6 +49,7 @@ class StageDaemon:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._uses: Sequence[_Use] = ()
+        self._held: frozenset[_Held] = frozenset()
         self._question: asyncio.Future[_Answer] | None = None
         self.reason = "the stage daemon has not been asked yet"
 
@@ -63,6 +71,25 @@ class StageDaemon:
         ours = {plain_id(gpu) for gpu in gpus}
         return sum(use.taken_bytes for use in self._uses if plain_id(use.device) in ours)
 
+    def lacks(self, checkpoint: str, gpus: Iterable[str]) -> bool:
+        """Whether it is known to hold no copy of a checkpoint on one of these GPUs, by what it said last.
+
+        An engine on several is attached on each of them.
+
+        Args:
+            checkpoint: its directory; empty stands for whatever it may hold there.
+            gpus: their UUIDs, in whatever form.
+        """
+        if self.reason:
+            return False
+        if not self._held:
+            return True
+        from loader.cuda.nvml import plain_id  # noqa: PLC0415 - as above
+
+        ours, path = {plain_id(gpu) for gpu in gpus}, os.path.realpath(checkpoint) if checkpoint else ""
+        there = {plain_id(each.device) for each in self._held if path in {"", each.checkpoint}}
+        return not (there >= ours if ours else there)
+
     async def ask(self, *, seconds: float) -> None:
         """Ask it anew. What isn't answered within `seconds` counts from the next time on."""
         if self._question is None:
@@ -78,7 +105,7 @@ class StageDaemon:
         self._question = None
         answer = question.result()
         if not answer.reason:
-            self._uses = answer.uses
+            self._uses, self._held = answer.uses, answer.held
         self._tell(answer.reason)
 
     def _tell(self, reason: str) -> None:
@@ -93,8 +120,9 @@ def _ask(socket: Path) -> _Answer:
 
     try:
         with StageClient(socket, timeout_seconds=_STEP_SECONDS) as client:
-            return _Answer([_Use(use.device, use.taken_bytes) for use in client.devices()])
+            held = frozenset(_Held(str(row.get("device")), str(row.get("path"))) for row in client.held())
+            return _Answer([_Use(use.device, use.taken_bytes) for use in client.devices()], held)
     except LoaderError as error:
         if isinstance(error.__cause__, _NO_DAEMON):
-            return _Answer(())
-        return _Answer((), f"{error.what}; what the stage daemon said last counts")
+            return _Answer()
+        return _Answer(reason=f"{error.what}; what the stage daemon said last counts")

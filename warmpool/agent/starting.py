@@ -27,7 +27,8 @@ from warmpool.agent.phases import StartPhases
 from warmpool.agent.probing import PROBE_SECONDS, probe
 from warmpool.agent.slot import Warming
 from warmpool.agent.turns import Turns
-from warmpool.agent.warmup import warm_up
+from warmpool.agent.warmup import Sizes, sizes_of, warm_up
+from warmpool.engines.capabilities import Capability
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Startup
 from warmpool.engines.startup_log import read_log
@@ -35,6 +36,7 @@ from warmpool.errors import (
     AgentError,
     EngineError,
     EngineLost,
+    EngineRejected,
     EngineTimeout,
     NoRoom,
     ProofFailed,
@@ -57,6 +59,10 @@ _PROOF_SECONDS = 120.0
 _CONTROL_SECONDS = 30.0
 _ASIDE_SECONDS = 2.0  # a promotion is waiting
 _MOVE_SECONDS = 120.0
+_CAPTURE_SECONDS = 600.0
+CALM_SECONDS: Final = 5.0
+"""For how long nobody must have wanted the seat before graphs are captured: while they are, controllers count its resident as not up."""
+_TO_START: Final = frozenset({_S.STARTING, _S.LOADING})
 _POLL_SECONDS = 0.05
 POLL_ANSWER_SECONDS: Final = 5.0
 """How long one answer of an engine may take that imports or loads, and so holds its interpreter."""
@@ -119,6 +125,19 @@ class StartUps:
                     record.phases, record.start = phases.seconds(), phases.facts
                     self._board.touch()
                     await self._settle()
+
+    async def capture_later(self, record: Record) -> None:
+        """Have its engine capture its graphs once it could be promoted, whenever nobody has the seat; return when that is done.
+
+        A promotion ends it at once: the engine goes on as it is, and the rest is captured another time.
+        """
+        while record.state not in ENDED and _has_graphs_to_come(record):
+            await self._board.until(lambda: record.state in ENDED or self._may_capture(record))
+            if not await self._stays_calm(record):
+                continue
+            async with self._turns.turn(record):
+                if self._may_capture(record):
+                    await self._capture(record)
 
     def come(self, record: Record) -> None:
         """Note that nobody needs to wait for a resident's first start any more."""
@@ -382,7 +401,71 @@ class StartUps:
             if record.aside:
                 await self._changes.resume(record, deadline=deadline)
                 record.aside = False
-            await warm_up(record.engine, record.config.warmup, phases.note_request, deadline=deadline)
+            done = await warm_up(record.engine, _sizes(record), phases.note_request, deadline=deadline)
+        phases.facts = replace(phases.facts, warm_up=done)
+
+    def _may_capture(self, record: Record) -> bool:
+        """Whether its engine could capture graphs now: it is paused and known, and nobody has the seat or waits for it."""
+        if record.state is not _S.PAUSED or not _has_graphs_to_come(record) or record.leaves_by is not None:
+            return False
+        if any(other.state in _TO_START and not other.waiting for other in self._board.records):
+            return False  # who can't be promoted at all comes first
+        free = self._slot.warming is None and self._slot.running is None and self._seat_is_free(record)
+        return free and self._room.fits(record, Tier.AWAKE)
+
+    async def _stays_calm(self, record: Record) -> bool:
+        """Whether it still may after a while: whoever waited for this seat has had the time to take it."""
+        try:
+            async with asyncio.timeout(CALM_SECONDS):
+                await self._board.until(lambda: not self._may_capture(record))
+        except TimeoutError:
+            return True
+        return False
+
+    async def _capture(self, record: Record) -> None:
+        """Resume it out of rotation, capture, prove it with its graphs, and pause it again."""
+        warming = self._slot.warming = Warming(record)
+        try:
+            self._board.advance(record, _S.PROVING)
+            hurry = await self._captured(record, warming)
+            if record.state is _S.PROVING and not warming.keep_awake:
+                await self._pause_again(record, hurry=hurry)
+        except EngineError as error:
+            await fail(self._board, record, error)
+        finally:
+            self._slot.warming = None
+            self._board.touch()
+
+    async def _captured(self, record: Record, warming: Warming) -> bool:
+        """Capture and prove; return whether that was cut short by somebody who waits for the seat.
+
+        Raises:
+            EngineError: the engine failed, or answers otherwise with its graphs.
+        """
+        clock, deadline = asyncio.get_running_loop().time, Deadline.after(_CAPTURE_SECONDS)
+        began = clock()
+        try:
+            await warming.interruption.run(lambda: self._changes.resume(record, deadline=deadline))
+            await warming.interruption.run(lambda: record.engine.capture(deadline=deadline))
+            record.captured = True
+            await warming.interruption.run(lambda: self._prove(record))
+            record.proven_at = time.time()
+        except Interrupted:
+            return True
+        except EngineRejected as error:  # it computes as before, and would say the same the next time
+            record.captured = True
+            _LOG.warning("resident %s: its graphs aren't captured: %s", record.policy, error)
+        finally:
+            took = record.phases.get(Phase.LATE_CAPTURE, 0.0) + clock() - began
+            record.phases = MappingProxyType({**record.phases, Phase.LATE_CAPTURE: took})
+        return False
+
+    async def _pause_again(self, record: Record, *, hurry: bool) -> None:
+        if hurry:
+            await self._changes.set_aside(record, deadline=Deadline.after(_ASIDE_SECONDS))
+        else:
+            await self._changes.pause(record, deadline=Deadline.after(_CONTROL_SECONDS))
+        self._board.advance(record, _S.PAUSED)
 
     async def _prove(self, record: Record) -> None:
         """Compare tokens. Where they differ because the proof belongs to another engine, say that."""
@@ -446,11 +529,24 @@ def _is_to_come_back(record: Record, filled: Tiers) -> bool:
     return record.displaced and record.state is _S.PARKED and filled[record.policy] is Tier.PAUSED
 
 
+def _has_graphs_to_come(record: Record) -> bool:
+    """Whether its engine was found to have graphs to capture, as far as anybody has asked it."""
+    found = record.capabilities
+    return not record.captured and (found is None or found.has(Capability.LATE_CAPTURE))
+
+
+def _sizes(record: Record) -> Sizes:
+    """Return what a resident is warmed up with."""
+    config = record.config
+    return sizes_of(config.warmup, in_flight=config.target_in_flight, longest=record.longest)
+
+
 def learn_sizes(record: Record, startup: Startup) -> None:
     """Take over what an engine tells of itself once it is ready."""
     record.kv_bytes = startup.kv_bytes
     record.weights_bytes = startup.weights_bytes
     record.parked_bytes = startup.parked_bytes or 0
+    record.longest = startup.longest
     record.running = startup.ownership
 
 
@@ -467,6 +563,7 @@ def forget_last_life(record: Record) -> None:
     record.proven_at = None
     record.kv_released = record.loaded = record.aside = record.unsure = record.displaced = False
     record.capabilities, record.verification = None, None
+    record.captured = False
     record.running, record.leaves_by = Ownership(), None
     record.in_flight = 0
     record.parked_bytes = 0

@@ -7,6 +7,7 @@ engine, which is ours, takes. Of another version it is said that nobody tried.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from warmpool.engines.kinds import EngineKind
@@ -112,6 +113,26 @@ def memory_utilization(command: Sequence[str]) -> str:
         if name in _UTILIZATION:
             found = value if equals else next(iter(command[place + 1 : place + 2]), "")
     return found if re.fullmatch(r"[0-9.]{1,8}", found) else ""
+
+
+def staged_checkpoint(kind: EngineKind, command: Sequence[str]) -> str:
+    """Return the checkpoint that an engine asks the node's stage daemon for, as its command has it; empty if it asks for none.
+
+    The reference engine asks wherever it is told of a daemon; vLLM with our loader, and a `stage_socket` among that one's options.
+    """
+    if kind is EngineKind.REFERENCE:
+        return _value(command, "--checkpoint")
+    if kind is EngineKind.VLLM and "stage_socket" in _value(command, "--model-loader-extra-config"):
+        served = [after for word, after in pairwise(command) if word == "serve" and not after.startswith("-")]
+        return served[0] if served else _value(command, "--model")
+    return ""
+
+
+def _value(command: Sequence[str], flag: str) -> str:
+    """Return what an argument is set to; empty where it isn't there."""
+    joined = (word.partition("=")[2] for word in command if word.startswith(f"{flag}="))
+    apart = (after for word, after in pairwise(command) if word == flag)
+    return next(joined, "") or next(apart, "")
 
 
 def _facts(need: Need, basis: str) -> str:

@@ -23,6 +23,8 @@ class Capability(StrEnum):
     """Let what runs finish when it is told to pause."""
     DRAIN_ABORT = "DrainAbort"
     """End what runs at once when it is told to pause."""
+    LATE_CAPTURE = "LateCapture"
+    """Be ready without CUDA graphs, and capture them while it runs."""
     TOKEN_IDS = "TokenIds"  # noqa: S105 (a capability's name)
     """Tell which tokens it generated, without which nothing can be proven."""
 

@@ -1,12 +1,20 @@
 """What all adapters have in common: connections to one engine, its completions past the guard, and the guard's orders."""
 
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
+from warmpool.engines.capabilities import Finding, Ground
 from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.guards import Guard, OwnGuard
 from warmpool.engines.port import Completion, GuardState, Prompt
 from warmpool.engines.transport import Transport
+from warmpool.errors import EngineRejected
+
+GRAPHS_AT_START: Final = (
+    "engines of this kind capture graphs before they are ready, or, told to be eager, never"
+)
+GRAPHS_FIXED: Final = Finding(ground=Ground.NOT_OF_KIND, reason=GRAPHS_AT_START)
+"""What is found of it wherever an engine has no way to be told."""
 
 
 class GuardedEngine:
@@ -63,6 +71,15 @@ class GuardedEngine:
     async def close_guard(self, *, deadline: Deadline) -> GuardState:
         """Refuse new requests from now on. Idempotent. Returns what is still in flight."""
         return await self._guard.close(deadline=deadline)
+
+    async def capture(self, *, deadline: Deadline) -> None:
+        """Refuse: whether there are graphs is decided at its start, once and for all.
+
+        Raises:
+            EngineRejected: always.
+        """
+        del deadline
+        raise EngineRejected(f"its graphs can't be captured later ({Ground.NOT_OF_KIND}): {GRAPHS_AT_START}")
 
     async def abort(self, *, deadline: Deadline) -> None:
         """End all requests in flight early; each gets a well-formed error."""

@@ -43,6 +43,7 @@ class Startup:
         load: how its weights came; None if it doesn't tell.
         compile_cache: what it found in its compile cache; None if it doesn't tell.
         device: where it computes, in the engine's words; empty if it doesn't tell.
+        longest: tokens that one sequence may have, prompt and answer together; None if it doesn't tell.
     """
 
     ready: bool
@@ -56,6 +57,7 @@ class Startup:
     load: WeightLoad | None = None
     compile_cache: CacheUse | None = None
     device: str = ""
+    longest: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +196,17 @@ class Engine(Protocol):
             EngineRejected: it isn't paused, or the device has too little memory.
             EngineUnfit: its weights may be half moved; it has to be replaced.
             EngineError: as the port says; `EngineContradicted` if it claims to have moved them and hasn't.
+        """
+
+    async def capture(self, *, deadline: Deadline) -> None:
+        """Have it capture the CUDA graphs that it was to capture later, while nothing else is computed. Idempotent.
+
+        It computes meanwhile, and needs its KV memory. Cancelling it ends that after the graph that is being captured; what has been
+        captured stays, and the next call goes on. Only with `LATE_CAPTURE`.
+
+        Raises:
+            EngineRejected: it has no such thing, or no memory for it; it computes as before.
+            EngineError: as the port says; `EngineContradicted` if it claims to have captured them and hasn't.
         """
 
     async def guard(self, *, deadline: Deadline) -> GuardState:

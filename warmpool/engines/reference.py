@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from warmpool.engines.capabilities import Capabilities, Capability, Finding, Ground
+from warmpool.engines.capabilities import Capabilities, Capability, Change, Finding, Ground
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.evidence import Evidence
 from warmpool.engines.memory import Kv, Weights
@@ -19,6 +19,8 @@ from warmpool.engines.vllm import VllmEngine
 from warmpool.errors import EngineError, EngineLost, EngineRejected, EngineUnfit
 
 _MEMORY = "/emberpool/memory"
+_STARTUP = "/emberpool/startup"
+_PENDING = "Pending"
 _PLACES = {"Held": Weights.HELD, "Parked": Weights.PARKED}
 
 
@@ -32,8 +34,11 @@ class ReferenceEngine(VllmEngine):
     async def probe(self, kv: KvWhenPaused, *, deadline: Deadline) -> Capabilities:
         """Find out what it can be told, by asking and by doing what can be undone."""
         found = await super().probe(kv, deadline=deadline)
-        parking = await self._find_parking(deadline)
-        findings = {**found.findings, Capability.WEIGHTS_PARKING: parking}
+        findings = {
+            **found.findings,
+            Capability.WEIGHTS_PARKING: await self._find_parking(deadline),
+            Capability.LATE_CAPTURE: await self._find_capture(deadline),
+        }
         return replace(found, findings=MappingProxyType(findings))
 
     async def _find_parking(self, deadline: Deadline) -> Finding:
@@ -49,6 +54,27 @@ class ReferenceEngine(VllmEngine):
         return Finding(
             ground=Ground.DECLARED, reason=f"GET {_MEMORY}: its weights lie where they can be moved from"
         )
+
+    async def _find_capture(self, deadline: Deadline) -> Finding:
+        """Ask whether graphs are still to be captured."""
+        try:
+            graphs = (await self._transport.get(_STARTUP, deadline)).checked().json().get("graphs")
+        except EngineLost:
+            raise
+        except EngineError as error:
+            return refused_by(error)
+        if graphs != _PENDING:
+            return refused(
+                Ground.SWITCHED_OFF, f"GET {_STARTUP}: graphs {graphs}, and none is to be captured"
+            )
+        return Finding(ground=Ground.DECLARED, reason=f"GET {_STARTUP}: graphs {graphs}")
+
+    async def capture(self, *, deadline: Deadline) -> None:
+        """Have it capture its graphs. Idempotent."""
+        answer = (await self._transport.post("/emberpool/capture", deadline)).checked().json()
+        if answer.get("graphs") == _PENDING:
+            evidence = Evidence(Change.RESUME)
+            raise evidence.contradict("POST /emberpool/capture: answered, and graphs are still pending")
 
     async def _know_weights(self, deadline: Deadline) -> None:
         """Ask where its memory is, if an order that failed left that open."""

@@ -17,6 +17,7 @@ from warmpool.engines.evidence import Evidence
 from warmpool.engines.guarded import GuardedEngine
 from warmpool.engines.guards import Guard, require_empty
 from warmpool.engines.memory import Kv, Weights, require_granted, require_held, require_known
+from warmpool.engines.model_list import longest_sequence
 from warmpool.engines.owners import of_sglang
 from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
 from warmpool.engines.sglang_controls import SglangControls
@@ -60,6 +61,7 @@ class SglangEngine(GuardedEngine):
             kv_bytes=_bytes(usage.get("kvcache")),
             weights_bytes=_bytes(usage.get("weight")),
             ownership=of_sglang(info),
+            longest=await longest_sequence(self._transport, deadline),
         )
 
     def assume(

@@ -13,6 +13,7 @@ from warmpool.engines.capabilities import Capabilities, Capability, Finding, Gro
 from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.drain import until_idle
+from warmpool.engines.guarded import GRAPHS_FIXED
 from warmpool.engines.sglang_controls import SglangControls
 from warmpool.engines.trials import (
     PROMPT,
@@ -55,6 +56,7 @@ class SglangProbe:
         work = deadline.earlier(undo)
         info = await self._info(work)
         found = _declared(info)
+        found[_C.LATE_CAPTURE] = GRAPHS_FIXED
         first, seconds = await self._first_token(found, work)
         try:
             found[_C.SCHEDULER_PAUSE] = await self._scheduler_pause(

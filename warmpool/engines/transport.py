@@ -31,6 +31,7 @@ NO_ROUTE: Final = frozenset({404, 405, 501})
 _KEEPALIVE_SECONDS = 2.0  # below uvicorn's 5 s: a POST on a connection that the server is just closing would look like a lost engine
 _SHOWN_CHARACTERS = 300
 _SERVER_FAULT = 500
+_GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,11 @@ class Answer:
 
         Raises:
             EngineLacksRoute: the engine has no such route.
+            EngineUnfit: what was asked for is gone for good.
             EngineRejected: it said no.
         """
+        if self.status == _GONE:
+            raise EngineUnfit(f"{self.what}: answered {self.status}: {shown(self.text)}")
         if self.missing:
             raise EngineLacksRoute(
                 f"{self.what}: the engine has no such route ({self.status}): {shown(self.text)}"

@@ -7,6 +7,7 @@ so tells of nothing but a start.
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from warmpool.engines.capabilities import Capabilities, Capability, Change, Finding, Ground, Verification
@@ -16,6 +17,7 @@ from warmpool.engines.evidence import Evidence
 from warmpool.engines.guarded import GuardedEngine
 from warmpool.engines.guards import Guard, require_empty
 from warmpool.engines.memory import Kv, Weights, require_granted, require_held, require_known
+from warmpool.engines.model_list import longest_sequence
 from warmpool.engines.owners import of_reference
 from warmpool.engines.pages import kv_away, kv_memory_bytes, parse_load, weights_away
 from warmpool.engines.port import EngineLoad, KvWhenPaused, Startup
@@ -23,9 +25,11 @@ from warmpool.engines.transport import Transport
 from warmpool.engines.vllm_controls import VllmControls
 from warmpool.engines.vllm_probe import VllmProbe
 from warmpool.errors import EngineRejected, EngineUnfit
-from warmpool.timeline import WeightLoad
+from warmpool.timeline import TIERS, PassedOver, WeightLoad
 
 _NOT_YET: Final = 503
+_REASON_CHARACTERS: Final = 400
+_NAME_CHARACTERS: Final = 64
 _SETTLE_SECONDS: Final = 0.25
 """How long the metrics may lag behind an answer: vLLM counts at the end of a step, in another task than the one that answers."""
 _POLL_SECONDS: Final = 0.01
@@ -61,9 +65,15 @@ class VllmEngine(GuardedEngine):
         answer.checked()
         told = await self._transport.get("/emberpool/startup", deadline)
         if told.missing:
-            kv_bytes = await self._kv_bytes(deadline)
-            return Startup(ready=True, kv_bytes=kv_bytes, ownership=await self._probe().ownership(deadline))
-        return _startup(told.checked().json())
+            return Startup(
+                ready=True,
+                kv_bytes=await self._kv_bytes(deadline),
+                ownership=await self._probe().ownership(deadline),
+                longest=await longest_sequence(self._transport, deadline),
+            )
+        return replace(
+            _startup(told.checked().json()), longest=await longest_sequence(self._transport, deadline)
+        )
 
     def assume(
         self, *, kv_released: bool, parked: bool = False, capabilities: Capabilities | None = None
@@ -308,9 +318,32 @@ def _load(told: object) -> WeightLoad | None:
     match told:
         case {"weights": {"loadSeconds": float(seconds) | int(seconds), **others}} if seconds >= 0:
             tier, nbytes = others.get("tier"), _whole(others.get("bytes"))
-            return WeightLoad(tier=tier if isinstance(tier, str) else "", nbytes=nbytes or 0, seconds=seconds)
+            return WeightLoad(
+                tier=tier if isinstance(tier, str) else "",
+                nbytes=nbytes or 0,
+                seconds=seconds,
+                passed_over=_passed_over(others.get("passedOver")),
+            )
         case _:
             return None
+
+
+def _passed_over(told: object) -> tuple[PassedOver, ...]:
+    """Read which tiers were tried in vain; there are no more than tiers, and what isn't told as it should be is left out."""
+    found = []
+    for each in told[: len(TIERS)] if isinstance(told, list) else ():
+        match each:
+            case {"tier": str(tier), "code": str(code), "reason": str(reason)}:
+                found.append(
+                    PassedOver(
+                        tier=tier[:_NAME_CHARACTERS],
+                        code=code[:_NAME_CHARACTERS],
+                        reason=reason[:_REASON_CHARACTERS],
+                    )
+                )
+            case _:
+                continue
+    return tuple(found)
 
 
 def _whole(value: object) -> int | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from warmpool.engines.capabilities import Capabilities, Capability, Finding, Ground
 from warmpool.engines.completions import Completions
 from warmpool.engines.deadline import Deadline
+from warmpool.engines.guarded import GRAPHS_FIXED
 from warmpool.engines.owners import of_vllm
 from warmpool.engines.pages import weights_away
 from warmpool.engines.port import KvWhenPaused
@@ -85,6 +86,7 @@ class VllmProbe:
         config, routes = await self._config(work), await self._routes(work)
         await self._try(_C.TOKEN_IDS, self._token_ids, work)
         self._found[_C.WEIGHTS_PARKING] = _parking(config, routes)
+        self._found[_C.LATE_CAPTURE] = GRAPHS_FIXED
         if await self._has_pause_routes(work):
             try:
                 await self._try_pausing(kv, config, routes, work)

@@ -12,6 +12,7 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
+from scaler.cluster.kube.crashes import crash_of
 from scaler.cluster.kube.stamps import pod_stamps
 from warmpool.errors import BadOrder
 from warmpool.nodehealth.marks import CONDITION, LATCHES_ANNOTATION, OWNER_ANNOTATION, TAINT_KEY
@@ -120,6 +121,7 @@ def pod_from_json(body: Json) -> Pod:
         created_at=unix(metadata.get("creationTimestamp")),
         scheduled_at=unix(stamps.scheduled) if stamps.scheduled else None,
         running_at=unix(stamps.running) if stamps.running else None,
+        crash=crash_of(status),
         template=intern(next((labels[key] for key in _TEMPLATE_LABELS if key in labels), "")),
     )
     return Pod(

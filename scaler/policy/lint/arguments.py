@@ -42,7 +42,7 @@ _OPEN_HOSTS: Final = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104 -- recog
 
 
 @dataclass(frozen=True, slots=True)
-class _Started:
+class Started:
     """What a resident is started with, as far as it is known.
 
     Attributes:
@@ -73,7 +73,7 @@ def argument_findings(subject: Subject) -> Iterator[Finding]:
 def _on_fleet(subject: Subject, policy: ScalingPolicy, fleet: Fleet, kind: EngineKind) -> Iterator[Finding]:
     shares = len(subject.policies_on(fleet)) > 1
     parks = fleet.spec.spare.parked.host_memory_mib > 0
-    started = _started(subject, policy, fleet)
+    started = started_with(subject, policy, fleet)
     seat = seat_memory(subject, fleet)
     if shares or parks:
         need = replace(_need(policy, fleet, kind, seat), shared=shares, parked=parks)
@@ -92,7 +92,7 @@ def _on_fleet(subject: Subject, policy: ScalingPolicy, fleet: Fleet, kind: Engin
         yield _unfit(policy, message, "--host 127.0.0.1, behind the guard's port")
 
 
-def _started(subject: Subject, policy: ScalingPolicy, fleet: Fleet) -> _Started:
+def started_with(subject: Subject, policy: ScalingPolicy, fleet: Fleet) -> Started:
     """Put together what is known of a resident's command and environment on a fleet."""
     own = policy.spec.engine.args
     for template in subject.templates:
@@ -101,12 +101,12 @@ def _started(subject: Subject, policy: ScalingPolicy, fleet: Fleet) -> _Started:
         for resident in template.residents or ():
             if resident.policy == policy.metadata.name:
                 containers = [each for _, each in template.containers()]
-                return _Started(
+                return Started(
                     words=(*_command(resident, containers), *own),
                     environment=_environment(resident, containers),
                     whole=True,
                 )
-    return _Started(words=own, environment={}, whole=False)
+    return Started(words=own, environment={}, whole=False)
 
 
 def _command(resident: SeatResident, containers: Sequence[dict[str, Any]]) -> list[str]:
@@ -144,7 +144,7 @@ def _need(policy: ScalingPolicy, fleet: Fleet, kind: EngineKind, seat: SeatMemor
     )
 
 
-def _lacking(policy: ScalingPolicy, fleet: Fleet, started: _Started, need: Need) -> Iterator[Finding]:
+def _lacking(policy: ScalingPolicy, fleet: Fleet, started: Started, need: Need) -> Iterator[Finding]:
     """What sharing and parking ask for beyond what an engine needs anyway."""
     settings, alone = settings_for(need), settings_for(Need(kind=need.kind, shared=False))
     anyway = {each.name for each in alone.arguments}
@@ -179,7 +179,7 @@ def _purpose(need: Need) -> str:
 
 
 def _greedy(
-    policy: ScalingPolicy, fleet: Fleet, started: _Started, seat: SeatMemory | None
+    policy: ScalingPolicy, fleet: Fleet, started: Started, seat: SeatMemory | None
 ) -> Iterator[Finding]:
     """An engine that refuses to start unless more of the device is free than its neighbours leave."""
     wanted = _share(value_of(started.words, _UTILIZATION))

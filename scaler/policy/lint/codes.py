@@ -144,6 +144,12 @@ class Code(StrEnum):
     """The engine isn't started with what it needs to live on its seat, as far as is known."""
     ENGINE_ARGUMENT_CONFLICTS = "EngineArgumentConflicts"
     """The engine is started with something that keeps it from living on its seat."""
+    GRAPHS_AT_START = "GraphsAtStart"
+    """An engine is to capture its graphs later, and can't, or is told to capture none."""
+    WARM_UP_FALLS_SHORT = "WarmUpFallsShort"
+    """Clients send more at once than a resident has computed before."""
+    WARM_UP_EXCEEDS_ENGINE = "WarmUpExceedsEngine"
+    """Warm-up asks for more than the engine takes."""
     # pod templates
     TEMPLATE_OF_NO_FLEET = "TemplateOfNoFleet"
     """A pod template belongs to no fleet of the set."""

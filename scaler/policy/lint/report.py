@@ -20,6 +20,7 @@ from scaler.policy.lint.refusals import refusal_findings
 from scaler.policy.lint.resizing import replenishing, shrinking
 from scaler.policy.lint.signals import signal_findings
 from scaler.policy.lint.sizes import size_findings
+from scaler.policy.lint.starting import starting_findings
 from scaler.policy.lint.subject import Subject
 from scaler.policy.lint.template import template_findings
 from scaler.policy.lint.times import policy_times, wake_findings
@@ -41,6 +42,7 @@ _CHECKS: Final[Sequence[Callable[[Subject], Iterator[Finding]]]] = (
     lending_findings,
     engine_findings,
     argument_findings,
+    starting_findings,
     template_findings,
 )
 

@@ -452,6 +452,12 @@ AILING = _gauge(
     "seats",
     FLEET,
 )
+CRASH_LOOPS = _gauge(
+    "fleet_crash_looping_seats",
+    "Seats of those above whose engine, or a container of which, ends again and again, or can't be started at all.",
+    "seats",
+    FLEET,
+)
 HELD_BACK = _gauge(
     "fleet_healing_held_back",
     "1 while such seats aren't replaced because replacements before them brought no sound start.",

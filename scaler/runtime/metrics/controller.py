@@ -135,6 +135,10 @@ class ControllerMetrics:
         """See `Watcher.started`."""
         self._owned.starts.started(seat, resident)
 
+    def captured(self, seat: Seat, resident: Resident, seconds: float) -> None:
+        """See `Watcher.captured`."""
+        self._owned.starts.captured(seat, resident, seconds)
+
 
 class _Owned(Collector):
     """What belongs to a policy or a fleet: shown from the first tick that knows its owner until one that doesn't."""

@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 
 from scaler.runtime.metrics import catalogue
 from scaler.runtime.metrics.tallies import Count, Distribution
-from warmpool.healing import Found
+from warmpool.healing import Cause, Found
 from warmpool.metric_families import RowMetric
 from warmpool.seats import FleetName, PolicyName, Resident, Seat
 from warmpool.timeline import PHASES, Phase, start_timeline
@@ -15,7 +15,7 @@ from warmpool.timeline import PHASES, Phase, start_timeline
 FAMILIES: Final = (
     *(catalogue.STARTUP_PHASE, catalogue.WEIGHT_LOAD_DURATION, catalogue.WEIGHT_LOAD_RATE),
     *(catalogue.FIRST_REQUEST_DURATION, catalogue.ENGINE_CONTEXTS, catalogue.COMPILE_CACHE),
-    *(catalogue.AILING, catalogue.HELD_BACK),
+    *(catalogue.AILING, catalogue.CRASH_LOOPS, catalogue.HELD_BACK),
 )
 
 
@@ -50,6 +50,10 @@ class StartMetrics:
             self._cache.add(policy, "Hit", by=start.compile_cache.hits)
             self._cache.add(policy, "Miss", by=start.compile_cache.misses)
 
+    def captured(self, seat: Seat, resident: Resident, seconds: float) -> None:
+        """Count graphs that were captured once a start was over."""
+        self._phases.observe(resident.policy, seat.fleet, str(Phase.LATE_CAPTURE), value=seconds)
+
     def promoted(self, policy: PolicyName) -> None:
         """Count a resident that came to serve with the context that it had."""
         self._contexts.add(policy, "Reused")
@@ -75,12 +79,19 @@ class StartMetrics:
         found = [(fleet, self._found.get(fleet, Found())) for fleet in fleets]
         yield RowMetric(catalogue.AILING, [((fleet,), float(len(each.ailing))) for fleet, each in found])
         yield RowMetric(
+            catalogue.CRASH_LOOPS, [((fleet,), float(_crash_loops(each))) for fleet, each in found]
+        )
+        yield RowMetric(
             catalogue.HELD_BACK, [((fleet,), float(bool(each.held_back))) for fleet, each in found]
         )
 
     @property
     def _distributions(self) -> tuple[Distribution, ...]:
         return self._phases, self._loads, self._rates, self._first
+
+
+def _crash_loops(found: Found) -> int:
+    return sum(cause is not Cause.SLOW_START for cause in found.causes.values())
 
 
 def phases_of(seat: Seat, resident: Resident) -> dict[str, float]:

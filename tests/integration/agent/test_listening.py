@@ -86,3 +86,14 @@ async def test_connections_are_taken_a_few_at_a_time(port: int) -> None:
             await asyncio.sleep(0)
         assert last.result().endswith(b"ok")
         assert turns > 300 / listening.ACCEPTED_AT_ONCE
+
+
+@pytest.mark.parametrize("path", [b"/ok", b"/fault", b"/a/b"], ids=["found", "fault", "unknown"])
+async def test_no_answer_names_software(port: int, path: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n" % path)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert b"aiohttp" not in answer
+    assert b"Python" not in answer

@@ -28,7 +28,7 @@ RIGHTS = {
     "nodes": "get list watch patch",
     "nodes/status": "patch",
     "services": "list watch",
-    "configmaps": "list create update",
+    "configmaps": "get list create update",
     "deployments": "list watch",
     "deployments/scale": "get update",
     "leases": "get create update",

@@ -140,7 +140,7 @@ async def test_the_agent_s_metrics_tell_grounds_and_verdicts(tmp_path: Path) -> 
         'emberpool_agent_resident_capability{capability="KvRelease",ground="NotTried",policy="a"} 1.0' in ones
     )
     assert 'emberpool_agent_resident_verification{change="Pause",policy="a",verdict="Verified"} 1.0' in ones
-    assert len(ones) == 7
+    assert len(ones) == 8
 
 
 async def test_a_claim_during_a_probe_gets_an_engine_that_computes_and_the_next_proof_probes_it(

@@ -1,10 +1,12 @@
-"""An agent with the real vLLM that VLLM_BIN names: started, warmed, proven, probed, paused, promoted behind the guard, paused again."""
+"""An agent with the real vLLM that VLLM_BIN names: started, warmed, proven, probed, paused, promoted behind the guard, paused
+again, and killed."""
 
 import asyncio
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.fakes.engine_subjects import (
@@ -16,11 +18,15 @@ from tests.fakes.engine_subjects import (
     vllm_command,
 )
 from tests.integration.agent.conftest import Agent, of, running_agent
+from warmpool.agent.budget import MISUSED
+from warmpool.agent.processes import EngineProcess, Ports
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.kinds import EngineKind
 from warmpool.errors import EngineLost
 
 PROMPTS = ("one fish", "two fish", "red fish")
+WARMED_UP = {"promptTokens": [8, 32, 128, 510], "batchSizes": [1, 2, 4], "maxTokens": 2, "leftOut": 0}
+"""What follows from the most tokens of a sequence, which vLLM tells in its list of models, and from what the policy holds in flight."""
 
 
 @pytest.mark.timeout(600)
@@ -35,6 +41,7 @@ async def test_an_agent_brings_a_real_vllm_into_service_and_back(tmp_path: Path)
         "type": "VLLM",
         "proof": {"prompts": proof},
         "warmup": {"prompts": ["warm"], "maxTokens": 2},
+        "targetInFlight": 4,
     }
     async with running_agent(tmp_path, [resident], wait=False) as agent:
         await paused_in_time(agent)
@@ -49,6 +56,8 @@ async def test_an_agent_brings_a_real_vllm_into_service_and_back(tmp_path: Path)
             "WeightsParking": "SwitchedOff",
         }
         assert told["verification"]["verdict"] == "Verified"
+        assert {"weights", "compile", "warm-up", "proof"} <= told["phases"].keys()
+        assert told["start"]["warmUp"] == WARMED_UP
         assert (await agent.api.generate("a", tokens=2))[0] == 503
         promoted = await agent.api.order("resume", "a")
         assert (promoted.status, promoted.body["state"]) == (200, "Serving")
@@ -58,6 +67,28 @@ async def test_an_agent_brings_a_real_vllm_into_service_and_back(tmp_path: Path)
         assert (await agent.api.order("drain", "a")).status == 200
         paused = await agent.api.order("pause", "a")
         assert (paused.status, paused.body["state"]) == (200, "Paused")
+        await nothing_outlives_its_api_server(told["pid"])
+
+
+@pytest.mark.timeout(120)
+async def test_arguments_that_it_does_not_take_end_it_with_the_status_at_which_agents_give_up(
+    tmp_path: Path,
+) -> None:
+    command = [*vllm_command(tmp_path), "--no-such-argument"]
+    process = await EngineProcess.start(command, VLLM_ENVIRONMENT, Ports.free("127.0.0.1"), tmp_path / "log")
+    ended = await process.wait()
+    assert process.status == MISUSED, ended
+    assert "unrecognized arguments: --no-such-argument" in ended
+
+
+async def nothing_outlives_its_api_server(pid: int) -> None:
+    """Kill the process that the agent started. What computes lives on by itself, and holds the device's memory."""
+    server = psutil.Process(pid)
+    others = server.children(recursive=True)
+    assert len(others) >= 2, "an engine core and a worker"
+    server.kill()
+    _gone, alive = await asyncio.to_thread(psutil.wait_procs, others, 30)
+    assert not alive
 
 
 async def paused_in_time(agent: Agent) -> None:

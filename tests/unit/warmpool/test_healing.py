@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from warmpool.healing import (
     BUDGET,
+    CALM_SECONDS,
     FORGIVEN_SECONDS,
     LONGEST_PAUSE_SECONDS,
+    Cause,
     Found,
     History,
     Rule,
     look,
     pause_seconds,
 )
-from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName
+from warmpool.seats import Claim, Crash, FleetName, Operation, PolicyName, Resident, Seat, SeatName
 from warmpool.states import ResidentState
 from warmpool.timeline import StartFacts
 
@@ -163,6 +165,79 @@ def test_one_is_replaced_at_a_time_and_stays_chosen_until_it_is_gone() -> None:
     ending = seat("a", failed(30.0), terminating=True)
     found = fleet.look(32.0, seat("b", failed(30.0)), ending)
     assert (found.replace, found.held_back) == ({}, "another seat is ending")
+
+
+# -------------------------------------------------------------------- containers
+
+
+def loops(restarts: int, reason: str = "CrashLoopBackOff") -> Crash:
+    return Crash(container="agent", reason=reason, restarts=restarts, how="it exited with status 2")
+
+
+def test_a_container_that_ends_again_and_again_makes_a_seat_ailing_before_anybody_has_heard_its_agent() -> (
+    None
+):
+    fleet = Fleet()
+    assert fleet.look(1000.0, seat("s-0", crash=loops(2))) == Found()
+    found = fleet.look(1010.0, seat("s-0", crash=loops(3), reachable=False))
+    why = "container agent is in CrashLoopBackOff after 3 restarts: it exited with status 2"
+    assert (found.ailing, found.causes) == ({"s-0": why}, {"s-0": Cause.CRASH_LOOP})
+    assert found.replace == {"s-0": why}
+
+
+def test_while_it_runs_for_a_moment_it_still_ails_and_when_it_goes_on_running_no_more() -> None:
+    fleet = Fleet()
+    fleet.look(1000.0, seat("s-0", crash=loops(3)))
+    assert fleet.look(1001.0, seat("s-0")).replace
+    assert fleet.look(1000.0 + CALM_SECONDS, seat("s-0")) == Found()
+    assert not fleet.history.streaks
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
+def test_one_that_cannot_be_started_is_told_of_at_once_and_left_for_another_would_fare_no_better(
+    reason: str,
+) -> None:
+    fleet = Fleet()
+    found = fleet.look(1000.0, seat("s-0", crash=loops(0, reason)))
+    assert found.ailing == {"s-0": f"container agent is in {reason}: it exited with status 2"}
+    assert (found.causes, found.replace, found.held_back) == ({"s-0": Cause.CANNOT_START}, {}, "")
+    assert fleet.look(1001.0, seat("s-0")) == Found()
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param({"serving": frozenset({CHAT})}, id="in-rotation"),
+        pytest.param({"claim": CLAIM}, id="claimed"),
+        pytest.param({"terminating": True}, id="going-anyway"),
+    ],
+)
+def test_containers_too_are_no_reason_to_take_a_seat_from_anyone(others: dict[str, object]) -> None:
+    assert not Fleet().look(1000.0, seat("s-0", crash=loops(9), **others)).ailing
+    neighbour = started(0.0, state=ResidentState.SERVING)
+    assert not Fleet().look(1000.0, seat("s-0", neighbour, crash=loops(9))).ailing
+
+
+def test_a_bad_image_ends_with_the_budget() -> None:
+    fleet, replaced, now = Fleet(), 0, 0.0
+    for number in range(2 * BUDGET):
+        made = now
+        for _ in range(1000):
+            now += 10.0
+            found = fleet.look(now, seat(f"s-{number}", created=made, crash=loops(9)))
+            if found.replace:
+                replaced += 1
+                break
+        else:
+            break
+    assert replaced == BUDGET
+    assert found.held_back.startswith(f"{BUDGET} seats were replaced and none has started soundly since")
+
+
+def test_what_is_wrong_is_told_apart() -> None:
+    fleet = Fleet(replace(RULE, consecutive=1))
+    slow, dead = seat("slow", started(0.0, took=61.0)), seat("dead", failed(10.0))
+    assert fleet.look(900.0, slow, dead).causes == {"slow": Cause.SLOW_START, "dead": Cause.CRASH_LOOP}
 
 
 def burn(fleet: Fleet, now: float, number: int) -> tuple[float, Found]:

@@ -20,7 +20,7 @@ from warmpool.plan import (
     Wants,
     plan,
 )
-from warmpool.seats import Claim, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
+from warmpool.seats import Claim, Crash, FleetName, Operation, PolicyName, Resident, Seat, SeatName, Verdict
 from warmpool.states import ResidentState as S
 
 F = FleetName("f")
@@ -701,6 +701,12 @@ class TestReplace:
         assert given.actions[0].why == "3 bad starts"
         loading = replace(seat("1", a=S.LOADING), ailing="3 bad starts")
         assert texts(planned([loading], {A: 1})) == ["Replace 1"]
+
+    def test_a_silent_seat_that_ails_is_replaced_only_if_it_never_can_speak(self) -> None:
+        dead = replace(seat("1"), ailing="CrashLoopBackOff", reachable=False)
+        assert "Replace 1" not in texts(planned([dead], {A: 1}))
+        crash = Crash(container="agent", reason="CrashLoopBackOff", restarts=3)
+        assert "Replace 1" in texts(planned([replace(dead, crash=crash)], {A: 1}))
 
     def test_a_seat_that_ails_and_serves_is_handed_over_and_not_replaced(self) -> None:
         ailing = replace(seat("1", "a", a=S.SERVING), ailing="3 bad starts")

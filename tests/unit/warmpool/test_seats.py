@@ -91,6 +91,16 @@ V = SeatValue
         pytest.param(replace(seat(S.PAUSED), verdict=Verdict.SUSPECT), V.HELD, id="spare-on-a-suspect-gpu"),
         pytest.param(replace(seat(S.PAUSED), verdict=Verdict.BAD), V.HELD, id="spare-on-a-bad-gpu"),
         pytest.param(replace(seat(S.PAUSED), reachable=False), V.HELD, id="silent-agent"),
+        pytest.param(
+            replace(seat(S.DRAINING, operation=O.DEMOTE), reachable=False),
+            V.DRAINING,
+            id="silent-agent-until-its-drain-is-over",
+        ),
+        pytest.param(replace(seat(S.DRAINING), reachable=False), V.HELD, id="silent-agent-that-was-draining"),
+        pytest.param(replace(seat(S.SERVING), reachable=False), V.HELD, id="silent-agent-out-of-rotation"),
+        pytest.param(
+            replace(seat(S.PROMOTING), reachable=False), V.HELD, id="silent-agent-that-was-promoting"
+        ),
         pytest.param(replace(seat(S.PAUSED), node_leaving="cordoned"), V.HELD, id="spare-on-a-leaving-node"),
         pytest.param(
             replace(seat(S.SERVING, serving="a"), node_leaving="cordoned"),

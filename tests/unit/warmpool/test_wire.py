@@ -25,7 +25,7 @@ from warmpool.seats import (
 )
 from warmpool.states import Depth, ResidentState
 from warmpool.tiers import Budget
-from warmpool.timeline import CacheUse, StartFacts, WeightLoad
+from warmpool.timeline import CacheUse, PassedOver, StartFacts, WeightLoad
 from warmpool.wire import (
     budget_from_json,
     budget_to_json,
@@ -48,7 +48,19 @@ starts = st.builds(
     StartFacts,
     at=times,
     told=st.booleans(),
-    weights=st.none() | st.builds(WeightLoad, tier=st.text(max_size=8), nbytes=counts, seconds=times),
+    weights=st.none()
+    | st.builds(
+        WeightLoad,
+        tier=st.text(max_size=8),
+        nbytes=counts,
+        seconds=times,
+        passed_over=st.lists(
+            st.builds(
+                PassedOver, tier=st.text(max_size=8), code=st.text(max_size=8), reason=st.text(max_size=8)
+            ),
+            max_size=2,
+        ).map(tuple),
+    ),
     compile_cache=st.none() | st.builds(CacheUse, hits=counts, misses=counts),
     first_request_seconds=st.none() | times,
 )

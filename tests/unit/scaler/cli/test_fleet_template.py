@@ -53,7 +53,7 @@ spec:
         app: chat   # the Service's
         emberpool.dev/fleet: chat
       annotations:
-        emberpool.dev/residents: '[{"policy": "chat", "container": "vllm", "port": 8001, "enginePort": 8000, "pausedMiB": 16800}]'
+        emberpool.dev/residents: '[{"policy": "chat", "container": "vllm", "port": 8001, "enginePort": 8000, "pausedMiB": 16800, "targetInFlight": 8}]'
     spec:
       containers:
       - name: vllm
@@ -65,7 +65,7 @@ ASSUMED = (
     "the engine of chat is not told its port here: it is taken to listen on port 8000, as vLLM does by default; if it"
     " listens elsewhere, say so with --port N in its command or its container's args, or as enginePort in the annotation"
 )
-FACTS = "container vllm, port 8001, enginePort 8000, pausedMiB 16800"
+FACTS = "container vllm, port 8001, enginePort 8000, pausedMiB 16800, targetInFlight 8"
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,8 @@ def test_a_second_run_leaves_the_file_alone(capsys: pytest.CaptureFixture[str]) 
     before = Path("m.yaml").stat()
     code, out, err = run(capsys, "chat", "-f", "p.yaml", "-m", "m.yaml", "--in-place")
     assert (code, out, err) == (0, "", "m.yaml: Deployment chat: up to date\n")
-    assert Path("m.yaml").stat() == before
+    after = Path("m.yaml").stat()  # reading it changes when it was read last
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_in_place_keeps_mode_links_line_breaks_and_byte_order_mark(
@@ -137,7 +138,7 @@ def test_a_dry_run_shows_a_diff_and_writes_nothing(capsys: pytest.CaptureFixture
         "+      annotations:",
         (
             '+        emberpool.dev/residents: \'[{"policy": "chat", "container": "vllm", "port": 8001, "enginePort":'
-            ' 8000, "pausedMiB": 16800}]\''
+            ' 8000, "pausedMiB": 16800, "targetInFlight": 8}]\''
         ),
         '-        resources: {limits: {nvidia.com/gpu: "1"}}',
         "\\ No newline at end of file",
@@ -152,6 +153,7 @@ def test_a_dry_run_shows_a_diff_and_writes_nothing(capsys: pytest.CaptureFixture
 def test_json_says_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "chat", "-f", "p.yaml", "-m", "m.yaml", "--in-place", "-o", "json")
     resident = {"policy": "chat", "container": "vllm", "port": 8001, "enginePort": 8000, "pausedMiB": 16800}
+    resident |= {"targetInFlight": 8}
     template = ["spec", "template"]
     assert code == 0
     assert json.loads(out) == {
@@ -194,7 +196,7 @@ def test_what_becomes_of_each_resident_is_said(capsys: pytest.CaptureFixture[str
     Path("m.yaml").write_text(text, encoding="utf-8")
     _, _, err = run(capsys, "chat", "-f", "p.yaml", "-m", "m.yaml", "--in-place")
     assert err == (
-        "m.yaml: Deployment chat: annotation emberpool.dev/residents: resident chat changed (pausedMiB none → 16800)\n"
+        "m.yaml: Deployment chat: annotation emberpool.dev/residents: resident chat changed (pausedMiB none → 16800, targetInFlight none → 8)\n"
         "m.yaml: Deployment chat: annotation emberpool.dev/residents: resident old removed: its policy doesn't name the"
         " fleet\n"
     )

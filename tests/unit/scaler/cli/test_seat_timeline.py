@@ -12,6 +12,9 @@ from scaler.cli.cluster_items import Objects
 from scaler.cluster.kube.stamps import PodStamps, pod_stamps
 from tests.integration.cli.fake_controller import FakeController, serving
 
+NOT_HELD = {"tier": "Attached", "code": "NotHeld", "reason": "no copy of it is held on GPU-1"}
+WARMED = {"promptTokens": [8, 512], "batchSizes": [1, 2, 8], "maxTokens": 8, "leftOut": 1}
+WARM_UP = "prompts of 8, 512 tokens; batches of 2, 8; 8 tokens answered each; 1 refused by the engine"
 CHAT = {
     "policy": "chat",
     "state": "Paused",
@@ -20,9 +23,15 @@ CHAT = {
     "start": {
         "at": 1030.5,
         "told": True,
-        "weights": {"tier": "Staged", "bytes": 16 * 10**9, "seconds": 0.4},
+        "weights": {
+            "tier": "Staged",
+            "bytes": 16 * 10**9,
+            "seconds": 0.4,
+            "passedOver": [NOT_HELD],
+        },
         "compileCache": {"hits": 3, "misses": 1},
         "firstRequestSeconds": 1.5,
+        "warmUp": WARMED,
     },
 }
 CODE = {"policy": "code", "state": "Warming", "since": 1041.0}
@@ -36,7 +45,7 @@ SEAT = {
     "runningAt": 1030.0,
     "residents": [CHAT, CODE],
 }
-DRAWN = """\
+DRAWN = f"""\
 chat on s-0: 38s±1s from its seat's creation at 1970-01-01T00:16:40Z
 PHASE       BEGIN   TOOK     SHARE
 scheduled   0ms     2s±1s    5%      ###
@@ -48,8 +57,10 @@ weights     36.0s   0.50s    1%                                           #
 warm-up     36.5s   2.00s    5%                                           ###
 paused      38.5s   0ms      0%
 Weights: 14.9 GiB in 0.40s (40.0 GB/s) from Staged
+Passed over: Attached (NotHeld): no copy of it is held on GPU-1
 Compile cache: 3 found, 1 compiled
 First request: 1.50s
+Warm-up: {WARM_UP}
 """
 
 
@@ -115,6 +126,8 @@ def test_programs_read_the_same_with_all_its_digits(
         "uncertainSeconds": 0.0,
     }
     assert start["weights"]["bytesPerSecond"] == 40 * 10**9
+    assert start["weights"]["passedOver"] == [NOT_HELD]
+    assert start["warmUp"] == WARMED
 
 
 @pytest.mark.parametrize(
@@ -209,3 +222,19 @@ def test_a_clusters_seats_have_their_pods_times() -> None:
     del body["status"]
     (item,) = cluster_items.seats(Objects(pods=[body]))
     assert (item["scheduledAt"], item["runningAt"]) == (None, None)
+
+
+def test_describe_says_what_warmed_a_resident_and_which_container_does_not_come_up(
+    controller: FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crash = {
+        "container": "agent",
+        "reason": "CrashLoopBackOff",
+        "restarts": 3,
+        "how": "it exited with status 2",
+    }
+    controller.say("/v1/seats", {"items": [{**SEAT, "crash": crash}]})
+    assert main(["seat", "describe", "s-0", "--server", controller.url]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"Warm-up: {WARM_UP}" in out
+    assert "container agent is in CrashLoopBackOff after 3 restarts: it exited with status 2" in out

@@ -146,7 +146,7 @@ spec:
     metadata:
       labels: {app: spares, emberpool.dev/fleet: spares}
       annotations:
-        emberpool.dev/residents: '[{"policy": "chat", "container": "engine", "port": 8001, "enginePort": 8000}]'
+        emberpool.dev/residents: '[{"policy": "chat", "container": "engine", "port": 8001, "enginePort": 8000, "targetInFlight": 8}]'
     spec:
       containers:
         - name: engine
@@ -161,7 +161,15 @@ spec:
         (
             "annotation emberpool.dev/residents",
             None,
-            [{"policy": "chat", "container": "engine", "port": 8001, "enginePort": 8000}],
+            [
+                {
+                    "policy": "chat",
+                    "container": "engine",
+                    "port": 8001,
+                    "enginePort": 8000,
+                    "targetInFlight": 8,
+                }
+            ],
         ),
         ("readiness gate", None, "emberpool.dev/admitted"),
     ]
@@ -175,8 +183,8 @@ def test_engines_that_share_a_container_each_have_a_command() -> None:
     written = document.data["spec"]["template"]["metadata"]["annotations"]["emberpool.dev/residents"]
     assert written.splitlines() == [
         "[",
-        '  {"policy": "chat", "command": ["serve", "--port", "9001"], "port": 8001, "enginePort": 9001},',
-        '  {"policy": "code", "command": ["serve", "--port=9002"], "port": 8002, "enginePort": 9002}',
+        '  {"policy": "chat", "command": ["serve", "--port", "9001"], "port": 8001, "enginePort": 9001, "targetInFlight": 8},',
+        '  {"policy": "code", "command": ["serve", "--port=9002"], "port": 8002, "enginePort": 9002, "targetInFlight": 8}',
         "]",
     ]
     assert parse_residents(written) == tuple(wanted.residents)
@@ -288,6 +296,7 @@ def test_what_the_annotation_alone_knows_is_kept() -> None:
         "container": "engine",
         "port": 8007,
         "enginePort": 8010,
+        "targetInFlight": 8,
         "pausedMiB": 7,
         "kvMiB": 9,
     }
@@ -831,3 +840,35 @@ def test_what_a_policy_says_of_the_proof_and_of_computing_goes_with_its_resident
         "ownership": {"dtype": "bfloat16"},
     }
     assert with_policy({}, entry["proof"])["agree"] is True
+
+
+@pytest.mark.parametrize(
+    ("listed", "target", "written"),
+    [
+        pytest.param(None, 8, 8, id="not-listed"),
+        pytest.param(8, 8, 8, id="the-same"),
+        pytest.param(8, 9, 9, id="more-than-was-warmed-up-for"),
+        pytest.param(32, 8, 32, id="fewer-replace-no-seat"),
+        pytest.param(33, 8, 8, id="far-fewer-do"),
+    ],
+)
+def test_how_far_warm_up_goes_follows_the_policy_as_far_as_it_must(
+    listed: int | None, target: int, written: int
+) -> None:
+    known = '[{"policy":"chat","container":"engine","port":8001,"enginePort":8000'
+    known += "}]" if listed is None else f',"targetInFlight":{listed}}}]'
+    policies = ONE.replace("targetInFlight: 8", f"targetInFlight: {target}")
+    (entry,) = entries(made(policies, annotated(known)))
+    assert entry["targetInFlight"] == written
+
+
+def test_what_a_policy_says_of_warm_up_goes_with_its_resident_and_nothing_else_does() -> None:
+    written = ONE.replace(
+        "port: 8001}",
+        "port: 8001, graphCapture: WhilePaused, warmup: {promptTokens: [], batchSizes: [2, 8]}}",
+    )
+    (entry,) = entries(made(written, MANIFEST))
+    assert entry["graphCapture"] == "WhilePaused"
+    assert entry["warmup"] == {"promptTokens": [], "batchSizes": [2, 8]}
+    (entry,) = entries(made(ONE, MANIFEST))
+    assert not {"warmup", "graphCapture"} & entry.keys()

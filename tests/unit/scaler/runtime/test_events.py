@@ -48,10 +48,14 @@ class Counting:
 
     def __init__(self) -> None:
         self.starts: list[tuple[str, str, float]] = []
+        self.captures: list[tuple[str, float]] = []
 
     def started(self, seat: Seat, resident: Resident) -> None:
         assert resident.start is not None
         self.starts.append((seat.name, resident.policy, resident.start.at))
+
+    def captured(self, _seat: Seat, resident: Resident, seconds: float) -> None:
+        self.captures.append((resident.policy, seconds))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
@@ -91,3 +95,20 @@ def test_a_seat_that_was_born_here_tells_of_its_first_start() -> None:
     log.seats(FLEET, [SERVING])
     log.seats(FLEET, [with_start(SERVING, 1.0)])
     assert told.starts == [("s-1", "p0", 1.0)]
+
+
+def late(seat: Seat, at: float, seconds: float) -> Seat:
+    """The seat with a resident that has spent so long capturing graphs after its start."""
+    (resident,) = with_start(seat, at).residents
+    return replace(seat, residents=(replace(resident, phases={"late-capture": seconds}),))
+
+
+def test_graphs_that_are_captured_after_a_start_are_told_by_what_they_took_more() -> None:
+    told = Counting()
+    log = EventLog(lambda _: None, SystemClock())
+    log.watch(told)
+    for each in (SERVING, with_start(SERVING, 1.0), late(SERVING, 1.0, 2.0), late(SERVING, 1.0, 2.5)):
+        log.seats(FLEET, [each])
+    assert (told.starts, told.captures) == ([("s-1", "p0", 1.0)], [("p0", 2.0), ("p0", 0.5)])
+    log.seats(FLEET, [late(SERVING, 9.0, 3.0)])
+    assert (len(told.starts), len(told.captures)) == (2, 2)  # with the next start's phases

@@ -130,6 +130,20 @@ def told(**record: Any) -> list[Event]:
         ),
         (
             {
+                "kind": "healing",
+                "seat": "pod-1",
+                "fleet": "spares",
+                "outcome": "Replaced",
+                "cause": "CrashLoop",
+                "why": "container agent is in CrashLoopBackOff",
+                "heldBack": "",
+            },
+            "CrashLoopReplaced",
+            ("Pod", "pod-1", "uid-1"),
+            "container agent is in CrashLoopBackOff",
+        ),
+        (
+            {
                 "kind": "promotion",
                 "seat": "pod-1",
                 "policy": "chat",

@@ -25,7 +25,7 @@ from scaler.runtime.metrics.signals import Read
 from scaler.runtime.observer import observe
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.stock import stock_of
-from warmpool.healing import Found
+from warmpool.healing import Cause, Found
 from warmpool.metric_families import Family, Kind, RowMetric
 from warmpool.plan import Plan
 from warmpool.seats import FleetName, Operation, PolicyName, Resident, Seat, SeatName
@@ -609,10 +609,20 @@ def test_a_later_start_is_counted_from_its_own_beginning(scene: Scene) -> None:
 def test_seats_that_start_badly_are_counted_for_each_fleet(scene: Scene) -> None:
     scene.tick()
     assert scene.read("fleet_ailing_seats", fleet="spares") == 0.0
-    scene.metrics.healed(SPARES, Found(ailing={SeatName("s"): "3 bad starts"}, held_back="too many"))
-    assert scene.read("fleet_ailing_seats", fleet="spares") == 1.0
+    ailing = {SeatName("s"): "3 bad starts", SeatName("t"): "CrashLoopBackOff"}
+    causes = {SeatName("s"): Cause.SLOW_START, SeatName("t"): Cause.CRASH_LOOP}
+    scene.metrics.healed(SPARES, Found(ailing=ailing, causes=causes, held_back="too many"))
+    assert scene.read("fleet_ailing_seats", fleet="spares") == 2.0
+    assert scene.read("fleet_crash_looping_seats", fleet="spares") == 1.0
     assert scene.read("fleet_healing_held_back", fleet="spares") == 1.0
     assert scene.read("fleet_healing_held_back", fleet="chat-own") == 0.0
+
+
+def test_graphs_that_come_later_are_a_phase_of_their_own(scene: Scene) -> None:
+    scene.tick()
+    seat, resident = begun()
+    scene.metrics.captured(seat, resident, 1.5)
+    assert phases(scene) == {"late-capture": 1.5}
 
 
 def test_what_else_is_known_of_starts_is_counted(scene: Scene) -> None:

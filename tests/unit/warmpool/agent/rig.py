@@ -34,6 +34,7 @@ from warmpool.expectations import Ownership
 from warmpool.nodehealth.client import SeatHealth, SeatMemory
 from warmpool.seats import Verdict as GpuVerdict
 from warmpool.states import ResidentState
+from warmpool.timeline import WeightLoad
 
 MIB = 2**20
 GIB = 2**30
@@ -62,6 +63,7 @@ class FakeEngine:
     leaks: int = 0
     lazy_seconds: float = 0.0
     logged: Sequence[str] = ()
+    tier: str = ""
 
     calls: list[str] = field(default_factory=list)
     asked: list[tuple[int, int]] = field(default_factory=list)
@@ -121,6 +123,8 @@ class FakeEngine:
             weights_bytes=self.weights,
             parked_bytes=self.copy,
             ownership=Ownership(dtype="bfloat16"),
+            phases={"weights": self.load_seconds} if self.tier else {},
+            load=WeightLoad(tier=self.tier, seconds=self.load_seconds) if self.tier else None,
         )
 
     async def complete(self, prompt: Prompt, *, tokens: int, deadline: Deadline) -> Completion:
@@ -183,6 +187,11 @@ class FakeEngine:
         self.parked = False
         return said(Change.UNPARK)
 
+    async def capture(self, *, deadline: Deadline) -> None:
+        await self._call("capture", deadline)
+        assert self.kv_held, "capturing without KV memory"
+        assert not self.paused, "capturing while paused"
+
     async def guard(self, *, deadline: Deadline) -> GuardState:
         return GuardState(is_open=self.is_open, in_flight=self.in_flight)
 
@@ -219,6 +228,7 @@ class FakeProcess:
         self.name, self.engine = name, engine
         self.ending = asyncio.Event()
         self.how = ""
+        self.status: int | None = None
         self.note: Mapping[str, Any] = {}
 
     @property
@@ -282,6 +292,7 @@ class Machine:
     processes: list[FakeProcess] = field(default_factory=list)
     peak: int = 0
     absent: set[str] = field(default_factory=set)
+    environments: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def engine(self, name: str) -> FakeEngine:
         return self.process(name).engine
@@ -310,6 +321,7 @@ class Machine:
         if any(each.engine is engine for each in self.processes):
             engine = FakeEngine(seed=engine.seed, weights=engine.weights, kv=engine.kv, parks=engine.parks)
         engine.born = asyncio.get_running_loop().time()
+        self.environments[start.name] = start.environment
         process = FakeProcess(100 + len(self.processes), start.name, ports, engine)
         self.processes.append(process)
         return process

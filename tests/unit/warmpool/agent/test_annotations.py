@@ -84,6 +84,16 @@ def test_who_is_not_in_the_template_is_not_there(tmp_path: Path, monkeypatch: py
     assert [each.policy for each in config.residents] == ["code"]
 
 
+def test_what_the_policy_says_of_warm_up_goes_before_what_the_config_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmup = {"batchSizes": [4], "maxTokens": 2}
+    told = {"policy": "chat", "targetInFlight": 16, "graphCapture": "WhilePaused", "warmup": warmup}
+    (chat,) = annotated(tmp_path, monkeypatch, residents=[told]).residents
+    assert (chat.target_in_flight, chat.graph_capture) == (16, "WhilePaused")
+    assert (chat.warmup.prompt_tokens, chat.warmup.batch_sizes, chat.warmup.max_tokens) == (None, (4,), 2)
+
+
 def test_what_the_policy_says_of_the_proof_is_laid_over_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -419,6 +419,23 @@ async def test_an_engine_that_never_starts_gives_those_that_it_displaced_their_r
         assert "given up after 5 failures" in rig.told("d")["failure"]
 
 
+async def test_an_engine_that_does_not_take_its_arguments_is_given_up_at_once_with_its_words(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(total=60 * GIB, engines={"d": [FakeEngine(load_seconds=50)]})
+    async with live(config(tmp_path, four()), machine) as rig:
+        await rig.until(d="Loading")
+        process = rig.machine.process("d")
+        process.status = 2
+        process.end("engine process 7 exited with status 2; log: error: --max-model-len is too large")
+        await rig.calm()
+        assert rig.machine.starts("d") == 1
+        failure = rig.told("d")["failure"]
+        assert failure.startswith("given up, ")
+        assert "--max-model-len is too large" in failure
+        assert rig.states() == {"a": "Paused", "b": "Paused", "c": "Paused", "d": "Failed"}
+
+
 async def test_a_start_up_whose_memory_a_promotion_needs_gives_way_and_begins_again(tmp_path: Path) -> None:
     machine = Machine(total=60 * GIB, engines={"c": [FakeEngine(load_seconds=50)]})
     residents = [resident(policy) for policy in "abc"]

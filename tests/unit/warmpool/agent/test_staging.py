@@ -19,9 +19,10 @@ from loader.stage.device import Devices
 from loader.stage.holder import Holder
 from loader.stage.pool import Pool
 from tests.unit.loader.stage_device import GRANULARITY, UUID, MemoryFileDevice
-from tests.unit.warmpool.agent.rig import GIB, Machine, config, resident
+from tests.unit.warmpool.agent.rig import GIB, FakeEngine, Machine, config, live, paused, resident
 from warmpool.agent.equipment import Equipment
 from warmpool.agent.metrics import AgentMetrics
+from warmpool.agent.seat import MEASURE_SECONDS
 from warmpool.agent.staging import StageDaemon
 
 CONTEXT = 3 * GIB
@@ -96,6 +97,61 @@ async def test_what_a_daemon_said_last_counts_until_it_answers_again(model: Path
     path.unlink()
     await asyncio.wait_for(_until(stage, lambda: not stage.reason), SECONDS)
     assert stage.taken_bytes([GPU]) == 0
+
+
+async def test_a_copy_that_is_gone_is_known_to_be_and_nothing_is_known_of_a_daemon_that_is_silent(
+    model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.sock"
+    stage, m = StageDaemon(path), str(model)
+    with daemon_at(path, model):
+        assert not stage.lacks(m, [GPU])  # it wasn't asked yet
+        await asyncio.wait_for(_until(stage, lambda: not stage.reason), SECONDS)
+        assert stage.lacks(m, [GPU])
+        with StageClient(path) as client:
+            client.hold(m, "0")
+            await stage.ask(seconds=SECONDS)
+            found = [
+                stage.lacks(*each)
+                for each in (
+                    *((m, [GPU]), (m, []), ("", [GPU]), ("/x", [GPU]), (m, ["x"])),
+                    (m, [GPU, "x"]),  # an engine on several is attached on each of them
+                )
+            ]
+            assert found == [False, False, False, True, True, True]
+            client.release(m, "0")
+        await stage.ask(seconds=SECONDS)
+        assert stage.lacks("", [GPU])
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+        deaf.listen()
+        await stage.ask(seconds=0.01)
+        assert not stage.lacks(m, [GPU])
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("tier", "states"),
+    [
+        pytest.param("Attached", {"a": "Paused"}, id="attached-weights-went-with-it"),
+        pytest.param("Staged", {"a": "Parked"}, id="others-are-the-engine-s-own"),
+    ],
+)
+async def test_a_parked_engine_that_was_attached_is_started_anew_when_the_daemon_is_gone(
+    tier: str, states: dict[str, str], tmp_path: Path
+) -> None:
+    engines = {"a": [FakeEngine(tier=tier), FakeEngine(tier="Disk")], "b": [FakeEngine()]}
+    settings = config(
+        tmp_path, [resident("a"), resident("b")], gpus=[GPU], stageDaemon=f"unix://{tmp_path / 's.sock'}"
+    )
+    async with live(settings, Machine(engines=engines)) as rig:
+        await rig.until(**paused("ab"))
+        await rig.order("park", "a")
+        await asyncio.sleep(4 * MEASURE_SECONDS)  # some questions to the daemon, of which nobody listens
+        assert {"a": rig.states()["a"]} == states
+        restarts = int(tier == "Attached")
+        assert (rig.told("a")["restarts"], rig.told("a")["failure"]) == (restarts, "")
+        assert (await rig.order("resume", "a")).state == "Serving"
 
 
 async def _until(stage: StageDaemon, seen: Callable[[], bool]) -> None:

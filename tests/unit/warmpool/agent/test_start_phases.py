@@ -27,7 +27,12 @@ async def test_an_engine_that_only_logs_is_understood_and_the_rest_is_other(tmp_
     assert phases["other"] == pytest.approx(1.0, abs=0.1)  # how often it is asked
     assert phases["warm-up"] == pytest.approx(0.5, abs=0.05)
     assert {"proof", "paused"} <= phases.keys()
-    assert told["start"]["weights"] == {"tier": "", "bytes": 10 * 2**30, "seconds": 1.5}
+    assert told["start"]["weights"] == {
+        "tier": "",
+        "bytes": 10 * 2**30,
+        "seconds": 1.5,
+        "passedOver": [],
+    }
     assert told["start"]["compileCache"] == {"hits": 0, "misses": 1}
     assert told["start"]["firstRequestSeconds"] == pytest.approx(0.5)
     assert not told["start"]["told"]

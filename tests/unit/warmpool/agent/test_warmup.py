@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from tests.unit.warmpool.agent.rig import FakeEngine
 from warmpool.agent.caches import VARIABLES, Machine, machine_of, read_machine, with_caches
 from warmpool.agent.config import AgentConfig, Warmup
-from warmpool.agent.warmup import Shape, prompts, shapes, warm_up
+from warmpool.agent.warmup import Shape, Sizes, prompts, shapes, sizes_of, warm_up
 from warmpool.engines.deadline import Deadline
 from warmpool.errors import EngineLost, EngineRejected
+from warmpool.timeline import WarmUp
 
 
-def warmup(**raw: Any) -> Warmup:
-    return Warmup.model_validate(raw)
+def sizes(**raw: Any) -> Sizes:
+    return sizes_of(Warmup.model_validate(raw), in_flight=None, longest=None)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,45 @@ def warmup(**raw: Any) -> Warmup:
     ],
 )
 def test_every_length_and_every_batch_is_gone_through(raw: dict[str, Any], expected: list[Shape]) -> None:
-    assert list(shapes(warmup(**raw))) == expected
+    assert list(shapes(sizes(**raw))) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "in_flight", "longest", "lengths", "batches"),
+    [
+        pytest.param({}, None, 4096, [], [], id="nobody-says-what-it-is-to-hold"),
+        pytest.param({}, 1, 4096, [8, 32, 128, 512, 2048], [], id="one-request"),
+        pytest.param({}, 12, 4096, [8, 32, 128, 512, 2048], [2, 4, 8, 12], id="what-the-policy-asks-for"),
+        pytest.param({}, 8, 256, [8, 32, 128, 248], [2, 4, 8], id="what-the-engine-takes"),
+        pytest.param({"maxTokens": 56}, 8, 64, [8], [2, 4, 8], id="room-for-the-answer"),
+        pytest.param({}, 8, 8, [], [2, 4, 8], id="no-room-for-any"),
+        pytest.param({}, 8, None, [8, 32, 128, 512, 2048], [2, 4, 8], id="an-engine-that-tells-nothing"),
+        pytest.param({"promptTokens": [99]}, 8, 4096, [99], [2, 4, 8], id="lengths-are-told"),
+        pytest.param({"batchSizes": [3]}, 8, 64, [8, 32, 56], [3], id="batches-are-told"),
+        pytest.param({"promptTokens": [], "batchSizes": []}, 8, 4096, [], [], id="none-are-wanted"),
+    ],
+)
+def test_what_is_left_out_follows_from_policy_and_engine(
+    raw: dict[str, Any], in_flight: int | None, longest: int | None, lengths: list[int], batches: list[int]
+) -> None:
+    found = sizes_of(Warmup.model_validate(raw), in_flight=in_flight, longest=longest)
+    assert (list(found.lengths), list(found.batches)) == (lengths, batches)
+
+
+@pytest.mark.parametrize(
+    ("raw", "last"),
+    [
+        pytest.param({}, Shape(2048, 32), id="derived"),
+        pytest.param({"promptTokens": [8, 2048]}, Shape(2048, 32), id="lengths-told"),
+        pytest.param({"promptTokens": [8, 2048], "batchSizes": [256]}, Shape(2048, 256), id="all-told"),
+        pytest.param({"promptTokens": [8, 1 << 20]}, Shape(1 << 20, 1), id="one-at-least"),
+    ],
+)
+def test_only_who_says_both_lengths_and_batches_has_the_whole_of_them_computed_at_once(
+    raw: dict[str, Any], last: Shape
+) -> None:
+    found = sizes_of(Warmup.model_validate(raw), in_flight=256, longest=None)
+    assert list(shapes(found))[-1] == last
 
 
 @given(
@@ -54,27 +93,29 @@ def test_no_prompt_begins_as_another_so_that_each_is_computed(told: list[tuple[i
 @pytest.mark.looptime
 async def test_lengths_are_sent_alone_and_batches_at_once() -> None:
     engine, took = FakeEngine(), list[float]()
-    told = warmup(prompts=["one"], promptTokens=[8, 64], batchSizes=[3], maxTokens=2)
-    await warm_up(engine, told, took.append, deadline=Deadline.after(10))
+    told = sizes(prompts=["one"], promptTokens=[8, 64], batchSizes=[3], maxTokens=2)
+    done = await warm_up(engine, told, took.append, deadline=Deadline.after(10))
     assert engine.asked == [(3, 0), (8, 0), (64, 0), (8, 0), (8, 1), (8, 2), (64, 0), (64, 1), (64, 2)]
     assert took == pytest.approx([0.001] * 3)
+    assert done == WarmUp(prompt_tokens=(8, 64), batch_sizes=(1, 3), max_tokens=2)
 
 
 @pytest.mark.looptime
 async def test_what_an_engine_refuses_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
     engine = FakeEngine(fails={"complete": EngineRejected("POST /v1/completions: answered 400: too long")})
-    told = warmup(promptTokens=[8, 64])
-    await warm_up(engine, told, lambda _: None, deadline=Deadline.after(10))
+    told = sizes(promptTokens=[8, 64])
+    done = await warm_up(engine, told, lambda _: None, deadline=Deadline.after(10))
     assert engine.asked == [(8, 0), (64, 0)]
     assert "leaves out 1 requests of 8 tokens: POST /v1/completions: answered 400: too long" in caplog.text
+    assert done == WarmUp(prompt_tokens=(64,), batch_sizes=(1,), max_tokens=8, left_out=1)
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("sizes", [{"promptTokens": [8]}, {"promptTokens": [8], "batchSizes": [4]}])
-async def test_an_engine_that_is_lost_is_not_warm(sizes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("raw", [{"promptTokens": [8]}, {"promptTokens": [8], "batchSizes": [4]}])
+async def test_an_engine_that_is_lost_is_not_warm(raw: dict[str, Any]) -> None:
     engine = FakeEngine(fails={"complete": EngineLost("connection reset")})
     with pytest.raises(EngineLost):
-        await warm_up(engine, warmup(**sizes), lambda _: None, deadline=Deadline.after(10))
+        await warm_up(engine, sizes(**raw), lambda _: None, deadline=Deadline.after(10))
 
 
 # ------------------------------------------------------------------ caches

@@ -13,7 +13,7 @@ from warmpool.engines.port import GuardState
 from warmpool.launcher import HELLO_BYTES
 from warmpool.states import Depth
 from warmpool.states import ResidentState as S
-from warmpool.timeline import PHASES, CacheUse, StartFacts, WeightLoad
+from warmpool.timeline import PHASES, TIERS, CacheUse, PassedOver, StartFacts, WeightLoad
 
 PROVEN = Note(state=S.PAUSED, proven_at=1.0, kv_released=True)
 OPEN, BUSY = GuardState(is_open=True, in_flight=0), GuardState(is_open=True, in_flight=2)
@@ -48,6 +48,7 @@ def test_the_engine_itself_counts_more_than_what_was_noted(
     assert state_of(note, guard, paused=paused) is state
 
 
+NOT_HELD = PassedOver(tier="Attached", code="NotHeld", reason="no copy is held on this device")
 FULL = Note(
     state=S.PARKED,
     proven_at=1.0,
@@ -66,7 +67,7 @@ FULL = Note(
     start=StartFacts(
         at=1767225602.123456,
         told=True,
-        weights=WeightLoad(tier="Attached", nbytes=10**15, seconds=1234.5678),
+        weights=WeightLoad(tier="Staged", nbytes=10**15, seconds=1234.5678, passed_over=(NOT_HELD,)),
         compile_cache=CacheUse(hits=10**6, misses=10**6),
         first_request_seconds=1234.5678,
     ),
@@ -82,15 +83,24 @@ def test_a_note_always_has_room_at_its_launcher() -> None:
     long = Finding(ground=Ground.ROUTE_FAILS, reason="\N{SNOWMAN}" * 300)
     found = Capabilities(kind="VLLM", version="1", findings=dict.fromkeys(Capability, long))
     full = dict.fromkeys(Depth, 10**15)
+    wordy = tuple(
+        PassedOver(tier="\N{SNOWMAN}" * 9, code="NotHeld", reason="\N{SNOWMAN}" * 400) for _ in TIERS
+    )
+    assert FULL.start is not None
+    assert FULL.start.weights is not None
+    load = FULL.start.weights
     note = replace(
         FULL,
+        start=replace(FULL.start, weights=replace(load, passed_over=wordy)),
         capabilities=found,
         usual=full,
         held=full,
         wakes=dict.fromkeys(Depth, (12345.678901,) * REMEMBERED),
     )
     assert len(json.dumps(note.to_json())) <= HELLO_BYTES
-    assert Note.from_json(note.to_json()) == replace(note, capabilities=None)
+    codes = tuple(replace(each, reason="") for each in wordy)
+    start = replace(FULL.start, weights=replace(load, passed_over=codes))
+    assert Note.from_json(note.to_json()) == replace(note, capabilities=None, start=start)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Burst:
 
     def __post_init__(self) -> None:
         self._routes = RouteTable()
-        self._dispatcher = Dispatcher(self._routes, changed=lambda _: None)
+        self._dispatcher = Dispatcher(self._routes, changed=lambda _policy, _beyond: None)
 
     def run(self) -> int:
         """Return how many requests were refused for having waited too long."""

@@ -1496,6 +1496,82 @@ CASES: list[tuple[Code, Case]] = [
         ),
     ),
     (
+        Code.GRAPHS_AT_START,
+        Case(
+            loud=[
+                fleet(),
+                policy(engine={"type": "VLLM", "graphCapture": "WhilePaused", "args": ["--enforce-eager"]}),
+            ],
+            quiet=[fleet(), policy(engine={"graphCapture": "WhilePaused"}), policy("code")],
+            severity=WARNING,
+            path="spec.engine.graphCapture",
+            says="VLLM captures its graphs before it is ready, or with --enforce-eager never: that can't be undone",
+        ),
+    ),
+    (
+        Code.GRAPHS_AT_START,
+        Case(
+            loud=[fleet(), policy(engine={"graphCapture": "WhilePaused", "args": ["--enforce-eager"]})],
+            quiet=[fleet(), policy(engine={"args": ["--enforce-eager"]})],
+            severity=WARNING,
+            path="spec.engine.graphCapture",
+            says="it is started with --enforce-eager, so that there are no graphs to capture",
+        ),
+    ),
+    (
+        Code.WARM_UP_FALLS_SHORT,
+        Case(
+            loud=[
+                fleet(),
+                fleet("big"),
+                policy(fleets={"own": 8, "big": 32}, engine={"warmup": {"batchSizes": [16, 1]}}),
+            ],
+            quiet=[
+                fleet(),
+                policy(engine={"warmup": {"batchSizes": [32]}}),
+                policy("code", engine={"warmup": {"promptTokens": []}}),
+            ],
+            severity=WARNING,
+            path="spec.engine.warmup.batchSizes",
+            says="a resident on big holds up to 32 requests, and more than 16 at once are computed for the first time",
+        ),
+    ),
+    (
+        Code.WARM_UP_EXCEEDS_ENGINE,
+        Case(
+            loud=[
+                fleet(),
+                policy(engine={"warmup": {"promptTokens": [512]}, "args": ["--max-model-len=512"]}),
+            ],
+            quiet=[
+                fleet(),
+                policy(engine={"warmup": {"promptTokens": [504]}, "args": ["--max-model-len=512"]}),
+                policy("code", engine={"type": "Generic", "warmup": {"promptTokens": [1 << 20]}}),
+            ],
+            severity=WARNING,
+            path="spec.engine.warmup.promptTokens",
+            says="a prompt and its answer come to 520 tokens, and the engine is started with --max-model-len 512",
+        ),
+    ),
+    (
+        Code.WARM_UP_EXCEEDS_ENGINE,
+        Case(
+            loud=[
+                fleet(),
+                policy(engine={"type": "SGLang", "warmup": {"batchSizes": [64]}}),
+                deployment(
+                    metadata__annotations=residents(
+                        {**CHAT, "command": ["s", "--max-running-requests", "32"], "enginePort": 9}
+                    )
+                ),
+            ],
+            quiet=[fleet(), policy(engine={"type": "SGLang", "warmup": {"batchSizes": [64]}})],
+            severity=WARNING,
+            path="spec.engine.warmup.batchSizes",
+            says="64 requests are sent at once, and the engine is started with --max-running-requests 32",
+        ),
+    ),
+    (
         Code.TEMPLATE_OF_NO_FLEET,
         Case(
             loud=[fleet(), policy(), deployment("other")],
