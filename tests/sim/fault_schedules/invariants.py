@@ -11,7 +11,7 @@ from tests.fakes.control_plane import pods as reading
 from tests.fakes.kube_api.kinds import BY_PATH, POD
 from tests.fakes.kube_api.store import Change
 from tests.fakes.memory_cluster import S
-from tests.sim.fault_schedules.machines import NAMESPACE_NAME, Machines, SeatAgents
+from tests.sim.fault_schedules.machines import NAMESPACE_NAME, PRIORITIES, Machines, SeatAgents
 from warmpool.seats import CLAIM_ANNOTATION, SERVING_LABEL_PREFIX, PolicyName, SeatName
 
 Body = Mapping[str, Any]
@@ -118,6 +118,13 @@ class Invariants:
             return False
         return self._state(name, policy) is S.SERVING
 
+    def _seems_healthy(self, pod: Body, policy: PolicyName, writer: str) -> bool:
+        """Whether it answers, and whoever writes can't know yet that its GPU is unfit."""
+        name = pod["metadata"]["name"]
+        since = self._agents.unfit.get((SeatName(name), writer), self.now)
+        known = self.now - since > _KNOWN_SECONDS
+        return not known and not reading.is_terminating(pod) and self._state(name, policy) is S.SERVING
+
     # ------------------------------------------------------------ pods
 
     def _wrote(self, change: Change) -> None:
@@ -171,13 +178,26 @@ class Invariants:
 
     def _out_of_rotation(self, name: str, policy: PolicyName, pod: Body) -> None:
         self.tell(f"{name}: {policy} out of rotation")
+        writer = (claim_of(pod) or {}).get("holder", "").partition("-")[0]
         others = [
             each
             for each in self.machines.pods()
-            if each["metadata"]["name"] != name and policy in serving(each) and self._healthy(each, policy)
+            if each["metadata"]["name"] != name
+            and policy in serving(each)
+            and (self._healthy(each, policy) or self._seems_healthy(each, policy, writer))
         ]  # one that has just been let in is Ready as soon as its node has noticed
-        if not others and self._healthy(pod, policy) and reading.is_ready(pod):
+        if others or self._yields(policy, claim_of(pod)):
+            return
+        if self._healthy(pod, policy) and reading.is_ready(pod):
             self._break(f"{name}: the last endpoint of {policy} is taken out of rotation, and it is healthy")
+
+    def _yields(self, policy: PolicyName, claim: Body | None) -> bool:
+        """Whether the seat goes to a policy of higher priority that is served by nobody: its floor comes first where one seat is left."""
+        taker = (claim or {}).get("policy")
+        if taker is None or claim["operation"] != "Switch" or taker == policy:
+            return False
+        served = any(taker in serving(each) and self._healthy(each, taker) for each in self.machines.pods())
+        return not served and PRIORITIES[taker] > PRIORITIES[policy]
 
     # ------------------------------------------------------------ the end
 

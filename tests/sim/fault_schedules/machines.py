@@ -40,6 +40,8 @@ from warmpool.states import COMPUTING
 
 Body = dict[str, Any]
 NAMESPACE_NAME, TOKEN, GATE = "pool", "secret", "emberpool.dev/admitted"
+PRIORITIES = {"chat": 100, "code": 0}
+"""Of the policies."""
 DEPLOYMENT, SERVICE = BY_PATH["apps", "v1", "deployments"], BY_PATH["", "v1", "services"]
 API_PORT, AGENT_PORT = 6443, 9081
 FRONT, BEHIND = "api", "behind"

@@ -30,7 +30,14 @@ from scaler.runtime.kube_controller import Replica, Role, Site
 from scaler.runtime.led import led_lanes
 from tests.fakes.loop_clock import EPOCH
 from tests.sim.fault_schedules.invariants import Invariants
-from tests.sim.fault_schedules.machines import FRONT, NAMESPACE_NAME, TOKEN, VirtualMachines, client
+from tests.sim.fault_schedules.machines import (
+    FRONT,
+    NAMESPACE_NAME,
+    PRIORITIES,
+    TOKEN,
+    VirtualMachines,
+    client,
+)
 from tests.sim.fault_schedules.processes import Process, State
 from tests.sim.fault_schedules.wires import Network, WireConnector
 from warmpool import listening
@@ -57,7 +64,7 @@ kind: ScalingPolicy
 metadata: {{name: chat, namespace: {NAMESPACE_NAME}}}
 spec:
   fleets: [{{name: spares, targetInFlight: {IN_FLIGHT}}}]
-  priority: 100
+  priority: {PRIORITIES[CHAT]}
   serving: {{min: 1, max: 3, queueDrainSeconds: 1}}
   burst: {{thresholdPercent: 150, windowSeconds: 2, stableWindowSeconds: 10, demoteAfterSeconds: 5}}
   signals: [{{name: gateway, type: Pushed}}]
@@ -67,6 +74,7 @@ kind: ScalingPolicy
 metadata: {{name: code, namespace: {NAMESPACE_NAME}}}
 spec:
   fleets: [{{name: spares, targetInFlight: {IN_FLIGHT}}}]
+  priority: {PRIORITIES[CODE]}
   serving: {{min: 1, max: 3, queueDrainSeconds: 1}}
   burst: {{thresholdPercent: 150, windowSeconds: 2, stableWindowSeconds: 10, demoteAfterSeconds: 5}}
   signals: [{{name: gateway, type: Pushed}}]
