@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -203,5 +204,5 @@ async def goes_on_without_it(attached: Engine, checkpoint: Path, stage: Sequence
         assert await later.answer() == expected
     await attached.must("/sleep?level=1&mode=wait")
     status, text = await attached.order("/wake_up")
-    assert status == 500, text
+    assert status == HTTPStatus.GONE, text
     assert "attached to again" in text, text
