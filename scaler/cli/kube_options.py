@@ -38,6 +38,17 @@ ControllerUrl = Annotated[
         show_default=False,
     ),
 ]
+ClustersController = Annotated[
+    str | None,
+    typer.Option(
+        "--controller",
+        "--server",
+        "-s",
+        metavar="URL",
+        help="Ask the cluster's controller at this address (default: through the cluster's API server).",
+        show_default=False,
+    ),
+]
 Kubeconfig = Annotated[
     str,
     typer.Option(
@@ -191,6 +202,22 @@ def cluster(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command the flags that name a cluster, for what only a cluster knows."""
     flags = {name: flag for name, flag in _FLAGS.items() if name != "controller"}
     return _flagged(command, lambda said, _: cluster_of(said), flags)
+
+
+def cluster_or_controller(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the flags that name a cluster, and `--controller` for where its API server passes nothing on.
+
+    What only a cluster has is asked of no controller that nobody named: neither the environment nor this machine's own counts.
+    """
+    return _flagged(
+        command,
+        lambda said, called: (
+            cluster_of(said)
+            if said.controller is None
+            else target_of(said, os.environ, plugin=is_plugin(called))
+        ),
+        {**_FLAGS, "controller": (ClustersController, None)},
+    )
 
 
 def _flagged(

@@ -16,7 +16,10 @@ from scaler.cli.output import emit, pairs, table
 from scaler.cli.show import Column, Kind, View, asked
 from warmpool.seats import SeatValue
 
-app = group("Nodes: the machines with GPUs, and what stands on them.")
+app = group(
+    "Nodes of a Kubernetes cluster: the machines with GPUs, and what stands on them. `emberpool local` has none; "
+    "docs/node-agent.md says how to try them without a cluster."
+)
 
 
 def _status(node: NodeAnswer) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 import aiohttp
 
@@ -176,10 +177,12 @@ class Asker(KubeClient):
                 raise NoController(str(error)) from error
             if not answer.of_api_server:
                 return replace(answer, namespace=namespace)
+            call = f"{question.method} {unquote(proxy_path(namespace, ''))}"  # the same for all that is asked there: it is told once
+            why = f"the API server answers {call} with status {answer.status}: {answer.refusal}"
             if answer.status not in _ELSEWHERE:
-                raise NoController(answer.refusal)
+                raise NoController(why)
             if not refused or answer.status == HTTPStatus.FORBIDDEN:
-                refused = answer.refusal
+                refused = why
         raise NoController(refused or "no namespace to look in")
 
 

@@ -83,6 +83,10 @@ def bad_request(message: str) -> Refusal:
     return Refusal(400, "BadRequest", message)
 
 
+def unavailable(message: str) -> Refusal:
+    return Refusal(503, "ServiceUnavailable", message)
+
+
 def unreadable(kind: Kind, why: str) -> Refusal:
     return bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {why}')
 

@@ -12,9 +12,10 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_request import Request
 
+from tests.fakes.kube_api import service_proxy
 from tests.fakes.kube_api.api import KubeApi, Target
 from tests.fakes.kube_api.faults import Answer, Call, Cut
-from tests.fakes.kube_api.kinds import BY_PATH, KINDS, POD, Kind
+from tests.fakes.kube_api.kinds import BY_PATH, KINDS, POD, SERVICE, Kind
 from tests.fakes.kube_api.refusals import Refusal, bad_request
 from tests.fakes.kube_api.selectors import Matches, selection
 from tests.fakes.kube_api.store import Change, Stored, stored
@@ -132,6 +133,8 @@ class Server:
     async def _answer(self, request: Request, target: Target | None, call: Call) -> web.StreamResponse:
         if target is None:
             return _discovery(request.path)
+        if target.kind is SERVICE and target.subresource == service_proxy.SUBRESOURCE:
+            return await service_proxy.passed_on(self._api.store, request, target.namespace, target.name)
         if call.verb == "watch":
             return await _watch(self._api, request, target)
         if call.verb == "list":

@@ -136,7 +136,7 @@ def test_containers_that_name_one_claim_have_the_same_gpu_and_no_other_pod_has_i
 
 @pytest.fixture
 async def world(variant: list[Body], tmp_path: Path) -> AsyncIterator[World]:
-    engine = engine_image(tmp_path / "bin")
+    engine = engine_image()
     wanted = Wanted(
         nodes=[NodeOptions(name="gpu-0", gpus=1, cpu="64")],
         namespace=SERVING,

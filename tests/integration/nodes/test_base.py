@@ -6,7 +6,6 @@ Each account may do what its Role says and nothing else. Engines are a vLLM with
 import asyncio
 import json
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -66,15 +65,8 @@ spec:
   engine: {type: VLLM, port: 8003, proof: {source: Agreement}}
   serving: {min: 0, max: 2}
 """
-VLLM = f"""\
-#!{sys.executable}
-import runpy, sys
-words = dict(zip(sys.argv, sys.argv[1:]))
-model = '"' + words["--served-model-name"] + '"'
-sys.argv = ["vllm", "--host", words["--host"], "--port", words["--port"], "--set", "model=" + model]
-sys.path.insert(0, {str(ROOT)!r})
-runpy.run_module("tests.fakes.vllm_server", run_name="__main__")
-"""
+PROGRAMS = ROOT / "tests" / "fakes" / "bin"
+"""With a `vllm` that has no model."""
 
 
 def overlay(folder: Path) -> list[Body]:
@@ -132,7 +124,7 @@ async def base(tmp_path: Path) -> AsyncIterator[World]:
     wanted = Wanted(
         nodes=[NodeOptions(name="gpu-0", gpus=4, cpu="64")],
         namespace=SERVING,
-        images=Images({**Images().known, "engine": engine_image(tmp_path / "bin")}),
+        images=Images({**Images().known, "engine": engine_image()}),
         claims={"models": tmp_path},
         accounts={name: User(name=name, may=partial(may, objects, name)) for name in accounts},
     )
@@ -144,12 +136,12 @@ async def base(tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-def engine_image(folder: Path) -> Image:
+def engine_image() -> Image:
     """An image with a program `vllm`."""
-    folder.mkdir()
-    (folder / "vllm").write_text(VLLM)
-    (folder / "vllm").chmod(0o755)
-    own = {"PATH": f"{folder}:{HOST.environment['PATH']}", PREFLIGHT: "Off"}  # a stand-in's GPU has no driver
+    own = {
+        "PATH": f"{PROGRAMS}:{HOST.environment['PATH']}",
+        PREFLIGHT: "Off",
+    }  # a stand-in's GPU has no driver
     return Image(environment={**HOST.environment, **own})
 
 
