@@ -56,6 +56,15 @@ class Ownership:
             if here and there and here != there
         )
 
+    def other_weights(self, running: "Ownership") -> bool:
+        """Whether an engine has other weights than were recorded, where nothing else explains another digest.
+
+        Digests are of the weights as each device has them, so another dtype or another split changes them, too.
+        """
+        form = Ownership(dtype=self.dtype, tensor_parallel_size=self.tensor_parallel_size)
+        digest = Ownership(weights_digest=self.weights_digest)
+        return bool(digest.differences(running)) and not form.differences(running)
+
     def completed(self, other: "Ownership") -> "Ownership":
         """Return it with what only the other one knows."""
         return Ownership(

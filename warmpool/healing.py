@@ -6,15 +6,17 @@ memory) goes with the seat. One that the seats share (a bad image, a missing mod
 replacement that no sound start of a younger seat has justified, the pause before the next one doubles, and after a few there are no more.
 Where nothing has been seen to start at all, the first one waits, too.
 
+A pre-flight that keeps an engine from starting is no bad start: it is told of, and what acts is what is said of the GPU and its node.
+
 What serves, or is about to, is left alone: only seats on which nobody computes are ever called ailing.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from warmpool.claim import in_force
 from warmpool.seats import PolicyName, Resident, Seat, SeatName
@@ -32,6 +34,7 @@ FORGIVEN_SECONDS: Final = 6 * 3600.0
 _NO_CAUSES: Mapping[SeatName, "Cause"] = MappingProxyType({})
 _IN_USE: Final = frozenset({ResidentState.PROMOTING, ResidentState.SERVING, ResidentState.DRAINING})
 _NO_SEATS: Mapping[SeatName, str] = MappingProxyType({})
+_NONE_SPARED: Mapping[str, int] = MappingProxyType({})
 CALM_SECONDS: Final = 600.0
 """A container that hasn't been seen to wait for so long runs soundly: after ten minutes the kubelet begins its pauses anew, too."""
 _LOOPS: Final = "CrashLoopBackOff"
@@ -48,6 +51,8 @@ class Cause(StrEnum):
     """A container of it can't even be started: its image isn't there, say. A new pod of the same template couldn't be either."""
     SLOW_START = "SlowStart"
     """Its engine takes longer to be ready than it may."""
+    PRE_FLIGHT = "PreFlight"
+    """A pre-flight keeps its engine from starting, which says nothing against the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +78,11 @@ class Streak:
         bad: how many.
         why: what was wrong with the last one, in words.
         started: when the last completed start that was counted began; None before the first.
-        failed: since when it was Failed when that was last counted; None before the first time.
+        failed: since when it was Failed when that was last looked at; None before the first time.
         sound: it has started soundly before, so that what its seat is made of can.
         cause: what was wrong with the last one; None before the first.
+        refused: what a pre-flight has found that keeps it from starting, in words; empty while none does.
+        spared: of containers' restarts, by name, those that are no bad starts since a pre-flight had ended them by then.
     """
 
     bad: int = 0
@@ -84,6 +91,8 @@ class Streak:
     failed: float | None = None
     sound: bool = False
     cause: "Cause | None" = None
+    refused: str = ""
+    spared: Mapping[str, int] = field(default_factory=lambda: _NONE_SPARED)
 
 
 _NOTHING: Final = Streak()
@@ -141,13 +150,14 @@ def look(history: History, rule: Rule, seats: Sequence[Seat], now: float) -> tup
     """
     streaks, troubled = _count(history.streaks, rule, seats, now)
     replaced = _still_counted(history.replaced, streaks, seats, now)
-    ailing = {seat.name: streak for seat, streak in troubled if _is_idle(seat, now)}
+    ailing = {seat.name: trouble for seat, trouble in troubled if _is_idle(seat, now)}
     told = Found(
-        ailing={name: _in_words(*each) for name, each in ailing.items()},
-        causes={name: streak.cause or Cause.CRASH_LOOP for name, (_, streak) in ailing.items()},
+        ailing={name: _in_words(trouble) for name, trouble in ailing.items()},
+        causes={name: trouble.cause for name, trouble in ailing.items()},
     )
     # One that is claimed or silent for a moment stays chosen: its replacement is counted already.
-    chosen = history.chosen & {seat.uid for seat, _ in troubled} if rule.replaces else frozenset()
+    still = {seat.uid for seat, trouble in troubled if trouble.cause in _CURABLE}
+    chosen = history.chosen & still if rule.replaces else frozenset()
     curable = [seat for seat in seats if told.causes.get(seat.name, Cause.CANNOT_START) in _CURABLE]
     if not curable or not rule.replaces:
         return told, History(streaks=streaks, replaced=replaced, chosen=chosen)
@@ -167,9 +177,12 @@ _CURABLE: Final = frozenset({Cause.CRASH_LOOP, Cause.SLOW_START})
 """What may be a seat's own fault, so that another may do better."""
 
 
-def _in_words(policy: PolicyName, streak: Streak) -> str:
+def _in_words(trouble: "_Trouble") -> str:
+    policy, streak = trouble.policy, trouble.streak
     if policy == _POD:
         return streak.why
+    if trouble.cause is Cause.PRE_FLIGHT:
+        return f"a pre-flight keeps {policy} from starting: {streak.refused}"
     return f"{streak.bad} starts of {policy} in a row were bad, the last one because {streak.why}"
 
 
@@ -180,13 +193,17 @@ def pause_seconds(replacements: int) -> float:
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** max(0, replacements - 1))
 
 
-_Bad = tuple[PolicyName, Streak]
-"""Whose starts were bad, and how."""
+class _Trouble(NamedTuple):
+    """Whose starts aren't as they should be, what is wrong with them, and how often."""
+
+    policy: PolicyName
+    cause: Cause
+    streak: Streak
 
 
 def _count(
     before: Mapping[Key, Streak], rule: Rule, seats: Iterable[Seat], now: float
-) -> tuple[Mapping[Key, Streak], list[tuple[Seat, _Bad]]]:
+) -> tuple[Mapping[Key, Streak], list[tuple[Seat, _Trouble]]]:
     """Count what has happened since the last look; return what is to be remembered, and the seats that ail, with why.
 
     Nearly all residents are as they were, and on a large fleet that has to be found out fast.
@@ -194,39 +211,54 @@ def _count(
     streaks: dict[Key, Streak] = {}
     ailing = []
     for seat in seats:
-        bad: _Bad | None = None
+        troubles: list[_Trouble] = []
         for resident in seat.residents:
             key = (seat.uid, resident.policy)
             known = before.get(key, _NOTHING)
-            start, fails = resident.start, resident.state is _FAILED
+            start = resident.start
             if (start is not None and start.at != known.started) or (
-                fails and resident.since != known.failed
+                resident.state is _FAILED and resident.since != known.failed
             ):
                 known = _counted(known, rule, resident)
             if known is _NOTHING:
                 continue
             streaks[key] = known
-            if known.bad >= rule.consecutive and bad is None:
-                bad = (resident.policy, known)
+            troubles += _troubles(resident.policy, known, rule)
         if seat.crash is not None or (seat.uid, _POD) in before:
             known = _of_containers(before.get((seat.uid, _POD), _NOTHING), seat, now)
             if known is not _NOTHING:
                 streaks[seat.uid, _POD] = known
-            if known.bad >= rule.consecutive or known.cause is Cause.CANNOT_START:
-                bad = bad or (_POD, known)
-        if bad is not None:
-            ailing.append((seat, bad))
+            troubles += _troubles(_POD, known, rule)
+        if troubles:
+            ailing.append((seat, min(troubles, key=lambda each: each.cause is Cause.PRE_FLIGHT)))
     return streaks, ailing
 
 
+def _troubles(policy: PolicyName, streak: Streak, rule: Rule) -> Iterator[_Trouble]:
+    """Yield what is wrong with somebody's starts, if anything is."""
+    if streak.bad >= rule.consecutive or streak.cause is Cause.CANNOT_START:
+        yield _Trouble(policy, streak.cause or Cause.CRASH_LOOP, streak)
+    elif streak.refused:
+        yield _Trouble(policy, Cause.PRE_FLIGHT, streak)
+
+
 def _of_containers(known: Streak, seat: Seat, now: float) -> Streak:
-    """Count a seat's containers. One that ends again and again isn't told of while it runs, so what was seen counts for a while."""
+    """Count a seat's containers. One that ends again and again isn't told of while it runs, so what was seen counts for a while.
+
+    The kubelet counts all restarts of a container, so those up to the last one that a pre-flight ended are taken off.
+    """
     crash = seat.crash
     if crash is None:
         calm = known.failed is None or now - known.failed >= CALM_SECONDS
-        return _NOTHING if calm or known.cause is Cause.CANNOT_START else known
+        if not calm and known.cause is not Cause.CANNOT_START:
+            return known
+        return Streak(spared=known.spared) if known.spared else _NOTHING
+    if crash.refused:
+        spared = {**known.spared, crash.container: crash.restarts}
+        return Streak(why=str(crash), failed=now, refused=str(crash), spared=spared)
     cause = Cause.CRASH_LOOP if crash.reason == _LOOPS else Cause.CANNOT_START
-    return Streak(bad=crash.restarts, why=str(crash), failed=now, cause=cause)
+    bad = max(0, crash.restarts - known.spared.get(crash.container, 0))
+    return Streak(bad=bad, why=str(crash), failed=now, cause=cause, spared=known.spared)
 
 
 def _counted(known: Streak, rule: Rule, resident: Resident) -> Streak:
@@ -238,11 +270,16 @@ def _counted(known: Streak, rule: Rule, resident: Resident) -> Streak:
             known = Streak(started=start.at, failed=known.failed, sound=True)
         else:
             why = f"its engine took {took:.0f} s to be ready, more than the {rule.init_seconds:.0f} s that it may"
-            known = replace(known, bad=known.bad + 1, why=why, started=start.at, cause=Cause.SLOW_START)
-    if resident.state is _FAILED and resident.since != known.failed:
-        why = resident.failure or "its engine failed"
-        known = replace(known, bad=known.bad + 1, why=why, failed=resident.since, cause=Cause.CRASH_LOOP)
-    return known
+            known = replace(
+                known, bad=known.bad + 1, why=why, started=start.at, cause=Cause.SLOW_START, refused=""
+            )
+    if resident.state is not _FAILED or resident.since == known.failed:
+        return known
+    why = resident.failure or "its engine failed"
+    if resident.refused:
+        return replace(known, failed=resident.since, refused=why)
+    known = replace(known, bad=known.bad + 1, why=why, failed=resident.since, cause=Cause.CRASH_LOOP)
+    return replace(known, refused="")
 
 
 def _still_counted(

@@ -433,7 +433,8 @@ class _Moment:
     def given_up(self, resident: Resident) -> bool:
         """Whether nobody will bring this resident back."""
         if resident.state is ResidentState.FAILED:
-            return self.now - resident.since > self.limits.give_up_seconds
+            # What a pre-flight keeps from starting is tried again after minutes, for as long as it takes.
+            return not resident.refused and self.now - resident.since > self.limits.give_up_seconds
         return resident.state in {ResidentState.QUARANTINED, ResidentState.TERMINATING}
 
 

@@ -121,12 +121,14 @@ class Crash:
         reason: why it waits, in the kubelet's word.
         restarts: how often it has been started again.
         how: how it ended last, or what keeps it from being started, in words; empty if nobody says.
+        refused: a pre-flight ended it last, so that nothing is known against what it runs.
     """
 
     container: str
     reason: str
     restarts: int = 0
     how: str = ""
+    refused: bool = False
 
     def __str__(self) -> str:
         """Say it in one line."""
@@ -148,6 +150,8 @@ class Resident:
         in_flight: requests that its guard has accepted and not finished.
         restarts: how often its engine has been restarted on this seat.
         failure: why it is Failed, in words; empty otherwise.
+        refused: it is Failed because a pre-flight kept its engine from starting, which says nothing against the engine: that is
+            tried again for as long as it takes.
         waiting: what its start waits for, in words: room, or a witness of what it answers; empty while it doesn't wait.
         pid: process id of the engine where that means something (local), else None.
         memory_bytes: device memory that it holds (resident memory on CPU), as last measured; None if unknown.
@@ -170,6 +174,7 @@ class Resident:
     in_flight: int = 0
     restarts: int = 0
     failure: str = ""
+    refused: bool = False
     waiting: str = ""
     pid: int | None = None
     memory_bytes: int | None = None

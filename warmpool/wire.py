@@ -52,6 +52,7 @@ def resident_to_json(resident: Resident) -> dict[str, Any]:
         "inFlight": resident.in_flight,
         "restarts": resident.restarts,
         "failure": resident.failure,
+        "refused": resident.refused,
         "waiting": resident.waiting,
         "pid": resident.pid,
         "memoryBytes": resident.memory_bytes,
@@ -86,6 +87,7 @@ def resident_from_json(data: Json) -> Resident:
             in_flight=_whole(data.get("inFlight", 0)),
             restarts=_whole(data.get("restarts", 0)),
             failure=_text(data.get("failure", "")),
+            refused=_flag(data.get("refused", False)),
             waiting=_text(data.get("waiting", "")),
             pid=_optional(_whole, data.get("pid")),
             memory_bytes=_optional(_whole, data.get("memoryBytes")),
@@ -326,6 +328,7 @@ def _crash_to_json(crash: Crash) -> dict[str, Any]:
         "reason": crash.reason,
         "restarts": crash.restarts,
         "how": crash.how,
+        "refused": crash.refused,
     }
 
 
@@ -335,6 +338,7 @@ def _crash_from_json(data: Json) -> Crash:
         reason=_text(data["reason"]),
         restarts=_whole(data.get("restarts", 0)),
         how=_text(data.get("how", "")),
+        refused=_flag(data.get("refused", False)),
     )
 
 

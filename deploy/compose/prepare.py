@@ -7,6 +7,7 @@ Run once by the `prepare` service, or by hand where there is no Docker (README.m
 import argparse
 import asyncio
 import json
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -41,7 +42,7 @@ def main() -> None:
         checkpoints=checkpoints, policies=(given.policy,), device="cpu", max_model_len=MAX_MODEL_LEN
     )
     plan = make_plan(options, ())
-    proofs = asyncio.run(expectations(plan.served, given.data, {}))
+    proofs = asyncio.run(expectations(plan.served, given.data, {}, tell))
     seats = templates(options, plan, proofs, "")  # the token comes with each container's environment
     made = {each.fleet: each for each in seats}
     for fleet in load_agents(given.agents).spec.fleets:
@@ -52,6 +53,11 @@ def main() -> None:
             order = residents[turn:] + residents[:turn]
             others = {"host": given.host, "controllers": [given.controller], "residents": order}
             write(given.data, fleet.name, seat, {**template.settings, **others})
+
+
+def tell(text: str) -> None:
+    """Say on stderr what takes a while."""
+    sys.stderr.write(text + "\n")
 
 
 def write(data: Path, fleet: str, seat: ListedSeat, others: dict[str, object]) -> None:

@@ -154,10 +154,22 @@ class Server:
             raise self._silent(error) from error
 
     def _silent(self, error: Exception) -> Silent:
+        if isinstance(error, TimeoutError):  # one while connecting comes as the reason of a URLError
+            return self._mute()
         reason = getattr(error, "reason", None) or error
         detail = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         hint = f"start one with {self._start}, or name another: {self._option} URL"
         return Silent(f"no {self._what} answers at {self.server} ({detail})", hint=hint)
+
+    def _mute(self) -> Silent:
+        hint = (
+            f"a {self._what} that is still starting answers once it is up: try again;"
+            f" if it stays so, it is stuck or something else, so name another: {self._option} URL"
+        )
+        return Silent(
+            f"something listens at {self.server} and doesn't answer yet (waited {TIMEOUT_SECONDS:g} s)",
+            hint=hint,
+        )
 
     def _not_ours(self, what: str) -> Failed:
         hint = f"is this a {self._what} of the same version? Name another: {self._option} URL"

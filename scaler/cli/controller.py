@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scaler.cli.keda_options import KedaFlags, KedaHost, KedaPort, KedaStreamsSpecs, KedaTls
+from scaler.cli.keda_options import KedaFlags, KedaHost, KedaPort, KedaStreamsSpecs, KedaTls, keda_doors
 from scaler.cli.options import examples
 from scaler.cli.signal_options import (
     AGENT_TOKEN,
@@ -20,6 +20,7 @@ from scaler.cli.signal_options import (
 )
 from scaler.errors import UserError
 from scaler.runtime.controller_options import ConfigMapName, ControllerOptions, KubernetesOptions
+from scaler.runtime.sockets import Door, check_apart
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -156,6 +157,7 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
         signals=signal_options(prometheus, redis, redis_password_file, signal_channel, push_tokens),
         keda=KedaFlags(keda_port, keda_host, keda_tls, keda_streams_specs).settings(),
     )
+    check_apart([Door(host, port, "--port"), *keda_doors(options.keda)])
     from scaler.runtime.controller_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 
     return run(options)

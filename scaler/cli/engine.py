@@ -9,7 +9,8 @@ import typer
 from scaler.cli.failures import OK
 from scaler.cli.options import examples, group
 from scaler.cli.output import as_json, as_yaml, emit
-from warmpool.engines.arguments import Need, Setting, Settings, settings_for
+from scaler.errors import UserError
+from warmpool.engines.arguments import Need, Setting, Settings, misfit, settings_for
 from warmpool.engines.kinds import EngineKind
 
 app = group("Engines: what they must be started with.")
@@ -99,6 +100,12 @@ def args(  # noqa: PLR0917 - typer hands every option over by name
         gpu_mib=gpu_mib,
         version=version.strip(),
     )
+    wrong = misfit(need)
+    if wrong:
+        raise UserError(
+            wrong,
+            hint="lower --kv-mib, or split the weights over more devices: --weights-mib, --kv-mib and --gpu-mib are of one device",
+        )
     settings = settings_for(need)
     match output:
         case Form.TEXT:

@@ -14,6 +14,7 @@ from scaler.errors import UserError
 from scaler.gateway.routes import QueueLimits
 from scaler.gateway.settings import MIB, GatewaySettings
 from scaler.runtime.gateway_options import DoorFiles, GatewayOptions, PodOptions
+from scaler.runtime.sockets import Door, check_apart
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -325,6 +326,7 @@ def gateway(  # noqa: PLR0917 - typer hands every option over by name
             "nobody was named whose routes to follow",
             hint="name the controllers with --controller, or watch pods with --kubernetes",
         )
+    check_apart([Door(host, port, "--port"), Door(host, metrics_port, "--metrics-port")])
     from scaler.runtime.gateway_process import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 
     return run(options)

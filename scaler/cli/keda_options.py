@@ -9,6 +9,7 @@ import typer
 
 from scaler.errors import UserError
 from scaler.keda.settings import KedaSettings, TlsFiles
+from scaler.runtime.sockets import Door
 
 KedaPort = Annotated[
     int | None,
@@ -58,6 +59,11 @@ class KedaFlags:
         return KedaSettings(
             host=self.host, port=self.port, tls=_files(self.tls), streams_specs=self.streams_specs
         )
+
+
+def keda_doors(settings: KedaSettings | None) -> list[Door]:
+    """Return where KEDA is answered, to be compared with a command's other listeners."""
+    return [] if settings is None else [Door(settings.host, settings.port, "--keda-port")]
 
 
 def _files(folder: Path | None) -> TlsFiles | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from scaler.cli.gateway import door_files, settings_of
-from scaler.cli.keda_options import KedaFlags, KedaHost, KedaPort, KedaStreamsSpecs, KedaTls
+from scaler.cli.keda_options import KedaFlags, KedaHost, KedaPort, KedaStreamsSpecs, KedaTls, keda_doors
 from scaler.cli.options import Device, examples
 from scaler.cli.signal_options import (
     AGENT_TOKEN,
@@ -23,6 +24,7 @@ from scaler.cli.signal_options import (
 )
 from scaler.errors import UserError
 from scaler.runtime.local_options import LocalOptions
+from scaler.runtime.sockets import Door, check_apart
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -164,6 +166,7 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
 
     Engines are the reference engine: policies that want another one are refused, with --dry-run, too.
     """
+    began = time.monotonic()
     options = LocalOptions(
         checkpoints=parse_checkpoints(checkpoint or ()),
         policies=tuple(policy or ()),
@@ -187,13 +190,20 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
         signals=signal_options(prometheus, redis, redis_password_file, signal_channel, push_tokens),
         keda=KedaFlags(keda_port, keda_host, keda_tls, keda_streams_specs).settings(),
     )
+    check_apart(
+        [
+            Door("127.0.0.1", options.controller_port, "--controller-port"),
+            Door(options.gateway_host, options.gateway_port, "--gateway-port"),
+            *keda_doors(options.keda),
+        ]
+    )
     if options.seats is not None and options.policies:
         raise UserError("--seats has no meaning beside --policy", hint="set maxSeats in the Fleet document")
     if not options.checkpoints:
         raise UserError("no checkpoint was given", hint="name one: emberpool local --checkpoint NAME=DIR")
     from scaler.runtime.local import run  # noqa: PLC0415 - aiohttp and all else, which help doesn't need
 
-    return run(options)
+    return run(options, began)
 
 
 def parse_checkpoints(given: Sequence[str]) -> dict[str, Path]:

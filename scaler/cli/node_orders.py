@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from scaler.cli.failures import OK
-from scaler.cli.kube_options import Target, cluster
+from scaler.cli.failures import OK, Failed
+from scaler.cli.kube_options import AtUrl, Target, cluster_or_controller
 from scaler.cli.moments import moment_to_come
 from scaler.cli.options import RequiredName, examples
 from scaler.cli.orders import Reason, me, refused
@@ -42,13 +42,13 @@ def register(app: typer.Typer) -> None:
     )(readmit)
 
 
-@cluster
+@cluster_or_controller
 def exclude(name: RequiredName, reason: Reason, until: Until = "", *, target: Target) -> int:
     """Have the controller keep new pods off a node. What serves there goes on; the breaker doesn't count it."""
     return _give(target, name, "exclude", _body(reason, until))
 
 
-@cluster
+@cluster_or_controller
 def readmit(name: RequiredName, reason: Reason, until: Until = "", *, target: Target) -> int:
     """Have the controller let new pods onto a node again, though something Bad is said of its GPUs.
 
@@ -70,7 +70,13 @@ def _body(reason: str, until: str) -> Mapping[str, Any]:
 def _give(target: Target, name: str, verb: str, body: Mapping[str, Any]) -> int:
     path = f"/v1/nodes/{quote(name, safe='')}/{verb}"
     status, answer = asked(target).order(body, os.environ.get(AGENT_TOKEN, ""), path)
+    told = answer if isinstance(answer, dict) else {}
+    if isinstance(target, AtUrl) and status == HTTPStatus.NOT_FOUND and "error" not in told:
+        raise Failed(
+            f"the controller at {target.url} marks no nodes: it answers {path} with status {status}",
+            hint="nodes are a cluster's; that of `emberpool local` has none",
+        )
     if status != HTTPStatus.OK:
-        raise refused(f"node/{name}", status, answer if isinstance(answer, dict) else {}, path)
+        raise refused(f"node/{name}", status, told, path)
     emit(f"node/{name}: {'excluded' if verb == 'exclude' else 'readmitted'}")
     return OK

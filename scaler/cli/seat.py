@@ -11,7 +11,7 @@ from scaler.cli.human import NOTHING, age, duration, listed, plural, size
 from scaler.cli.kube_options import Target, whom
 from scaler.cli.options import Format, OptionalName, Output, RequiredName, Watch, examples, group
 from scaler.cli.output import emit, pairs
-from scaler.cli.seat_kind import SEATS
+from scaler.cli.seat_kind import SEATS, gpu_verdict
 from scaler.cli.show import View, asked
 from warmpool.seats import Claim, Resident
 from warmpool.states import ResidentState
@@ -114,8 +114,9 @@ def _memory(memory: Budget | None) -> list[tuple[str, str]]:
 def _health(row: SeatAnswer) -> str:
     seat = row.seat
     reports = "agent reports" if seat.reachable else "agent is silent"
+    verdict = gpu_verdict(row)
     facts = [
-        *([f"GPU verdict {seat.verdict}"] if row.told.reported else []),
+        *([f"GPU verdict {verdict}"] if verdict else []),
         *([f"pod {row.told.phase}"] if row.told.phase else []),
         "ready" if seat.ready else "not ready",
         "admitted" if seat.admitted else "not admitted",
@@ -128,6 +129,11 @@ def _health(row: SeatAnswer) -> str:
         facts.append("drained by order")
     if seat.ailing:
         facts.append(f"being replaced: {seat.ailing}")
+    facts += [
+        f"a pre-flight keeps {resident.policy} from starting"
+        for resident in seat.residents
+        if resident.refused
+    ]
     if seat.crash is not None:
         facts.append(str(seat.crash))
     if seat.node_leaving:

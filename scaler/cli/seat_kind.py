@@ -7,7 +7,7 @@ from scaler.cli import answers
 from scaler.cli.answers import SeatAnswer
 from scaler.cli.human import NOTHING, age, size
 from scaler.cli.show import Column, Kind
-from warmpool.seats import Resident, Seat
+from warmpool.seats import UNKNOWN, Resident, Seat, Verdict
 from warmpool.states import COMPUTING, PROMOTABLE, ResidentState
 from warmpool.tiers import Budget
 
@@ -26,7 +26,7 @@ SEATS: Kind[SeatAnswer] = Kind(
         Column("IN-FLIGHT", lambda row, _: _if_reported(row, str(_in_flight(row.seat)))),
         Column("TIERS", lambda row, _: _tiers(row.seat), wide=True),
         Column("CLAIM", lambda row, _: _claim_short(row), wide=True),
-        Column("VERDICT", lambda row, _: _if_reported(row, str(row.seat.verdict)), wide=True),
+        Column("VERDICT", lambda row, _: gpu_verdict(row) or NOTHING, wide=True),
         Column("NODE", lambda row, _: row.seat.node or NOTHING, wide=True),
         Column("GPUS", lambda row, _: ",".join(row.seat.gpus) or NOTHING, wide=True),
         Column("MEMORY", lambda row, _: _held(row.seat.residents), wide=True),
@@ -34,6 +34,20 @@ SEATS: Kind[SeatAnswer] = Kind(
         Column("AGE", lambda row, now: age(now - row.seat.created_at)),
     ),
 )
+
+
+def gpu_verdict(row: SeatAnswer) -> str:
+    """Say what is said of a seat's GPUs; empty where it has none, or that isn't known.
+
+    Where nobody says anything it is Unknown, which excludes the seat from nothing: only what is acted on takes it to be Ok.
+    """
+    seat = row.seat
+    if not row.told.reported or (seat.verdict is Verdict.OK and not (seat.gpus or seat.gpu_words)):
+        return ""
+    words = {word.word for word in seat.gpu_words}
+    if seat.verdict is Verdict.OK and (not words or UNKNOWN in words):
+        return UNKNOWN
+    return str(seat.verdict)
 
 
 def _if_reported(row: SeatAnswer, text: str) -> str:

@@ -129,7 +129,7 @@ def told_to_people(access: Access) -> Iterator[None]:
     except NoController as error:
         raise Failed(
             f"the cluster's controller isn't reached: {error}",
-            hint="--controller-namespace says where it is; commands with --controller URL ask it without the API server",
+            hint="--controller-namespace says where it is; commands that take --controller URL ask it without the API server",
         ) from error
     except Forbidden as error:
         raise Failed(

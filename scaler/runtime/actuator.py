@@ -58,6 +58,8 @@ _LONGEST_ALONE_SECONDS = 300.0
 """Room comes and goes: what was refused is asked for again every five minutes."""
 _PAUSE_MARGIN_SECONDS = 2.0
 """What a demotion keeps of a terminating seat's grace for pausing and settling, once the requests have ended."""
+_DELETED_SECONDS = 600.0
+"""A seat that was deleted is not deleted again for so long: plans still name it until the cluster tells that it is ending."""
 _MOST_COMPLAINTS = 1000
 """Seats of which it is remembered what failed there last."""
 _WAKES_BEFORE_LATE = 4.0
@@ -183,6 +185,7 @@ class Actuator:
         self._tasks: asyncio.TaskGroup | None = None
         self._numbers = itertools.count(1)
         self._settled: dict[SeatName, float] = {}
+        self._deleted: dict[str, float] = {}
 
     async def run(self) -> None:
         """Hold the actions' TaskGroup open until cancelled; cancelling ends every action."""
@@ -265,7 +268,7 @@ class Actuator:
                 self._begin(seat, _Ticket(Operation.DEMOTE, policy), lambda: self._release(seat, policy))
             case Prove(seat=seat, policy=policy):
                 self._begin(seat, _Ticket(Operation.PROVE, policy), lambda: self._prove(seat, policy))
-            case Replace(seat=seat, reason=reason):
+            case Replace(seat=seat, reason=reason) if seat.uid not in self._deleted:
                 self._begin(seat, _Ticket(Operation.DEMOTE, None), lambda: self._replace(seat, reason))
 
     def _begin(self, seat: Seat, ticket: "_Ticket", work: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -543,6 +546,10 @@ class Actuator:
 
     async def _replace(self, seat: Seat, why: str) -> None:
         await self._ports.cluster.delete(seat, reason=why)
+        now = self._ports.clock.wall()
+        self._deleted = {uid: at for uid, at in self._deleted.items() if now - at < _DELETED_SECONDS} | {
+            seat.uid: now
+        }
         self._ports.events.replaced(seat, why)
 
     async def _resize(self, fleet: FleetName, total: int) -> None:

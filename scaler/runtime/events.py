@@ -25,6 +25,8 @@ from warmpool.seats import (
 from warmpool.states import ResidentState
 from warmpool.timeline import Phase
 
+_ONLY_TOLD = frozenset({Cause.CANNOT_START, Cause.PRE_FLIGHT})
+"""Another pod couldn't be started either; or what is said of GPUs and nodes is what acts."""
 _LOAD_INTERVAL_SECONDS = 0.05
 """At most 20 load records a second for each policy."""
 
@@ -314,7 +316,7 @@ class EventLog:
 def _done_about(seat: SeatName, found: Found) -> str:
     if seat in found.replace:
         return "Replaced"
-    if found.causes[seat] is Cause.CANNOT_START:  # another pod couldn't be started either
+    if found.causes[seat] in _ONLY_TOLD:
         return "Reported"
     return "HeldBack" if found.held_back or found.replace else "Reported"
 

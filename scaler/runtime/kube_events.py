@@ -18,7 +18,7 @@ _NOT_DONE: Final = frozenset({"Refused", "Lapsed", "Failed"})
 _MOST_SAID: Final = 3
 """Faults of a policy file that an Event says; `emberpool policy status` says all."""
 
-_CAUSES: Final = {str(each): str(each) for each in (Cause.CRASH_LOOP, Cause.CANNOT_START)}
+_CAUSES: Final = {str(each): str(each) for each in (Cause.CRASH_LOOP, Cause.CANNOT_START, Cause.PRE_FLIGHT)}
 """What is wrong with a seat's starts, as reasons of Events begin; a slow one begins with BadStarts."""
 
 

@@ -73,7 +73,6 @@ from warmpool.claim import Term
 from warmpool.lifeline import follow_parent
 from warmpool.metric_families import expose_declared_only
 from warmpool.nodehealth.local import local_node_agent
-from warmpool.nodehealth.preflight.findings import was_refused
 from warmpool.seats import PolicyName, Resident, Seat
 from warmpool.standins import VARIABLE as ZYGOTE_VARIABLE
 from warmpool.states import ResidentState
@@ -86,8 +85,12 @@ _HEARTBEAT_SECONDS = 30.0
 """A loop that hasn't ticked for this long is stuck."""
 
 
-def run(options: LocalOptions) -> int:
+def run(options: LocalOptions, began: float) -> int:
     """Run until SIGINT or SIGTERM.
+
+    Args:
+        options: what was asked for.
+        began: when the command was given (`time.monotonic`); what is said of the start counts from then.
 
     Returns:
         The exit code: 0 after an orderly end, 2 for input that can't be used (already said on stderr), 1 otherwise.
@@ -95,10 +98,20 @@ def run(options: LocalOptions) -> int:
     logs.configure()
     expose_declared_only()
     follow_parent(os.environ)
-    return asyncio.run(_main(options))
+    return asyncio.run(_main(options, _Progress(began)))
 
 
-async def _main(options: LocalOptions) -> int:
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Says on stderr how far the start is, with the seconds since the command was given."""
+
+    began: float
+
+    def say(self, text: str) -> None:
+        _say(f"[{time.monotonic() - self.began:5.1f} s] {text}")
+
+
+async def _main(options: LocalOptions, progress: _Progress) -> int:
     GatewayFiles(options.gateway_files).read()  # before seconds of start-up, and not after
     plan = make_plan(options, await find_gpus() if options.device != "cpu" else ())
     if options.dry_run:
@@ -110,7 +123,7 @@ async def _main(options: LocalOptions) -> int:
         stop = stop_on_signals(stack)
         signals = _Signals(stop=stop, reload=reload_on_hang_up(stack, stop))
         try:
-            await _serve(options, plan, directory, signals)
+            await _serve(options, plan, directory, signals, progress)
         except* Stopped:
             pass
         except* UserError as group:
@@ -149,13 +162,15 @@ class _Machine:
     controller_url: str
 
 
-async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, signals: _Signals) -> None:
+async def _serve(
+    options: LocalOptions, plan: LocalPlan, directory: Path, signals: _Signals, progress: _Progress
+) -> None:
     _say(describe(plan))
     with listen("127.0.0.1", options.controller_port, "--controller-port") as listener:
         _check_free(options.gateway_host, options.gateway_port)
         async with AsyncExitStack() as stack:
             options = await _with_zygote(stack, options, directory)
-            made = expectations(plan.served, directory, options.environment)
+            made = expectations(plan.served, directory, options.environment, progress.say)
             proofs = await or_stop(signals.stop, made)
             token = options.token or secrets.token_urlsafe(24)
             controller_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -164,7 +179,7 @@ async def _serve(options: LocalOptions, plan: LocalPlan, directory: Path, signal
             door = _Door(listener, controller_url, token)
             machine = await stack.enter_async_context(_machine(options, plan, directory, cluster, door))
             await asyncio.to_thread(_write_state, directory, machine)
-            await _run_until(signals, machine)
+            await _run_until(signals, machine, progress)
 
 
 async def _with_zygote(stack: AsyncExitStack, options: LocalOptions, directory: Path) -> LocalOptions:
@@ -318,7 +333,7 @@ async def _serve_gateway(
         raise port_taken(options.gateway_host, options.gateway_port, "--gateway-port", error) from error
 
 
-async def _run_until(signals: _Signals, machine: _Machine) -> None:
+async def _run_until(signals: _Signals, machine: _Machine, progress: _Progress) -> None:
     stop = signals.stop
     async with asyncio.TaskGroup() as tasks:
         parts = [
@@ -332,7 +347,7 @@ async def _run_until(signals: _Signals, machine: _Machine) -> None:
                 machine.agreement.run(machine.term),
                 machine.starts.run(machine.term),
                 keep_garbage_quiet(machine.controller),
-                _announce(machine),
+                _announce(machine, progress),
                 _watch_failures(machine.cluster),
                 _reload(machine, signals.reload),
                 machine.signals.run(),
@@ -436,24 +451,24 @@ def _gets_nowhere(resident: Resident) -> bool:
     """Whether a resident was given up, or a pre-flight has kept its engine from starting time and again."""
     if resident.state is not ResidentState.FAILED:
         return False
-    refused = was_refused(resident.failure) and resident.restarts >= _REFUSALS - 1
+    refused = resident.refused and resident.restarts >= _REFUSALS - 1
     return refused or resident.failure.startswith("given up")
 
 
-async def _announce(machine: _Machine) -> None:
+async def _announce(machine: _Machine, progress: _Progress) -> None:
     """Say on stderr what is still missing while the fleets warm up, and then where to send requests."""
-    began, said = time.monotonic(), ""
+    said = ""
     while waiting := waiting_for(machine.controller):
         if waiting[-1] != said:
             said = waiting[-1]
-            _say(f"[{time.monotonic() - began:5.1f} s] waiting for {said}")
+            progress.say(f"waiting for {said}")
         await asyncio.sleep(0.25)
     if not any(fleet.spare_target for fleet in machine.controller.table.fleets):
         _say(
             "note: no seat is spare, so a burst finds nothing to promote; raise --seats, or spare.min and maxSeats"
         )
     models = ", ".join(machine.gateway.routes.models)
-    _say(f"[{time.monotonic() - began:5.1f} s] ready: {machine.gateway_url}/v1 serves {models}")
+    progress.say(f"ready: {machine.gateway_url}/v1 serves {models}")
     _say(f"look inside: emberpool seat get --server {machine.controller_url}")
 
 

@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from scaler.version import VERSION
 from warmpool.seats import PolicyName
 
 _FILE = "emberpool.proof.json"
-_RECORD_VERSION = 4
+_RECORD_VERSION = 5
 """Raised when `expect` computes something else, so that records of an older one are made anew."""
+_WARNING = "warning: "
+"""What the line begins with in which `expect` says what is doubtful."""
 _TOLERANCES = {"float32": 1e-3, "bfloat16": 0.5}
 """How far log-probabilities may be from the record, by number format. The record comes from whole passes, and what serves adds up in
 another order: on the tiny and the small checkpoint that came to 0.00001 and to 0.07 at most (on CPU)."""
@@ -48,6 +51,7 @@ async def expectations(
     served: Mapping[PolicyName, Served],
     fallback: Path,
     environment: Mapping[str, str],
+    tell: Callable[[str], None],
 ) -> dict[PolicyName, Any]:
     """Return each policy's proof, made where it isn't there yet; one checkpoint is computed at a time.
 
@@ -55,27 +59,44 @@ async def expectations(
         served: what each policy's residents compute with.
         fallback: where records go whose checkpoint's directory is read-only.
         environment: variables set beside this process's own where one is computed.
+        tell: hears what is computed, how long that took, and what is doubtful of a record, whether or not it is a new one.
 
     Raises:
         UserError: a checkpoint can't be computed; the message quotes why.
     """
-    made: dict[Served, Any] = {}
+    whose: dict[Served, list[PolicyName]] = {}
     for policy, what in served.items():
-        if what not in made:
-            made[what] = await _expectation(what, fallback / f"{policy}.proof.json", environment)
-    return {policy: made[what] for policy, what in served.items()}
+        whose.setdefault(what, []).append(policy)
+    recorder = _Recorder(fallback, environment, tell)
+    made = {what: await recorder.record(what, policies) for what, policies in whose.items()}
+    return {policy: _proof(made[what]) for policy, what in served.items()}
 
 
-async def _expectation(served: Served, fallback: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    fingerprint = await asyncio.to_thread(_fingerprint, served)
-    places = (served.directory / _FILE, fallback)
-    for path in places:
-        known = await asyncio.to_thread(_read, path)
-        if known is not None and known.get("fingerprint") == fingerprint:
-            return _proof(known)
-    record = {"fingerprint": fingerprint, **await _compute(served, environment)}
-    await asyncio.to_thread(_write, places, json.dumps(record))
-    return _proof(record)
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    """Finds records or makes them; see `expectations`."""
+
+    fallback: Path
+    environment: Mapping[str, str]
+    tell: Callable[[str], None]
+
+    async def record(self, served: Served, policies: Sequence[PolicyName]) -> Mapping[str, Any]:
+        places = (served.directory / _FILE, self.fallback / f"{policies[0]}.proof.json")
+        fingerprint = await asyncio.to_thread(_fingerprint, served)
+        found = await asyncio.to_thread(_find, places, fingerprint)
+        if found is None:
+            found = {"fingerprint": fingerprint, **await self._computed(served, ", ".join(policies))}
+            await asyncio.to_thread(_write, places, json.dumps(found))
+        if found.get("doubt"):
+            self.tell(f"warning: {served.directory}: {found['doubt']}")
+        return found
+
+    async def _computed(self, served: Served, whose: str) -> dict[str, Any]:
+        self.tell(f"computing what {whose} must answer, from {served.directory} ({served.device})")
+        began = time.monotonic()
+        computed = await _compute(served, self.environment)
+        self.tell(f"computed what {whose} must answer in {time.monotonic() - began:.1f} s")
+        return computed
 
 
 def _proof(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +140,9 @@ async def _compute(served: Served, environment: Mapping[str, str]) -> dict[str, 
             hint=hint.strip() or "`python -m loader verify DIR` lists what is wrong with a checkpoint",
         )
     answer: dict[str, Any] = json.loads(output)
-    return {"prompts": answer["prompts"], "ownership": answer["ownership"]}
+    told = errors.decode(errors="replace").splitlines()
+    doubt = next((line.removeprefix(_WARNING) for line in told if line.startswith(_WARNING)), "")
+    return {"prompts": answer["prompts"], "ownership": answer["ownership"], "doubt": doubt}
 
 
 def _fingerprint(served: Served) -> str:
@@ -131,6 +154,15 @@ def _fingerprint(served: Served) -> str:
         stat = path.stat()
         digest.update(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns};".encode())
     return digest.hexdigest()
+
+
+def _find(places: Sequence[Path], fingerprint: str) -> dict[str, Any] | None:
+    """Return the first record that was made of the checkpoint as it is."""
+    for path in places:
+        known = _read(path)
+        if known is not None and known.get("fingerprint") == fingerprint:
+            return known
+    return None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -355,6 +355,16 @@ async def test_replacing_and_resizing_reach_the_cluster() -> None:
         assert len(on.cluster.seats()) == 3
 
 
+async def test_a_seat_that_plans_still_name_after_it_was_deleted_is_deleted_once() -> None:
+    async with stage() as on:
+        replacing = Replace(seat=on.seat(), reason="given up", **WHY)
+        await on.done(replacing)
+        uid = on.seat().uid
+        await on.done(replacing)
+        assert on.seat().uid == uid
+        assert len(on.kinds("replace")) == 1
+
+
 async def test_cancelling_in_mid_promotion_leaves_no_claim_behind() -> None:
     async with stage() as on:
         on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))

@@ -22,6 +22,7 @@ from warmpool.engines.deadline import Deadline
 from warmpool.engines.port import Engine, KvWhenPaused
 from warmpool.errors import EngineLost, UnknownResident
 from warmpool.expectations import Ownership
+from warmpool.nodehealth.preflight.findings import was_refused
 from warmpool.seats import PolicyName, Resident
 from warmpool.states import Depth, ResidentState, transition
 from warmpool.tiers import Tier
@@ -130,6 +131,11 @@ class Record:
         return self.connection
 
     @property
+    def refused(self) -> bool:
+        """Whether it is Failed because a pre-flight kept its engine from starting, which is no failure of the engine's."""
+        return self.state is _S.FAILED and was_refused(self.failure)
+
+    @property
     def releases_kv(self) -> bool:
         """Whether pausing it gives its KV memory back."""
         return self.kv is KvWhenPaused.RELEASE
@@ -179,6 +185,7 @@ class Record:
             in_flight=self.in_flight,
             restarts=self.restarts,
             failure=self.failure,
+            refused=self.refused,
             waiting=self.waiting,
             pid=None if process is None or process.exited else process.pid,
             memory_bytes=self.memory_bytes,

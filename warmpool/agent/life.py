@@ -31,7 +31,7 @@ from warmpool.engines.deadline import Deadline
 from warmpool.engines.kinds import EngineKind
 from warmpool.engines.port import Engine
 from warmpool.errors import EngineLacksRoute, EngineLost, EngineTimeout, WarmpoolError
-from warmpool.nodehealth.preflight.findings import OF_THE_GPU, told_in, was_refused
+from warmpool.nodehealth.preflight.findings import OF_THE_GPU, told_in
 from warmpool.states import MOVING, ResidentState
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Life:
             await self._starts.settle()
             _LOG.warning("resident %s failed: %s", record.policy, record.failure)
             now = asyncio.get_running_loop().time()
-            refused = was_refused(record.failure)
+            refused = record.refused
             if record.misused and not refused:
                 record.failure = f"given up, for another start would end alike: {record.failure}"
                 self._board.touch()

@@ -132,9 +132,7 @@ class Prover:
             self.recording = None
         differs = self.owner.differences(running)
         if differs:
-            raise EngineUnfit(
-                f"the proof belongs to another engine ({'; '.join(differs)}); record it anew with the one that runs"
-            )
+            raise EngineUnfit(_unfit("; ".join(differs), other_weights=self.owner.other_weights(running)))
 
     async def state_answers(self, engine: Engine, running: Ownership, *, deadline: Deadline) -> None:
         """Ask all prompts, and keep what is answered.
@@ -191,6 +189,16 @@ class Prover:
             self.observer(check, Verdict.NO_ANSWER)
             raise
         self.observer(check, Verdict.PASSED)
+
+
+def _unfit(differs: str, *, other_weights: bool) -> str:
+    """Say whose the proof is. Other weights may be damaged ones, and a new record would bless them."""
+    if other_weights:
+        return (
+            f"the weights aren't those recorded ({differs}): compare the checkpoint with its source "
+            "(`python -m loader verify PATH --values`), and record the proof anew only if the change was meant"
+        )
+    return f"the proof belongs to another engine ({differs}); record it anew with the one that runs"
 
 
 async def _ask(engine: Engine, prompt: str, tokens: int, deadline: Deadline) -> Answer:

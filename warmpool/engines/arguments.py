@@ -17,6 +17,8 @@ KNOWN_VERSIONS: Final = {EngineKind.VLLM: "0.32.0", EngineKind.SGLANG: "0.5.23"}
 
 _MIB: Final = 2**20
 _LOW_UTILIZATION: Final = "0.05"
+_MOST_STATIC: Final = 0.999
+"""Largest share of three decimal places that leaves anything."""
 _CONTROL_PORT: Final = "{controlPort}"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -100,6 +102,19 @@ def settings_for(need: Need) -> Settings:
             return _reference(need)
         case EngineKind.GENERIC:
             return _generic(need)
+
+
+def misfit(need: Need) -> str:
+    """Say in words what of an engine doesn't fit on its device, as far as sizes are known; empty if it fits."""
+    parts = {"weights": need.weights_mib, "KV memory": need.kv_mib}
+    known = {what: mib for what, mib in parts.items() if mib is not None}
+    total = sum(known.values())
+    if need.gpu_mib is None or total < need.gpu_mib:
+        return ""
+    told = " and ".join(f"{mib} MiB of {what}" for what, mib in known.items())
+    return (
+        f"{told} don't fit on a device of {need.gpu_mib} MiB, which also holds what the engine computes with"
+    )
 
 
 _UTILIZATION: Final = ("--gpu-memory-utilization", "--mem-fraction-static")
@@ -263,7 +278,7 @@ def _sglang_memory(need: Need) -> Iterator[Setting]:
     if fraction is not None:
         yield Setting(
             name="--mem-fraction-static",
-            value=f"{fraction:.3f}",
+            value=f"{min(fraction, _MOST_STATIC):.3f}",
             why="weights and KV memory as a share of the device: SGLang takes no number of bytes",
         )
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from warmpool.reference.pacing import Pacer
 from warmpool.reference.scheduler import Limits
 from warmpool.reference.startup import Origin
 from warmpool.wire import answer_to_json, ownership_to_json
+
+WARNING: Final = "warning: "
+"""What a line on stderr begins with that warns of a record."""
 
 app = typer.Typer(
     help="Emberpool's reference engine: an OpenAI-style server in torch.",
@@ -245,6 +248,8 @@ def expect(
         tensor_parallel_size=tensor_parallel_size,
     )
     made = record(options, asked)
+    if made.doubt:
+        typer.echo(f"{WARNING}{made.doubt}", err=True)
     answers = [answer_to_json(answer) for answer in made.answers]
     typer.echo(json.dumps({"prompts": answers, "ownership": ownership_to_json(made.ownership)}))
 

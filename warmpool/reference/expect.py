@@ -5,6 +5,7 @@ prompt instead of a step on KV memory: a fault in loading, batching, pausing or 
 A record ends before a token that only rounding decides.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,9 @@ _TOKENS = 6
 _MARGIN = {torch.float32: 1e-3, torch.bfloat16: 2e-2}
 """Least lead of the winning logit, as a share of the logits' spread; below it rounding may choose another token. A bfloat16 has
 eight bits of precision, so that sums in another order differ in the second decimal place."""
+_UNIFORM = 0.01
+"""Where each logarithm of a probability is this close to that of one over the vocabulary, an answer says nothing of the weights: no
+trained model is within 1 % of chance at every token."""
 _DIGITS = 5
 """Decimal places of a log-probability; what serves differs from it in earlier ones."""
 
@@ -52,10 +56,12 @@ class Record(NamedTuple):
     Attributes:
         ownership: what computed it.
         answers: for each prompt with at least one token that rounding can't change.
+        doubt: why the weights may be damaged all the same, and what to do; empty if nothing speaks for that.
     """
 
     ownership: Ownership
     answers: tuple[Answer, ...]
+    doubt: str = ""
 
 
 def record(options: ModelOptions, prompts: Sequence[str] = PROMPTS) -> Record:
@@ -82,9 +88,10 @@ def record(options: ModelOptions, prompts: Sequence[str] = PROMPTS) -> Record:
     if not kept:
         raise BadCheckpoint(
             "no prompt has an answer that rounding leaves alone: its logits are flat",
-            hint="these weights can't be proven to serve right; check that the checkpoint is whole",
+            hint="these weights can't be proven to serve right; compare the checkpoint with its source"
+            " (`python -m loader verify PATH --values`)",
         )
-    return Record(sound.ownership, kept)
+    return Record(sound.ownership, kept, _doubt(kept, sound.vocabulary))
 
 
 def answers(options: ModelOptions, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
@@ -123,6 +130,11 @@ class _Sound:
         self.ownership = _ownership(parameters, options.tensor_parallel_size)
         self._model.finish()
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens it chooses from."""
+        return min(self._tokenizer.size, self._config.vocab_size)  # ids beyond are padding
+
     def encoded(self, prompt: str) -> list[int]:
         """Return a prompt as token ids."""
         tokens = self._tokenizer.encode(prompt)
@@ -139,8 +151,17 @@ class _Sound:
         rows = prompt_rows(len(tokens), self._device)
         filled = torch.tensor(tokens + [tokens[-1]] * (rows - len(tokens)), device=self._device)
         last = torch.tensor([len(tokens) - 1], device=self._device)
-        sampled = min(self._tokenizer.size, self._config.vocab_size)  # ids beyond are padding
-        return self._model.prefill(filled, last, forgetful(rotary, rows))[0, :sampled]
+        return self._model.prefill(filled, last, forgetful(rotary, rows))[0, : self.vocabulary]
+
+
+def _doubt(answers: Sequence[Answer], vocabulary: int) -> str:
+    chance = -math.log(vocabulary)
+    if any(abs(logprob - chance) > _UNIFORM for answer in answers for logprob in answer.logprobs):
+        return ""
+    return (
+        f"every recorded token is about as likely as any other (one in {vocabulary}), as weights that are damaged or empty have it: "
+        "compare the checkpoint with its source (`python -m loader verify PATH --values`) before this record is used"
+    )
 
 
 def _ownership(parameters: Mapping[str, Tensor], ranks: int) -> Ownership:
@@ -177,11 +198,11 @@ def _greedy(
         if not bool(torch.isfinite(logits).all()):
             raise BadCheckpoint(
                 "the weights compute no finite numbers",
-                hint="a shard's contents are damaged; fetch the checkpoint again",
+                hint="a shard's contents are damaged (`python -m loader verify PATH --values`); fetch the checkpoint again",
             )
         best = torch.topk(logits, 2)
         lead = float(best.values[0] - best.values[1])
-        if lead < margin * float(logits.max() - logits.min()):
+        if lead <= margin * float(logits.max() - logits.min()):  # equal where all logits are
             break
         token = int(best.indices[0])
         answer.append(Expected(token, float(torch.log_softmax(logits, dim=-1)[token])))

@@ -1,11 +1,13 @@
 """What a pod's status says of containers that end again and again, or can't be started at all. PURE.
 
 A container that is started again waits between its attempts, longer each time, up to five minutes; only meanwhile its status says so.
+One that a pre-flight keeps from starting ends with a status of its own, and is told apart.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from warmpool.nodehealth.preflight.findings import REFUSED, was_refused
 from warmpool.seats import Crash
 
 Json = Mapping[str, Any]
@@ -23,22 +25,38 @@ _MOST_CHARACTERS: Final = 300
 
 
 def crash_of(status: Json) -> Crash | None:
-    """Return which of a pod's containers doesn't come up, the one with the most attempts; None if all do, or did."""
+    """Return which of a pod's containers doesn't come up; None if all do, or did.
+
+    Of several it is the one with the most attempts; those that a pre-flight ended come after all others.
+    """
     worst: Crash | None = None
     for key in ("initContainerStatuses", "containerStatuses"):
         for each in status.get(key) or ():
             waiting = (each.get("state") or {}).get("waiting")
             if waiting is None or waiting.get("reason") not in _WORDS:
                 continue
-            restarts = int(each.get("restartCount") or 0)
-            if worst is None or restarts > worst.restarts:
-                worst = Crash(
-                    container=str(each.get("name", "")),
-                    reason=str(waiting["reason"]),
-                    restarts=restarts,
-                    how=_how(each, waiting)[:_MOST_CHARACTERS],
-                )
+            found = Crash(
+                container=str(each.get("name", "")),
+                reason=str(waiting["reason"]),
+                restarts=int(each.get("restartCount") or 0),
+                how=_how(each, waiting)[:_MOST_CHARACTERS],
+                refused=_refused(each, waiting),
+            )
+            if worst is None or _rank(found) > _rank(worst):
+                worst = found
     return worst
+
+
+def _rank(crash: Crash) -> tuple[bool, int]:
+    return not crash.refused, crash.restarts
+
+
+def _refused(container: Json, waiting: Json) -> bool:
+    """Whether a pre-flight ended it last, by its exit status or its last words."""
+    ended = (container.get("lastState") or {}).get("terminated")
+    if not ended or waiting.get("reason") != LOOPS:
+        return False
+    return ended.get("exitCode") == REFUSED or was_refused(str(ended.get("message") or ""))
 
 
 def _how(container: Json, waiting: Json) -> str:

@@ -186,14 +186,17 @@ class SeatWriter:
         return await self._patch(self._lanes.housekeeping, seat, bodies.freeing_patch(seat))
 
     async def delete(self, seat: Seat) -> None:
-        """See `scaler.cluster.port.Cluster.delete`: this pod and no other of its name."""
+        """See `scaler.cluster.port.Cluster.delete`: this pod and no other of its name.
+
+        The answer shows the pod as one that is ending. Whoever plans before the watch tells of that mustn't delete it again.
+        """
         request = Request(
             method="DELETE",
             path=POD.path(self._namespace, seat.name),
             body={"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": seat.uid}},
         )
         try:
-            await self._writing.send(
+            body = await self._writing.send(
                 self._lanes.housekeeping, request, seconds=HOUSEKEEPING_SECONDS, repeatable=True
             )
         except NotFound:
@@ -201,6 +204,10 @@ class SeatWriter:
         except Conflict:
             if await self._is_there(seat):
                 raise
+        else:
+            # Of one that is gone at once, servers may answer no more than that.
+            if (body or {}).get("metadata", {}).get("uid") == seat.uid and not self._writing.dry_run:
+                self._learn(body)
 
     async def _is_there(self, seat: Seat) -> bool:
         try:

@@ -91,7 +91,7 @@ class StartMetrics:
 
 
 def _crash_loops(found: Found) -> int:
-    return sum(cause is not Cause.SLOW_START for cause in found.causes.values())
+    return sum(cause in {Cause.CRASH_LOOP, Cause.CANNOT_START} for cause in found.causes.values())
 
 
 def phases_of(seat: Seat, resident: Resident) -> dict[str, float]:

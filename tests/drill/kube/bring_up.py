@@ -137,7 +137,7 @@ async def reference_residents(
         PolicyName(policy): Served(directory=path, device="cpu", dtype="auto")
         for policy, path in found.items()
     }
-    proofs = await expectations(served, directory, {})
+    proofs = await expectations(served, directory, {}, tell)
     options = ("--max-num-seqs", str(_SEQUENCES), "--max-model-len", "128")
     options += ("--max-tokens-per-second", str(_TOKENS_PER_SECOND))
     return {

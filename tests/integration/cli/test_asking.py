@@ -130,7 +130,8 @@ async def test_no_controller_says_why(there: FakeCluster, tmp_path: Path) -> Non
     there.controller.shutdown()
     there.controller.server_close()
     async with asking(there, tmp_path) as asker:
-        with pytest.raises(NoController, match="error trying to reach service"):
+        call = "GET /api/v1/namespaces/serving/services/emberpool-controller:http/proxy with status 503"
+        with pytest.raises(NoController, match=f"answers {call}: error trying to reach service"):
             await asker.controller(Question(path="/v1/seats"), ("serving",))
 
 

@@ -411,6 +411,38 @@ def test_an_order_on_a_node_that_makes_no_sense_is_not_given(
     assert why in err
 
 
+@pytest.mark.parametrize("verb", ["exclude", "readmit"])
+def test_a_clusters_controller_takes_orders_on_nodes_at_its_own_address(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setenv("EMBERPOOL_AGENT_TOKEN", "secret")
+    with serving(FakeController()) as controller:
+        controller.say(f"POST /v1/nodes/gpu-a/{verb}", {"name": "gpu-a"})
+        assert main(["node", verb, "gpu-a", "--reason", "row 3", "--controller", controller.url]) == 0
+    ((body, headers),) = controller.ordered
+    assert (body["reason"], headers["Authorization"]) == ("row 3", "Bearer secret")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_controller_that_has_no_nodes_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(FakeController()) as controller:
+        code = main(["node", "exclude", "gpu-a", "--reason", "row 3", "--controller", controller.url])
+    assert code == 1
+    told = capsys.readouterr().err
+    assert "marks no nodes: it answers /v1/nodes/gpu-a/exclude with status 404" in told
+    assert "`emberpool local` has none" in told
+
+
+def test_an_order_on_a_node_goes_to_a_cluster_unless_a_controller_is_named(
+    ask: Ask, there: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBERPOOL_CONTROLLER", "http://127.0.0.1:9")
+    with_controller(there).say("POST /v1/nodes/gpu-a/exclude", {"name": "gpu-a"})
+    assert ask("node", "exclude", "gpu-a", "--reason", "row 3")[0] == 0
+    code, _, err = ask("node", "exclude", "gpu-a", "--reason", "x", "--controller", "http://127.0.0.1:9")
+    assert (code, "names one controller, and kubectl's flags a cluster" in err) == (2, True)
+
+
 def test_nodes_are_a_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["node", "get", "--controller", "http://127.0.0.1:9080"]) == 2
     assert "no such option: --controller" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from scaler.cli.app import main
+from scaler.runtime.sockets import listen, url_of
 from tests.integration.cli.fake_controller import FakeController, serving
 
 
@@ -47,8 +48,8 @@ shared-1   shared   Promoting   -         0/1 (1 failed)   0           12s
 """,
     "seat get -o wide": """\
 NAME       FLEET    VALUE       SERVING   RESIDENTS        IN-FLIGHT   TIERS              CLAIM         VERDICT   NODE        GPUS    MEMORY    FREE       AGE
-shared-0   shared   Serving     chat      2/2              3           1 awake,1 paused   -             Ok        localhost   -       700 MiB   49.2 GiB   3m4s
-shared-1   shared   Promoting   -         0/1 (1 failed)   0           1 cold             Switch:chat   Ok        localhost   GPU-1   -         -          12s
+shared-0   shared   Serving     chat      2/2              3           1 awake,1 paused   -             -         localhost   -       700 MiB   49.2 GiB   3m4s
+shared-1   shared   Promoting   -         0/1 (1 failed)   0           1 cold             Switch:chat   Unknown   localhost   GPU-1   -         -          12s
 """,
     "policy get": """\
 NAME   MODE    DEMAND   NEEDED   CAPACITY   SERVING   QUEUED   IN-FLIGHT   OLDEST
@@ -100,7 +101,7 @@ Serving:      chat
 Node:         localhost
 GPUs:         -
 Age:          3m4s
-Health:       GPU verdict Ok, ready, admitted, agent reports
+Health:       ready, admitted, agent reports
 Agent:        http://127.0.0.1:40000
 Claim:        -
 Memory:       48.0 GiB held, 40.0 GiB for computing, 1.0 GiB stage daemon, 2.8 GiB reserve, of 141.0 GiB, 49.2 GiB free
@@ -175,7 +176,7 @@ def test_a_claim_and_a_failure_are_told_in_full(ask: Ask) -> None:
         "Claim:    Switch chat in place of code, which may park code, tail, by ctl-1 (epoch 4) since "
     )
     assert ", overdue by 100." in claim
-    assert "Health:   GPU verdict Ok, not ready, not admitted, agent is silent\n" in out
+    assert "Health:   GPU verdict Unknown, not ready, not admitted, agent is silent\n" in out
     assert "    Failure:      the engine left with code 1\n" in out
 
 
@@ -188,6 +189,41 @@ def test_what_a_resident_waits_for_and_what_is_too_little_is_told(ask: Ask) -> N
     _, out, _ = ask("seat", "describe", "shared-0")
     assert "    Waiting:      no room for code\n" in out
     assert ", of 141.0 GiB, 32.8 GiB too little\nMeasured:     no, or not all of it\n" in out
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words", "acted_on", "shown"),
+    [
+        pytest.param(["GPU-1"], {}, "Ok", "Unknown", id="nobody-looks"),
+        pytest.param(["GPU-1"], {"GPU-1": "Ok"}, "Ok", "Ok", id="it-was-looked-at"),
+        pytest.param(
+            ["GPU-1", "GPU-2"], {"GPU-1": "Ok", "GPU-2": "Unknown"}, "Ok", "Unknown", id="one-is-not"
+        ),
+        pytest.param(["GPU-1"], {"GPU-1": "Unknown"}, "Suspect", "Suspect", id="another-says-so"),
+        pytest.param([], {}, "Ok", "-", id="no-gpu"),
+        pytest.param([], {}, "Suspect", "Suspect", id="it-rests"),
+    ],
+)
+def test_gpus_are_only_called_ok_where_somebody_has_looked(
+    ask: Ask, gpus: list[str], words: dict[str, str], acted_on: str, shown: str
+) -> None:
+    said = json.loads(ask.controller.answers["/v1/seats"][1])
+    health = [{"uuid": uuid, "verdict": word} for uuid, word in words.items()]
+    said["items"][0] |= {"gpus": gpus, "gpuHealth": health, "verdict": acted_on}
+    ask.controller.say("/v1/seats", said)
+    head, row = ask("seat", "get", "shared-0", "-o", "wide")[1].splitlines()
+    assert row[head.index("VERDICT") :].split()[0] == shown
+    described = ask("seat", "describe", "shared-0")[1]
+    assert f"GPU verdict {shown}, " in described or (shown == "-" and "GPU verdict" not in described)
+
+
+def test_a_pre_flight_that_keeps_an_engine_from_starting_is_told(ask: Ask) -> None:
+    said = json.loads(ask.controller.answers["/v1/seats"][1])
+    said["items"][1]["residents"][0] |= {"refused": True, "failure": "pre-flight: NoGpu: there is no GPU"}
+    ask.controller.say("/v1/seats", said)
+    described = ask("seat", "describe", "shared-1")[1]
+    assert "a pre-flight keeps code from starting" in described
+    assert "    Failure:      pre-flight: NoGpu: there is no GPU\n" in described
 
 
 def test_json_is_what_the_controller_said(ask: Ask) -> None:
@@ -234,6 +270,16 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
         f"error: no controller answers at {url} (Connection refused)\n\n"
         "hint: start one with `emberpool local`, or name another: --controller URL\n\n"
     )
+
+
+def test_who_listens_and_does_not_answer_may_still_be_starting(capsys: pytest.CaptureFixture[str]) -> None:
+    with listen("127.0.0.1", 0, "--port") as mute:
+        url = url_of(mute)
+        assert main(["seat", "get", "--server", url]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: something listens at {url} and doesn't answer yet (waited 5 s)\n")
+    assert "still starting" in said
+    assert "start one with" not in said
 
 
 def test_the_server_can_come_from_the_environment(

@@ -18,6 +18,7 @@ from warmpool.engines.capabilities import (
     Verdict,
     Verification,
 )
+from warmpool.engines.kinds import EngineKind
 from warmpool.seats import FleetName, PolicyName, Resident, Seat, SeatName
 from warmpool.states import ResidentState
 from warmpool.wire import seat_to_json
@@ -54,6 +55,26 @@ def test_json_and_yaml_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert as_json == as_yaml
     assert as_json["args"][:4] == ["--host", "127.0.0.1", "--port", "{controlPort}"]
     assert "Nobody tried 0.4.0" in as_json["facts"]
+
+
+def test_an_engine_that_is_left_out_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["engine", "args"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "error: missing option '--engine'. Choose from: Reference, VLLM, SGLang, Generic\n\nhint: "
+    )
+
+
+@pytest.mark.parametrize("engine", EngineKind)
+def test_an_engine_that_does_not_fit_gets_no_arguments(
+    capsys: pytest.CaptureFixture[str], engine: EngineKind
+) -> None:
+    sizes = ("--kv-mib", "40960", "--weights-mib", "153600", "--gpu-mib", "143771")
+    assert main(["engine", "args", "--engine", engine, *sizes]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "153600 MiB of weights and 40960 MiB of KV memory don't fit on a device of 143771 MiB" in err
+    assert "lower --kv-mib" in err
 
 
 def test_an_unknown_engine_is_a_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,6 +182,16 @@ async def test_only_the_seat_that_was_meant_is_deleted(cluster: Cluster) -> None
         await cluster.get(POD, "seat-0")
 
 
+async def test_a_seat_that_was_deleted_is_known_to_be_ending_before_the_watch_tells(cluster: Cluster) -> None:
+    seat, learnt = await cluster.seat(), []
+    deleting = SeatWriter(Writing(cluster.client), cluster.namespace, learn=learnt.append)
+    await deleting.delete(seat)
+    (body,) = learnt
+    assert (body["metadata"]["uid"], pod_from_json(body).seat.terminating) == (seat.uid, True)
+    await deleting.delete(replace(seat, uid="another"))
+    assert len(learnt) == 1
+
+
 async def test_a_dry_run_is_checked_and_changes_nothing(cluster: Cluster) -> None:
     seat = await cluster.seat()
     before = await cluster.get(POD, "seat-0")

@@ -109,6 +109,23 @@ def test_memory_that_somebody_else_holds_is_waited_for_and_then_told(library: Pa
     assert ended.stderr == f"pre-flight: TooLittleFree: {GPU}: 577 MiB are free, and 1000 are needed\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--seconds", "-3"), "argument --seconds: '-3' is no number of seconds from 0 on"),
+        (("--seconds", "nan"), "argument --seconds: 'nan' is no number of seconds from 0 on"),
+        (("--free-seconds", "inf"), "argument --free-seconds: 'inf' is no number of seconds from 0 on"),
+        (("--hang-seconds", "-0.1"), "argument --hang-seconds: '-0.1' is no number of seconds from 0 on"),
+        (("--needed-mib", "-1"), "argument --needed-mib: '-1' is no whole number of MiB from 0 on"),
+        (("--most-mib", "1.5"), "argument --most-mib: '1.5' is no whole number of MiB from 0 on"),
+    ],
+)
+def test_a_limit_that_is_none_is_a_wrong_use(library: Path, arguments: tuple[str, str], why: str) -> None:
+    ended = look(library, "", *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert why in ended.stderr
+
+
 def test_a_driver_that_hangs_is_given_up_and_nothing_is_left_of_it(library: Path) -> None:
     began = time.monotonic()
     ended = look(library, "hang", "--hang-seconds", "0.5")

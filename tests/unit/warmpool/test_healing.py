@@ -38,6 +38,10 @@ def failed(since: float, why: str = "exited with status 1") -> Resident:
     return Resident(policy=CHAT, state=ResidentState.FAILED, since=since, failure=why)
 
 
+def refused(since: float, why: str = "pre-flight: NoGpu: there is no GPU") -> Resident:
+    return replace(failed(since, why), refused=True)
+
+
 def loading(since: float) -> Resident:
     return Resident(policy=CHAT, state=ResidentState.LOADING, since=since)
 
@@ -167,6 +171,43 @@ def test_one_is_replaced_at_a_time_and_stays_chosen_until_it_is_gone() -> None:
     assert (found.replace, found.held_back) == ({}, "another seat is ending")
 
 
+# -------------------------------------------------------------------- pre-flights
+
+
+def test_a_pre_flight_that_keeps_an_engine_from_starting_is_told_and_no_reason_to_replace_its_seat() -> None:
+    fleet = Fleet()
+    for at in range(100, 3100, 300):
+        fleet.look(at - 0.5, seat("s-0", loading(at - 1.0)))
+        found = fleet.look(at, seat("s-0", refused(at)))
+        assert (found.causes, found.replace, found.held_back) == ({"s-0": Cause.PRE_FLIGHT}, {}, "")
+    why = "a pre-flight keeps chat from starting: pre-flight: NoGpu: there is no GPU"
+    assert found.ailing == {"s-0": why}
+    assert fleet.look(3100.0, seat("s-0", loading(3099.0))).ailing == {"s-0": why}, "its next try has begun"
+
+
+def test_it_is_told_no_more_once_an_engine_has_started() -> None:
+    fleet = Fleet()
+    fleet.look(10.0, seat("s-0", refused(10.0)))
+    assert fleet.look(50.0, seat("s-0", started(20.0))) == Found()
+
+
+def test_pre_flights_between_bad_starts_neither_count_nor_hide_them() -> None:
+    fleet = Fleet()
+    fleet.fails("s-0", [10.0, 20.0])
+    for at in (30.0, 60.0, 120.0):
+        assert fleet.look(at, seat("s-0", refused(at))).causes == {"s-0": Cause.PRE_FLIGHT}
+    found = fleet.fails("s-0", [200.0])
+    assert (found.causes, found.replace.keys()) == ({"s-0": Cause.CRASH_LOOP}, {"s-0"})
+
+
+def test_a_seat_that_fails_is_replaced_beside_one_that_a_pre_flight_keeps_from_starting() -> None:
+    fleet = Fleet()
+    for at in (10.0, 20.0, 30.0):
+        found = fleet.look(at, seat("a", refused(at)), seat("b", failed(at)))
+    assert found.causes == {"a": Cause.PRE_FLIGHT, "b": Cause.CRASH_LOOP}
+    assert found.replace.keys() == {"b"}
+
+
 # -------------------------------------------------------------------- containers
 
 
@@ -191,6 +232,23 @@ def test_while_it_runs_for_a_moment_it_still_ails_and_when_it_goes_on_running_no
     assert fleet.look(1001.0, seat("s-0")).replace
     assert fleet.look(1000.0 + CALM_SECONDS, seat("s-0")) == Found()
     assert not fleet.history.streaks
+
+
+def test_restarts_of_a_container_that_a_pre_flight_ended_count_for_nothing_then_or_later() -> None:
+    fleet = Fleet()
+    for now, restarts in ((1000.0, 3), (1300.0, 9)):
+        found = fleet.look(now, seat("s-0", crash=replace(loops(restarts), refused=True), reachable=False))
+        assert (found.causes, found.replace) == ({"s-0": Cause.PRE_FLIGHT}, {})
+    assert fleet.look(1310.0, seat("s-0", crash=loops(11))) == Found()
+    assert fleet.look(1310.0 + CALM_SECONDS, seat("s-0")) == Found()
+    assert fleet.look(2000.0, seat("s-0", crash=loops(11))) == Found()
+    assert fleet.look(2010.0, seat("s-0", crash=loops(12))).replace.keys() == {"s-0"}
+
+
+def test_what_a_pre_flight_ended_spares_no_other_container() -> None:
+    fleet = Fleet()
+    fleet.look(1000.0, seat("s-0", crash=replace(loops(9), container="chat", refused=True)))
+    assert fleet.look(1010.0, seat("s-0", crash=loops(3))).causes == {"s-0": Cause.CRASH_LOOP}
 
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
@@ -308,6 +366,7 @@ def test_pauses_only_grow_and_end(replacements: int) -> None:
 
 residents = st.one_of(
     st.builds(failed, st.integers(0, 5).map(float)),
+    st.builds(refused, st.integers(0, 5).map(float)),
     st.builds(started, st.integers(0, 5).map(float), st.sampled_from([10.0, 100.0])),
     st.builds(loading, st.just(0.0)),
     st.builds(started, st.just(1.0), st.just(100.0), st.sampled_from(ResidentState)),

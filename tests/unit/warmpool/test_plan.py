@@ -679,6 +679,10 @@ class TestReplace:
         failed = seat("1", a=resident(A, S.FAILED, since=NOW - 121))
         assert texts(planned([failed], {})) == ["Replace 1"]
 
+    def test_what_a_pre_flight_keeps_from_starting_is_never_given_up(self) -> None:
+        refused = replace(resident(A, S.FAILED, since=NOW - 100_000), refused=True)
+        assert texts(planned([seat("1", a=refused)], {})) == []
+
     @pytest.mark.parametrize(
         "given",
         [

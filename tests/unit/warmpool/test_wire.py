@@ -14,6 +14,7 @@ from warmpool.errors import BadOrder
 from warmpool.expectations import Answer, Ownership, Recording, Statement
 from warmpool.seats import (
     Claim,
+    Crash,
     FleetName,
     Operation,
     PolicyName,
@@ -75,6 +76,7 @@ residents = st.builds(
     in_flight=counts,
     restarts=counts,
     failure=st.text(max_size=20),
+    refused=st.booleans(),
     waiting=st.text(max_size=20),
     pid=st.none() | counts,
     memory_bytes=st.none() | counts,
@@ -94,6 +96,14 @@ claims = st.builds(
     deadline=times,
     leaving=st.none() | policies,
     displace=st.none() | st.lists(policies, max_size=3).map(tuple),
+)
+crashes = st.builds(
+    Crash,
+    container=st.text(max_size=8),
+    reason=st.text(max_size=8),
+    restarts=counts,
+    how=st.text(max_size=8),
+    refused=st.booleans(),
 )
 seats = st.builds(
     Seat,
@@ -118,6 +128,7 @@ seats = st.builds(
     template=st.text(max_size=8),
     agent=st.text(max_size=8),
     memory=st.none() | st.deferred(lambda: budgets),
+    crash=st.none() | crashes,
 )
 budgets = st.builds(
     Budget,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -77,16 +78,46 @@ def _parser() -> argparse.ArgumentParser:
     )
     limits = Limits()
     add = parser.add_argument
-    add("--seconds", type=float, default=limits.seconds, help="time for the memory test (default: 2)")
-    add("--beside-mib", type=int, default=limits.beside_bytes // _MIB, help="tested beside others, at most")
-    add("--most-mib", type=int, help="tested alone, at most (default: all that is free)")
-    add("--needed-mib", type=int, default=0, help="free memory that the engine needs on each GPU")
-    add("--free-seconds", type=float, default=limits.free_seconds, help="how long that is waited for")
-    add("--hang-seconds", type=float, default=60.0, help="when the driver is taken to hang (default: 60)")
+    add("--seconds", type=_seconds, default=limits.seconds, help="time for the memory test (default: 2)")
+    add("--beside-mib", type=_mib, default=limits.beside_bytes // _MIB, help="tested beside others, at most")
+    add("--most-mib", type=_mib, help="tested alone, at most (default: all that is free)")
+    add("--needed-mib", type=_mib, default=0, help="free memory that the engine needs on each GPU")
+    add("--free-seconds", type=_seconds, default=limits.free_seconds, help="how long that is waited for")
+    add("--hang-seconds", type=_seconds, default=60.0, help="when the driver is taken to hang (default: 60)")
     add("--allow-none", action="store_true", help="become the engine where there is no GPU, too")
     add("--pack", type=Path, metavar="FILE", help="write all of this into one file, and end")
     add("command", nargs="*", metavar="COMMAND", help="the engine, after --; without one, look only")
     return parser
+
+
+def _seconds(text: str) -> float:
+    """Read a time.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, below 0, or without an end.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 on")
+    return seconds
+
+
+def _mib(text: str) -> int:
+    """Read an amount of memory.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none, or below 0.
+    """
+    try:
+        amount = int(text)
+    except ValueError:
+        amount = -1
+    if amount < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of MiB from 0 on")
+    return amount
 
 
 def options() -> Sequence[str]:

@@ -88,3 +88,52 @@ def test_what_is_no_setting_of_the_gateway(written: str) -> None:
 def test_a_value_that_no_setting_can_have_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(("local", "--checkpoint", f"chat={tmp_path}", "--gateway", "queue-seconds=soon")) == 2
     assert "--queue-seconds" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ two listeners on one port
+
+
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []])
+@pytest.mark.parametrize(
+    ("arguments", "one", "other"),
+    [
+        (["--gateway-port", "9080"], "--controller-port", "--gateway-port"),
+        (["--gateway-port", "9080", "--gateway-host", "0.0.0.0"], "--controller-port", "--gateway-port"),
+        (["--keda-port", "8000"], "--gateway-port", "--keda-port"),
+    ],
+)
+def test_two_listeners_of_one_machine_on_one_port(
+    dry_run: list[str],
+    arguments: list[str],
+    one: str,
+    other: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(("local", "--checkpoint", f"chat={tmp_path}", *arguments, *dry_run)) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert f"error: {one} and {other} are both " in err
+
+
+@pytest.mark.parametrize(
+    ("command", "one", "other"),
+    [
+        (
+            ["gateway", "--controller", "http://127.0.0.1:1", "--port", "9300", "--metrics-port", "9300"],
+            "--port",
+            "--metrics-port",
+        ),
+        (["controller", "--policy", ".", "--agents", ".", "--keda-port", "9080"], "--port", "--keda-port"),
+    ],
+)
+def test_two_listeners_of_other_commands_on_one_port(
+    command: list[str],
+    one: str,
+    other: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EMBERPOOL_AGENT_TOKEN", "secret")
+    assert main(command) == 2
+    assert f"error: {one} and {other} are both " in capsys.readouterr().err

@@ -11,7 +11,10 @@ REFUSED = "engine process 7 exited with status 69; log: pre-flight: RowPending: 
 
 
 def seats(failure: str, restarts: int, state: ResidentState = ResidentState.FAILED) -> list[Seat]:
-    resident = Resident(policy=CHAT, state=state, since=1.0, restarts=restarts, failure=failure)
+    refused = failure == REFUSED and state is ResidentState.FAILED
+    resident = Resident(
+        policy=CHAT, state=state, since=1.0, restarts=restarts, failure=failure, refused=refused
+    )
     name = SeatName("seat-0")
     return [Seat(name=name, uid="1", version="1", fleet=FleetName("local"), residents=(resident,))]
 

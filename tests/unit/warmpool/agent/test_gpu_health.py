@@ -183,8 +183,22 @@ async def test_a_pre_flight_that_finds_something_is_tried_again_ever_later_and_n
             machine.process("a").end("it ended with status 69: pre-flight: RowPending: GPU-1: a row waits")
             await rig.until(a=ResidentState.FAILED)
             assert "pre-flight: RowPending: GPU-1: a row waits" in rig.told("a")["failure"]
+            assert rig.told("a")["refused"]
         waits = [round(after - before) for before, after in itertools.pairwise(began[1:])]
         assert waits == [15, 30, 60, 120, 240, 300, 300]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    ["it ended with status 1", "it ended with status 1: pre-flight: Passed: GPU-1: all | out of memory"],
+)
+async def test_a_failure_of_the_engine_itself_is_told_as_one(tmp_path: Path, ended: str) -> None:
+    machine = Machine(engines={"a": [FakeEngine(load_seconds=1_000.0)]})
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.seat.board.until(lambda: bool(machine.processes))
+        machine.process("a").end(ended)
+        await rig.until(a=ResidentState.FAILED)
+        assert not rig.told("a")["refused"]
 
 
 async def test_nothing_is_loaded_onto_a_bad_gpu_until_it_is_well_and_the_reason_is_told(

@@ -115,6 +115,40 @@ def test_a_proof_of_another_engine_is_told_apart_from_wrong_tokens() -> None:
         asks.require_owner(Ownership(engine_version="0.33", dtype="bfloat16"))
 
 
+@pytest.mark.parametrize(
+    ("running", "said"),
+    [
+        pytest.param(
+            Ownership(weights_digest="b", dtype="x", tensor_parallel_size=2),
+            r"^the weights aren't those recorded \(weights digest b where a was recorded\): compare the checkpoint with its source "
+            r"\(`python -m loader verify PATH --values`\), and record the proof anew only if",
+            id="weights",
+        ),
+        pytest.param(
+            Ownership(weights_digest="b", engine_version="2"),
+            r"^the weights aren't those recorded \(weights digest .*; engine version 2 where 1",
+            id="a-version-explains-no-digest",
+        ),
+        pytest.param(
+            Ownership(weights_digest="b", dtype="y"), "^the proof belongs to another engine", id="dtype"
+        ),
+        pytest.param(
+            Ownership(weights_digest="b", tensor_parallel_size=1),
+            "^the proof belongs to another engine",
+            id="split",
+        ),
+        pytest.param(
+            Ownership(weights_digest="a", engine_version="2"), "; record it anew with", id="version-alone"
+        ),
+    ],
+)
+def test_other_weights_are_to_be_looked_into_before_they_are_recorded(running: Ownership, said: str) -> None:
+    recorded = {"weightsDigest": "a", "engineVersion": "1", "dtype": "x", "tensorParallelSize": 2}
+    asks = Prover(proof(("p", (1,)), ownership=recorded), "me", random.Random(0))
+    with pytest.raises(EngineUnfit, match=said):
+        asks.require_owner(running)
+
+
 def recording(*witnesses: str, dtype: str = "") -> Recording:
     return Recording(
         ownership=Ownership(dtype=dtype),

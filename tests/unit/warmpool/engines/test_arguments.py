@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from warmpool.engines.arguments import KNOWN_VERSIONS, Need, Settings, settings_for
+from warmpool.engines.arguments import KNOWN_VERSIONS, Need, Settings, misfit, settings_for
 from warmpool.engines.kinds import EngineKind
 
 
@@ -89,3 +89,32 @@ def test_a_version_that_nobody_tried_is_called_that(kind: EngineKind) -> None:
 def test_the_agent_chooses_the_port_where_none_is_given() -> None:
     for kind in EngineKind:
         assert "{controlPort}" in words(settings_for(Need(kind=kind)))
+
+
+@pytest.mark.parametrize("kind", EngineKind)
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            (40_960, 153_600, 143_771),
+            "153600 MiB of weights and 40960 MiB of KV memory don't fit on a device of 143771",
+        ),
+        ((None, 100, 100), "100 MiB of weights don't fit on a device of 100 MiB"),
+        ((101, None, 100), "101 MiB of KV memory don't fit on a device of 100 MiB"),
+        ((40, 59, 100), ""),
+        ((1000, 1000, None), ""),
+        ((None, None, 1), ""),
+    ],
+)
+def test_what_does_not_fit_on_a_device_is_said(
+    kind: EngineKind, sizes: tuple[int | None, int | None, int | None], said: str
+) -> None:
+    kv, weights, gpu = sizes
+    found = misfit(Need(kind=kind, kv_mib=kv, weights_mib=weights, gpu_mib=gpu))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_a_share_is_never_rounded_up_to_the_whole_device() -> None:
+    settings = settings_for(Need(kind=EngineKind.SGLANG, kv_mib=99_997, weights_mib=1, gpu_mib=100_000))
+    assert words(settings)[-2:] == ["--mem-fraction-static", "0.999"]

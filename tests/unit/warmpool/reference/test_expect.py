@@ -1,15 +1,21 @@
 """Recorded answers: made apart from serving, and different for a checkpoint with one wrong tensor."""
 
+import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from typer.testing import CliRunner
 
 from warmpool.expectations import PROMPTS
 from warmpool.reference.checkpoints import make_checkpoint
+from warmpool.reference.cli import app
+from warmpool.reference.errors import BadCheckpoint
 from warmpool.reference.expect import record
 from warmpool.reference.options import ModelOptions
 
@@ -69,3 +75,47 @@ def test_a_record_belongs_to_a_number_format(checkpoint: Path) -> None:
 def test_it_answers_the_prompts_that_it_is_given(checkpoint: Path) -> None:
     (answer,) = record(options(checkpoint), ["2 + 2 ="]).answers
     assert answer.prompt == "2 + 2 ="
+
+
+# ------------------------------------------------------------------ damaged checkpoints
+
+
+def damaged(checkpoint: Path, copy: Path, harm: Callable[[Tensor], Tensor]) -> Path:
+    """Copy a checkpoint with another last layer norm: all logits come through it."""
+    shutil.copytree(checkpoint, copy)
+    for shard in copy.glob("*.safetensors"):
+        tensors = load_file(shard)
+        if "model.norm.weight" in tensors:
+            tensors["model.norm.weight"] = harm(tensors["model.norm.weight"])
+            save_file(tensors, shard, metadata={"format": "pt"})
+            return copy
+    raise AssertionError("no shard has the tensor")
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        pytest.param(float("nan"), "the weights compute no finite numbers", id="not-a-number"),
+        pytest.param(float("inf"), "the weights compute no finite numbers", id="infinite"),
+        pytest.param(0.0, "its logits are flat", id="zeros"),
+    ],
+)
+def test_weights_that_compute_nothing_make_no_record(
+    checkpoint: Path, tmp_path: Path, factor: float, said: str
+) -> None:
+    broken = damaged(checkpoint, tmp_path / "broken", lambda tensor: torch.full_like(tensor, factor))
+    with pytest.raises(BadCheckpoint, match=said) as raised:
+        record(options(broken))
+    assert "python -m loader verify PATH --values" in raised.value.hint
+
+
+def test_answers_that_are_as_good_as_chance_are_doubted(checkpoint: Path, tmp_path: Path) -> None:
+    faint = damaged(checkpoint, tmp_path / "faint", lambda tensor: tensor * 1e-4)
+    made = record(options(faint))
+    assert made.answers
+    assert "every recorded token is about as likely as any other" in made.doubt
+    assert not record(options(checkpoint)).doubt
+    said = CliRunner().invoke(app, ["expect", "--checkpoint", str(faint)])
+    assert said.exit_code == 0
+    assert said.stderr == f"warning: {made.doubt}\n"
+    assert json.loads(said.stdout)["prompts"]

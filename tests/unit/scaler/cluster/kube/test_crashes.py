@@ -83,6 +83,29 @@ def test_the_one_with_the_most_attempts_is_told_sidecars_too() -> None:
     assert str(found) == "container agent is in CrashLoopBackOff after 7 restarts"
 
 
+@pytest.mark.parametrize(
+    ("last", "refused"),
+    [
+        pytest.param(ended(69), True, id="its-status"),
+        pytest.param(ended(1, message="pre-flight: NoGpu: there is no GPU"), True, id="its-words"),
+        pytest.param(ended(1, message="pre-flight: Passed: GPU-a: all\nboom"), False, id="it-passed"),
+        pytest.param(ended(2), False, id="another-status"),
+    ],
+)
+def test_one_that_a_pre_flight_ended_is_told_apart(last: Json, *, refused: bool) -> None:
+    found = crash_of({"containerStatuses": [container(waiting=LOOP, restarts=3) | {"lastState": last}]})
+    assert found is not None
+    assert found.refused is refused
+
+
+def test_one_that_crashes_is_told_before_any_that_a_pre_flight_ended() -> None:
+    chat = container("chat", 9, waiting=LOOP) | {"lastState": ended(69)}
+    code = container("code", 1, waiting=LOOP) | {"lastState": ended(2)}
+    found = crash_of({"containerStatuses": [chat, code]})
+    assert found is not None
+    assert (found.container, found.refused) == ("code", False)
+
+
 def test_a_pod_that_is_read_has_it() -> None:
     body = {
         "metadata": {"name": "p", "uid": "u"},
