@@ -152,7 +152,8 @@ def dumped(command: list[str], directory: Path, **environment: str) -> dict[str,
 
 def test_a_fork_lives_as_the_process_that_was_started_would(zygote: Path, tmp_path: Path) -> None:
     environment = {"MARK": "yes", VARIABLE: ""}
-    plain = dumped([sys.executable, str(ZYGOTE), "dump"], tmp_path, **environment)
+    # Whoever asks tells its ranks whom to ask.
+    plain = dumped([sys.executable, str(ZYGOTE), "dump"], tmp_path, **{**environment, VARIABLE: str(zygote)})
     asking = [sys.executable, "-m", "warmpool.reference", "dump", "--zygote", str(zygote)]
     forked = dumped(asking, tmp_path, **environment)
     assert plain["same"]["variableInC"] == "yes"
