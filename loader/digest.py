@@ -190,12 +190,10 @@ def _sums_in_parts(data: torch.Tensor) -> list[torch.Tensor]:
 
 def _sums_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The same of a tensor, with as few of torch's calls as can be where it is a whole number of blocks, as most of a model are."""
-    nbytes = tensor.nbytes
+    nbytes, begin = tensor.nbytes, tensor.storage_offset() * tensor.element_size()
     at_once = nbytes and nbytes % BLOCK_BYTES == 0 and nbytes <= _DEVICE_PIECE_BYTES
-    if not tensor.is_cuda or not at_once or tensor.data_ptr() % _WORD_BYTES:
-        return _sums_in_parts(bytes_of(tensor))
-    begin = tensor.storage_offset() * tensor.element_size()
-    if begin % _WORD_BYTES:
+    aligned = tensor.data_ptr() % _WORD_BYTES == begin % _WORD_BYTES == 0
+    if not (tensor.is_cuda and at_once and aligned):
         return _sums_in_parts(bytes_of(tensor))
     words = torch.empty(0, dtype=torch.int64, device=tensor.device).set_(
         tensor.untyped_storage(), begin // _WORD_BYTES, (nbytes // BLOCK_BYTES, _COLUMNS), (_COLUMNS, 1)

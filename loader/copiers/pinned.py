@@ -34,7 +34,7 @@ from loader.copiers.windows import (
     open_windows,
 )
 from loader.cuda import library
-from loader.cuda.copying import AddressCopies, CopyStream
+from loader.cuda.copying import AddressCopies, CopyStream, driver_errors
 from loader.errors import DeviceUnavailable, OutOfMemory
 from loader.plan import MAX_GAP_BYTES, PAGE_BYTES, Chunk, Piece
 from loader.sources.port import Fallback
@@ -45,7 +45,7 @@ NEAR_BYTES = WINDOW_BYTES if open_windows() is not None else CHUNK_BYTES
 """What it reads at once from memory. In Python, where threads wait for each other at every read, of reads of 1, 2, 4, 8 and 16 MiB the largest
 were the fastest on one H200 (9, 17, 30, 32 and 34 GB/s)."""
 NEAR_CHUNK_BYTES = 4 * CHUNK_BYTES if open_windows() is not None else CHUNK_BYTES
-"""What it takes at once from memory, in the C part without the interpreter. On one H200 chunks of 16, 32 and 64 MiB brought 48, 48 and 51 GB/s."""
+"""What it takes at once from memory: in the C part much, for the interpreter is waited for between two of them."""
 _EDGE_BYTES = 2 * PAGE_BYTES
 """A read past the page cache begins and ends on pages, which may be some bytes more at either side."""
 SLOT_BYTES = CHUNK_BYTES + _EDGE_BYTES
@@ -216,13 +216,14 @@ def copy(job: Job) -> int:
 
 def _parted(job: Job) -> tuple[list[Chunk], list[Chunk]]:
     """What the C part can do, and what is left to Python."""
+    if open_windows() is None or job.past_cache or job.readers.depth is not None:
+        return [], list(job.chunks)
     plain: list[Chunk] = []
     others: list[Chunk] = []
     names = converted(job.destinations)
-    able = open_windows() is not None and not job.past_cache and job.readers.depth is None
     for chunk in job.chunks:
-        at_once = not any(piece.gap or piece.tensor in names for piece in chunk.pieces)
-        is_plain = able and at_once and job.reader.descriptor(chunk.file) is not None
+        as_they_lie = not any(piece.gap or piece.tensor in names for piece in chunk.pieces)
+        is_plain = as_they_lie and job.reader.descriptor(chunk.file) is not None
         (plain if is_plain else others).append(chunk)
     return plain, others
 
@@ -233,18 +234,15 @@ def _copy_in_windows(job: Job, slots: Sequence[Slot], device: torch.device, node
     Raises:
         LoadError: reading, registering memory or copying failed.
     """
-    try:
+    with driver_errors(OSError):
         context = library.DeviceContext(library.open_library(), device.index)
         context.enter()
-        with CopyStream(context) as stream:
-            # The allocator may hand out memory that work queued on the caller's stream still uses: copies wait for it.
-            used = torch.cuda.current_stream(device).record_event()
-            stream.wait_for(used.cuda_event)
-            _WindowCopy(job, slots, context, stream, node).carry_out()
-    except (OSError, library.FunctionMissing, library.CallFailed) as error:
-        raise DeviceUnavailable(
-            f"the CUDA driver can't be used: {error}", hint="check `nvidia-smi`"
-        ) from error
+    # An OSError in here is the caller's own, of a progress bar whose pipe is closed, say.
+    with driver_errors(), CopyStream(context) as stream:
+        # The allocator may hand out memory that work queued on the caller's stream still uses: copies wait for it.
+        used = torch.cuda.current_stream(device).record_event()
+        stream.wait_for(used.cuda_event)
+        _WindowCopy(job, slots, context, stream, node).carry_out()
 
 
 class _WindowCopy:

@@ -6,6 +6,8 @@ that back, among threads that all want it, would take longer than the call.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +17,25 @@ from loader.errors import DeviceUnavailable, LoadError
 _NAME = "cuMemcpyHtoDAsync_v2"
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: doesn't wait for the default stream
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+
+
+@contextmanager
+def driver_errors(*others: type[Exception]) -> Iterator[None]:
+    """Failures of the driver inside the block are a device that can't be used.
+
+    Args:
+        others: what else is taken for one: `OSError` where nothing but the driver's library is opened.
+
+    Raises:
+        DeviceUnavailable: the driver fails.
+    """
+    failures: tuple[type[Exception], ...] = (library.FunctionMissing, library.CallFailed, *others)
+    try:
+        yield
+    except failures as error:
+        raise DeviceUnavailable(
+            f"the CUDA driver can't be used: {error}", hint="check `nvidia-smi`"
+        ) from error
 
 
 class AddressCopies:
@@ -28,14 +49,10 @@ class AddressCopies:
     """
 
     def __init__(self, ordinal: int) -> None:
-        try:
+        with driver_errors(OSError):
             self._context = library.DeviceContext(library.open_library(), ordinal)
             # Called with the interpreter's lock held.
             self._copy = ctypes.PyDLL(library.FILE)[_NAME]
-        except (OSError, library.FunctionMissing, library.CallFailed) as error:
-            raise DeviceUnavailable(
-                f"the CUDA driver can't be used: {error}", hint="check `nvidia-smi`"
-            ) from error
         self._copy.argtypes = (ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_size_t, ctypes.c_void_p)
 
     def enter(self) -> None:

@@ -104,6 +104,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuStreamWaitEvent": (_POINTER, _POINTER, ctypes.c_uint),
     "cuEventCreate": (_TO(_POINTER), ctypes.c_uint),
     "cuEventDestroy_v2": (_POINTER,),
+    "cuEventRecord": (_POINTER, _POINTER),
+    "cuEventQuery": (_POINTER,),
     "cuStreamDestroy_v2": (_POINTER,),
 }
 

@@ -232,11 +232,7 @@ class Daemon:
     def _carry_out_held(
         self, connection: socket.socket, what: str, where: tuple[str, str], peer: Peer
     ) -> None:
-        holder = self._holder
-        if holder is None:
-            raise DeviceUnavailable(
-                "this stage daemon holds nothing on any device", hint="start it with --cuda"
-            )
+        holder = self._require_holder()
         match what:
             case "hold":
                 wire.send(connection, {"ok": True} | asdict(holder.hold(*where)))
@@ -248,16 +244,20 @@ class Daemon:
                 _hand_over(connection, holder.attach(*where, peer))
 
     def _copy_held(self, where: tuple[str, str], target: int, request: dict[str, object]) -> int:
+        holder = self._require_holder()
         match request.get("device"), request.get("size"):
-            case str(uuid), int(size) if self._holder is not None:
+            case str(uuid), int(size):
                 into = DeviceTarget(descriptor=target, nbytes=size, uuid=uuid)
-                return self._holder.copy(*where, _moves(request.get("moves")), into)
-            case _ if self._holder is None:
-                raise DeviceUnavailable(
-                    "this stage daemon holds nothing on any device", hint="start it with --cuda"
-                )
+                return holder.copy(*where, _moves(request.get("moves")), into)
             case _:
                 raise DestinationMismatch("what is held is copied to a device, whose memory has a size")
+
+    def _require_holder(self) -> Holder:
+        if self._holder is None:
+            raise DeviceUnavailable(
+                "this stage daemon holds nothing on any device", hint="start it with --cuda"
+            )
+        return self._holder
 
     def _rows(self, what: str) -> list[dict[str, object]]:
         if self._holder is None:

@@ -5,7 +5,8 @@ before anybody plans with it. Memory of a checkpoint is page-locked once, for al
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 
@@ -94,14 +95,24 @@ class Devices:
             DeviceUnavailable: the device isn't seen here, or the driver refuses.
             OutOfMemory: the host's memory can't be page-locked.
         """
+        with self.mapped(target) as (device, address):
+            self.fill(device, staged, moves, address)
+        return sum(nbytes for _, _, nbytes, _ in moves)
+
+    @contextmanager
+    def mapped(self, target: DeviceTarget) -> Iterator[tuple[Device, int]]:
+        """Map memory of a client until the end of the block; its device, which is entered, and where the memory begins.
+
+        Raises:
+            DeviceUnavailable: the device isn't seen here, or the driver refuses.
+        """
         device = self.find(target.uuid)
         device.enter()
         address = device.map(device.take(target.descriptor), target.nbytes)
         try:
-            self.fill(device, staged, moves, address)
+            yield device, address
         finally:
             device.unmap(address, target.nbytes)
-        return sum(nbytes for _, _, nbytes, _ in moves)
 
     def fill(self, device: Device, staged: Staged, moves: Iterable[Move], address: int) -> None:
         """Copy ranges of shards into memory that is mapped here.

@@ -212,19 +212,14 @@ class Holder:
             held = self._get(self._key(path, device_name))
         shards = held.checkpoint.shards
         check_moves({file: shard.identity.size_bytes for file, shard in shards.items()}, moves, target.nbytes)
-        device = self.devices.find(target.uuid)
-        device.enter()
-        if device is not held.device:
-            device.reach(held.memory.address, held.memory.nbytes)
-        address = device.map(device.take(target.descriptor), target.nbytes)
-        try:
+        with self.devices.mapped(target) as (device, address):
+            if device is not held.device:
+                device.reach(held.memory.address, held.memory.nbytes)
             pieces = [
                 (address + offset, held.memory.address + begin, nbytes)
                 for begin, nbytes, offset in moves_from_block(shards, held.bases, moves)
             ]
             device.copy_between(pieces)
-        finally:
-            device.unmap(address, target.nbytes)
         return sum(nbytes for _, _, nbytes in pieces)
 
     def verify(self, path: str, device_name: str) -> float:

@@ -84,15 +84,10 @@ def moves_from_block(
     Yields:
         Each where it begins in the block, how many bytes, and where they go.
     """
-    placed = {}
-    for file, shard in shards.items():
-        specs, begin = shard.header.tensors, shard.header.payload_begin
-        offsets, _ = pack(_sizes(shard))
-        placed[file] = [
-            (begin + spec.begin, begin + spec.end, bases[file] + offset)
-            for spec, offset in zip(specs, offsets, strict=True)
-            if spec.end > spec.begin
-        ]
+    placed: dict[str, list[tuple[int, int, int]]] = {file: [] for file in shards}
+    for file, begin, nbytes, offset in whole_moves(shards, bases):
+        if nbytes:
+            placed[file].append((begin, begin + nbytes, offset))
     starts = {file: [first for first, _, _ in tensors] for file, tensors in placed.items()}
     for file, begin, nbytes, target in moves:
         at = max(0, bisect_right(starts[file], begin) - 1)

@@ -109,3 +109,4 @@ NOT_NEEDED(cuMemSetAccess) NOT_NEEDED(cuMemUnmap) NOT_NEEDED(cuMemRelease) NOT_N
 NOT_NEEDED(cuMemHostUnregister) NOT_NEEDED(cuMemcpyHtoDAsync_v2) NOT_NEEDED(cuStreamCreate) NOT_NEEDED(cuStreamSynchronize)
 NOT_NEEDED(cuStreamDestroy_v2) NOT_NEEDED(cuMemcpyDtoDAsync_v2)
 NOT_NEEDED(cuStreamWaitEvent) NOT_NEEDED(cuEventCreate) NOT_NEEDED(cuEventDestroy_v2)
+NOT_NEEDED(cuEventRecord) NOT_NEEDED(cuEventQuery)
