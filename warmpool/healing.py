@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from warmpool.claim import in_force
-from warmpool.seats import PolicyName, Resident, Seat, SeatName
+from warmpool.seats import LOOPS, PolicyName, Resident, Seat, SeatName
 from warmpool.states import ResidentState
 from warmpool.timeline import init_seconds
 
@@ -37,7 +37,6 @@ _NO_SEATS: Mapping[SeatName, str] = MappingProxyType({})
 _NONE_SPARED: Mapping[str, int] = MappingProxyType({})
 CALM_SECONDS: Final = 600.0
 """A container that hasn't been seen to wait for so long runs soundly: after ten minutes the kubelet begins its pauses anew, too."""
-_LOOPS: Final = "CrashLoopBackOff"
 _POD: Final = PolicyName("")
 """Stands for a seat's containers where residents' names stand."""
 
@@ -90,7 +89,7 @@ class Streak:
     started: float | None = None
     failed: float | None = None
     sound: bool = False
-    cause: "Cause | None" = None
+    cause: Cause | None = None
     refused: str = ""
     spared: Mapping[str, int] = field(default_factory=lambda: _NONE_SPARED)
 
@@ -156,9 +155,9 @@ def look(history: History, rule: Rule, seats: Sequence[Seat], now: float) -> tup
         causes={name: trouble.cause for name, trouble in ailing.items()},
     )
     # One that is claimed or silent for a moment stays chosen: its replacement is counted already.
-    still = {seat.uid for seat, trouble in troubled if trouble.cause in _CURABLE}
+    still = {seat.uid for seat, trouble in troubled if trouble.cause in CURABLE}
     chosen = history.chosen & still if rule.replaces else frozenset()
-    curable = [seat for seat in seats if told.causes.get(seat.name, Cause.CANNOT_START) in _CURABLE]
+    curable = [seat for seat in seats if told.causes.get(seat.name) in CURABLE]
     if not curable or not rule.replaces:
         return told, History(streaks=streaks, replaced=replaced, chosen=chosen)
     going = {seat.name: told.ailing[seat.name] for seat in curable if seat.uid in chosen}
@@ -173,7 +172,7 @@ def look(history: History, rule: Rule, seats: Sequence[Seat], now: float) -> tup
     return found, History(streaks=streaks, replaced=replaced, chosen=chosen)
 
 
-_CURABLE: Final = frozenset({Cause.CRASH_LOOP, Cause.SLOW_START})
+CURABLE: Final = frozenset({Cause.CRASH_LOOP, Cause.SLOW_START})
 """What may be a seat's own fault, so that another may do better."""
 
 
@@ -256,7 +255,7 @@ def _of_containers(known: Streak, seat: Seat, now: float) -> Streak:
     if crash.refused:
         spared = {**known.spared, crash.container: crash.restarts}
         return Streak(why=str(crash), failed=now, refused=str(crash), spared=spared)
-    cause = Cause.CRASH_LOOP if crash.reason == _LOOPS else Cause.CANNOT_START
+    cause = Cause.CRASH_LOOP if crash.reason == LOOPS else Cause.CANNOT_START
     bad = max(0, crash.restarts - known.spared.get(crash.container, 0))
     return Streak(bad=bad, why=str(crash), failed=now, cause=cause, spared=known.spared)
 
@@ -278,8 +277,9 @@ def _counted(known: Streak, rule: Rule, resident: Resident) -> Streak:
     why = resident.failure or "its engine failed"
     if resident.refused:
         return replace(known, failed=resident.since, refused=why)
-    known = replace(known, bad=known.bad + 1, why=why, failed=resident.since, cause=Cause.CRASH_LOOP)
-    return replace(known, refused="")
+    return replace(
+        known, bad=known.bad + 1, why=why, failed=resident.since, cause=Cause.CRASH_LOOP, refused=""
+    )
 
 
 def _still_counted(

@@ -112,6 +112,10 @@ class Claim:
     displace: tuple[PolicyName, ...] | None = None
 
 
+LOOPS = "CrashLoopBackOff"
+"""The kubelet's word for a container that it starts again and again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
     """A container of a seat that doesn't come up: whoever starts it tries again and again, or can't even try.

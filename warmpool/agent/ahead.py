@@ -152,17 +152,18 @@ class Stager:
         self._forget_broken()
         found = []
         for checkpoint in checkpoints:
+            path = os.path.realpath(checkpoint)  # as the daemon tells it
             if checkpoint in self._leases:
                 found.append(Ahead(checkpoint=checkpoint, place=Place.STAGED))
-            elif os.path.realpath(checkpoint) in held:
+            elif path in held:
                 found.append(Ahead(checkpoint=checkpoint, place=Place.HELD))
             elif reading:
-                ours = os.path.realpath(checkpoint) in reading
-                found.append(Ahead(checkpoint=checkpoint, place=Place.STAGING if ours else Place.WAITS))
+                place = Place.STAGING if path in reading else Place.WAITS
+                found.append(Ahead(checkpoint=checkpoint, place=place))
             else:
                 found.append(self._take(checkpoint))
                 if found[-1].place is Place.STAGING:
-                    reading = {os.path.realpath(checkpoint)}
+                    reading = {path}
         return tuple(found)
 
     def _forget_broken(self) -> None:

@@ -446,15 +446,13 @@ class StartUps:
         began = clock()
         try:
             await warming.interruption.run(lambda: self._changes.resume(record, deadline=deadline))
-            await warming.interruption.run(lambda: record.engine.capture(deadline=deadline))
+            has_graphs = await warming.interruption.run(lambda: _has_captured(record, deadline))
             record.captured = True
-            await warming.interruption.run(lambda: self._prove(record))
-            record.proven_at = time.time()
+            if has_graphs:
+                await warming.interruption.run(lambda: self._prove(record))
+                record.proven_at = time.time()
         except Interrupted:
             return True
-        except EngineRejected as error:  # it computes as before, and would say the same the next time
-            record.captured = True
-            _LOG.warning("resident %s: its graphs aren't captured: %s", record.policy, error)
         finally:
             took = record.phases.get(Phase.LATE_CAPTURE, 0.0) + clock() - began
             record.phases = MappingProxyType({**record.phases, Phase.LATE_CAPTURE: took})
@@ -535,6 +533,16 @@ def _has_graphs_to_come(record: Record) -> bool:
     return not record.captured and (found is None or found.has(Capability.LATE_CAPTURE))
 
 
+async def _has_captured(record: Record, deadline: Deadline) -> bool:
+    """Have its engine capture its graphs; False if it won't: it computes as before, and would say the same the next time."""
+    try:
+        await record.engine.capture(deadline=deadline)
+    except EngineRejected as error:
+        _LOG.warning("resident %s: its graphs aren't captured: %s", record.policy, error)
+        return False
+    return True
+
+
 def _sizes(record: Record) -> Sizes:
     """Return what a resident is warmed up with."""
     config = record.config
@@ -563,7 +571,7 @@ def forget_last_life(record: Record) -> None:
     record.proven_at = None
     record.kv_released = record.loaded = record.aside = record.unsure = record.displaced = False
     record.capabilities, record.verification = None, None
-    record.captured = False
+    record.captured = record.misused = False
     record.running, record.leaves_by = Ownership(), None
     record.in_flight = 0
     record.parked_bytes = 0

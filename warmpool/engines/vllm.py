@@ -65,15 +65,13 @@ class VllmEngine(GuardedEngine):
         answer.checked()
         told = await self._transport.get("/emberpool/startup", deadline)
         if told.missing:
-            return Startup(
-                ready=True,
-                kv_bytes=await self._kv_bytes(deadline),
-                ownership=await self._probe().ownership(deadline),
-                longest=await longest_sequence(self._transport, deadline),
+            kv_bytes = await self._kv_bytes(deadline)
+            startup = Startup(
+                ready=True, kv_bytes=kv_bytes, ownership=await self._probe().ownership(deadline)
             )
-        return replace(
-            _startup(told.checked().json()), longest=await longest_sequence(self._transport, deadline)
-        )
+        else:
+            startup = _startup(told.checked().json())
+        return replace(startup, longest=await longest_sequence(self._transport, deadline))
 
     def assume(
         self, *, kv_released: bool, parked: bool = False, capabilities: Capabilities | None = None

@@ -276,15 +276,14 @@ def rank(
     orders: Annotated[int, typer.Option(help="Descriptor of the socket on which rank 0 gives orders.")],
     die_with_parent: _DieWithParent = False,
     context: typer.Context,
-    zygote: _Zygote = None,  # noqa: ARG001 (acted on before this module is imported)
+    zygote: _Zygote = None,
 ) -> None:
     """Be one of the other ranks of an engine that has several; rank 0 starts them."""
     parent = os.getppid()
     from warmpool.reference import rank_process  # noqa: PLC0415 (torch)
     from warmpool.reference import serve as process  # noqa: PLC0415
 
-    is_fork = isinstance(context.obj, Origin) and context.obj.fork is not None
-    if die_with_parent and not is_fork:  # a fork dies with its stand-in, which has a parent
+    if die_with_parent and _origin(context, zygote).fork is None:  # as `serve` has it
         process.die_with_parent(parent)
     raise typer.Exit(rank_process.run(orders))
 

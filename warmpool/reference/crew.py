@@ -227,13 +227,12 @@ class Crew:
                 for key, _ in selector.select():
                     rank: _Rank = key.data
                     try:
-                        messages = rank.lines.receive()
+                        messages, why = rank.lines.receive(), ""
                     except OSError as error:
-                        messages = []
-                        self._lose(rank, str(error))
+                        messages, why = [], str(error)
                     if not messages:
                         selector.unregister(rank.lines)
-                        self._lose(rank, "")
+                        self._lose(rank, why)
                     for message in messages:
                         self._hear(rank, message)
 

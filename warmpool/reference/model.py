@@ -232,8 +232,7 @@ class LlamaModel:
         return self._operations.normed(hidden, weight, self.config.rms_norm_eps)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits = self._own_logits(self._normed(hidden, self._norm))
-        return logits if self.ranks.size == 1 else self.ranks.joined(logits)
+        return self.ranks.joined(self._own_logits(self._normed(hidden, self._norm)))
 
     def _own_logits(self, normed: Tensor) -> Tensor:
         if self.dtype == torch.float32:

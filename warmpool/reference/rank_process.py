@@ -72,15 +72,15 @@ class _Rank:
         self._opened: OpenedModel | None = None
         self._ground: Ground | None = None
         self._runner: TorchRunner | None = None
-        self._answered: dict[str, Callable[[Message], Message]] = {
+        self._answered: dict[str, Callable[[Message], Message | None]] = {
             "options": self._take_options,
-            "prepare": self._prepare,
-            "load": self._load,
+            "prepare": lambda _: self._prepare(),
+            "load": lambda _: self._load(),
             "warm": self._warm,
-            "takeKv": self._take_kv,
-            "giveBackKv": self._give_back_kv,
-            "park": self._park,
-            "unpark": self._unpark,
+            "takeKv": lambda _: self.runner.take_kv(self._send),
+            "giveBackKv": lambda _: self.runner.give_back_kv(),
+            "park": lambda _: self.runner.park(),
+            "unpark": lambda _: self.runner.unpark(),
         }
         self._unanswered: dict[str, Callable[[Message], object]] = {
             "prefill": lambda told: self.runner.prompt_logits(told["tokens"], told["most"], told["place"]),
@@ -111,7 +111,7 @@ class _Rank:
             self._unanswered[what](order)
             return True
         try:
-            done = self._answered[what](order)
+            done = self._answered[what](order) or {}
         except ReferenceEngineError as error:  # rank 0 decides what becomes of it
             self._send(error=error_to_json(error))
         else:
@@ -124,25 +124,18 @@ class _Rank:
     def _told_figures(self) -> Message:
         return {} if self._runner is None else {"figures": self._runner.figures.as_json()}
 
-    def _grown(self) -> None:
-        self._send()
-
     # ------------------------------------------------------------------ orders
 
-    def _take_options(self, order: Message) -> Message:
+    def _take_options(self, order: Message) -> None:
         self._member = Member(**order["member"])
         self._options = options_from_json(order["options"])
-        return {}
 
-    def _prepare(self, order: Message) -> Message:
-        del order
+    def _prepare(self) -> None:
         options = self._told_options()
         self._opened = open_model(options)
         self._ground = prepare(options, _Quiet(), self._member)
-        return {}
 
-    def _load(self, order: Message) -> Message:
-        del order
+    def _load(self) -> Message:
         assert self._ground is not None
         assert self._opened is not None
         options, opened = self._told_options(), self._opened
@@ -159,31 +152,10 @@ class _Rank:
             "cannotPark": runner.cannot_park,
         }
 
-    def _warm(self, order: Message) -> Message:
+    def _warm(self, order: Message) -> None:
         options = self._told_options()
         self.runner.warm(options, rule_from_json(order["rule"]))
         self.runner.capture(options)
-        return {}
-
-    def _take_kv(self, order: Message) -> Message:
-        del order
-        self.runner.take_kv(self._grown)
-        return {}
-
-    def _give_back_kv(self, order: Message) -> Message:
-        del order
-        self.runner.give_back_kv()
-        return {}
-
-    def _park(self, order: Message) -> Message:
-        del order
-        self.runner.park()
-        return {}
-
-    def _unpark(self, order: Message) -> Message:
-        del order
-        self.runner.unpark()
-        return {}
 
     def _told_options(self) -> ModelOptions:
         assert self._options is not None

@@ -84,8 +84,7 @@ class Lines:
         Raises:
             OSError: the other end is gone, or takes nothing in for as long as the socket's timeout.
         """
-        with self._sending:
-            self._connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        self.send_now(lambda: message)
 
     def send_now(self, message: Callable[[], Message]) -> None:
         """Send a message that is made when its turn has come: what it tells isn't older than what others have said before.

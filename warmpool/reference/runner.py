@@ -292,12 +292,11 @@ class TorchRunner:
         """
         if self._can_capture(options):
             self._capturing = self._capture(options)
-        if self._capturing is not None and options.defer_capture:
+        if self._capturing is None or options.defer_capture:
             self._settle(options)
             return
-        while self.capture_next():
+        while self.capture_next():  # the last of them settles
             pass
-        self._settle(options)
 
     def _settle(self, options: ModelOptions) -> None:
         if self._model.device.type == "cuda":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.warmpool.agent.rig import FakeEngine, Machine, config, live, paused, resident
-from warmpool.errors import DeadlineExceeded, EngineError, EngineRejected, GpuUnfit, ProofFailed
+from warmpool.errors import DeadlineExceeded, EngineError, EngineLost, EngineRejected, GpuUnfit, ProofFailed
 from warmpool.nodehealth.client import SeatHealth
 from warmpool.seats import GpuWord, Verdict
 from warmpool.states import ResidentState
@@ -186,6 +186,18 @@ async def test_a_pre_flight_that_finds_something_is_tried_again_ever_later_and_n
             assert rig.told("a")["refused"]
         waits = [round(after - before) for before, after in itertools.pairwise(began[1:])]
         assert waits == [15, 30, 60, 120, 240, 300, 300]
+
+
+async def test_what_one_life_s_end_said_of_arguments_gives_up_no_later_one(tmp_path: Path) -> None:
+    broken = FakeEngine(fails={"complete": EngineLost("connection reset")})
+    machine = Machine(engines={"a": [FakeEngine(load_seconds=1_000.0), broken, FakeEngine()]})
+    async with live(config(tmp_path, [resident("a")]), machine) as rig:
+        await rig.until(a="Loading")
+        machine.process("a").status = 2
+        machine.process("a").end("it ended with status 2: pre-flight: RowPending: GPU-1: a row waits")
+        await rig.until(a="Failed")
+        await rig.until(**paused("a"))
+        assert machine.starts("a") == 3
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,15 @@ async def test_one_that_dies_of_it_is_started_anew(tmp_path: Path) -> None:
         assert rig.told("a")["restarts"] == 1
 
 
+async def test_one_that_no_longer_answers_with_its_graphs_is_started_anew(tmp_path: Path) -> None:
+    engine = FakeEngine(takes={"capture": 2.0})
+    async with live(config(tmp_path, [later()]), Machine(engines={"a": [engine, FakeEngine()]})) as rig:
+        await capturing(rig)
+        engine.fails["complete"] = EngineRejected("POST /v1/completions: answered 500: illegal access")
+        await rig.until(a="Failed")
+        assert "illegal access" in rig.told("a")["failure"]
+
+
 async def test_whoever_cannot_be_promoted_yet_comes_first(tmp_path: Path) -> None:
     engines = {"a": [FakeEngine()], "b": [FakeEngine(load_seconds=100.0)]}
     async with live(config(tmp_path, [later(), resident("b")]), Machine(engines=engines)) as rig:
