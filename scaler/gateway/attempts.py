@@ -119,9 +119,9 @@ class HangWatch:
             self._later()
 
     def end(self, call: Call) -> None:
-        """Watch it no longer; one that ended by itself in the turn in which it was given up isn't."""
+        """Watch it no longer; one that ended by itself in the turn in which it was given up isn't, unless the gateway ends, too."""
         watched = self._watched.pop(call, None)
-        if watched is not None and call.hung and not watched.deadline.expired():
+        if watched is not None and call.hung and not call.ended and not watched.deadline.expired():
             call.hung = False
             watched.deadline.reschedule(watched.due)
 

@@ -2,11 +2,10 @@
 
 While residents are in rotation, what stands in front goes as fast as their slots become free: the slot-seconds that a request has
 taken of late, over the slots that there are. Those go on counting while nothing ends, so an estimate grows in a stall and is
-never forgotten; an idle hour doesn't count, and a promotion shortens it at once. Who was in flight when the stretch began that is looked
-at counts with what he had taken before, as far as those in flight now haven't taken as much: else a burst's last requests would seem to
-have been short. A resident that is to come takes as many as it has
-slots for when it comes, and is one more for those behind. While none is in rotation, the last waits for one say how long this one
-takes, unless the controller knows better.
+never forgotten; an idle hour doesn't count, and a promotion shortens it at once. Who was in flight when the stretch began that is
+looked at counts with what he had taken before, as far as those in flight now haven't taken as much: else a burst's last requests
+would seem to have been short. A resident that is to come takes as many as it has slots for when it comes, and is one more for those
+behind. While none is in rotation, the last waits for one say how long this one takes, unless the controller knows better.
 """
 
 from collections import deque
@@ -85,7 +84,7 @@ class Forecast:
             slots: those of all residents in rotation; 0: there is none.
             more: those that the next resident will have; 0: nobody knows.
         """
-        coming = self._told(now)
+        coming = self.soonest(now)
         if coming is None and not slots:
             coming = self._cold(now)
         held, wanted = self._held(now), ahead + 1
@@ -102,7 +101,9 @@ class Forecast:
 
     def soonest(self, now: float) -> float | None:
         """Return in how many seconds one more resident will be in rotation, as the controller says; None where it doesn't."""
-        return self._told(now)
+        if self._coming_at is None or now > self._coming_at + _OVERDUE_SECONDS:
+            return None
+        return max(0.0, self._coming_at - now)
 
     def _held(self, now: float) -> float | None:
         """Return how many seconds a request has held its slot of late; None when none has ended."""
@@ -112,11 +113,6 @@ class Forecast:
         ends = self._now.ends - first.ends
         before = max(0.0, first.ages - self._ages(now))
         return (self._now.slot_seconds - first.slot_seconds + before) / ends if ends else None
-
-    def _told(self, now: float) -> float | None:
-        if self._coming_at is None or now > self._coming_at + _OVERDUE_SECONDS:
-            return None
-        return max(0.0, self._coming_at - now)
 
     def _cold(self, now: float) -> float | None:
         if not self._cold_waits:

@@ -233,7 +233,5 @@ class _Silences:
             self._watched.discard(pump)
             pump.break_off()
         if self._watched:
-            left = self._seconds - max(
-                now - each.since if each.since < now else 0.0 for each in self._watched
-            )
+            left = self._seconds - max(0.0, now - min(each.since for each in self._watched))
             self._timer = asyncio.get_running_loop().call_later(left, self._look)

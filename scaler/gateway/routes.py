@@ -225,9 +225,13 @@ class RouteTable:
 
     def slots(self, policy: PolicyName, now: float) -> int:
         """Return the slots of the policy's residents in rotation that get requests, or of all where each is left alone just now."""
-        listed = [load for load in self._loads.get(policy, {}).values() if load.listed]
+        listed = self._listed(policy)
         open_now = [load for load in listed if load.closed_until <= now]
         return sum(load.endpoint.slots for load in open_now or listed)
+
+    def _listed(self, policy: PolicyName) -> list[_Load]:
+        """Return the policy's residents in rotation."""
+        return [load for load in self._loads.get(policy, {}).values() if load.listed]
 
     def cold(self, policy: PolicyName) -> bool:
         """Whether the policy has no resident in rotation."""
@@ -252,7 +256,7 @@ class RouteTable:
         """Return for each policy how many endpoints in rotation may get requests, and how many are left alone."""
         found = {}
         for policy in self._policies:
-            listed = [load for load in self._loads.get(policy, {}).values() if load.listed]
+            listed = self._listed(policy)
             alone = sum(load.closed_until > now for load in listed)
             found[policy] = (len(listed) - alone, alone)
         return found
@@ -317,7 +321,7 @@ class RouteTable:
             now: monotonic seconds.
             avoid: endpoints that failed this request; taken only when there is no other in the table.
         """
-        listed = [load for load in self._loads.get(policy, {}).values() if load.listed]
+        listed = self._listed(policy)
         if avoid:
             others = [load for load in listed if load.endpoint.key not in avoid]
             listed = others or listed

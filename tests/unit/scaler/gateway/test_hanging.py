@@ -74,3 +74,22 @@ async def test_one_that_ends_by_itself_in_the_turn_in_which_it_is_given_up_has_i
         assert (call.hung, deadline.when()) == (False, due)
         await asyncio.sleep(0)  # the turn in which it would have been cancelled
     assert not deadline.expired()
+
+
+async def test_one_that_the_gateways_end_gives_up_in_that_turn_too_stays_given_up() -> None:
+    """Else its next attempt would go on beyond the end."""
+    looked, passed = asyncio.Event(), False
+    table = Table(looked.set)
+    call = await asking(table)
+    try:
+        async with asyncio.timeout(30.0) as call.deadline:
+            watch = HangWatch(table, SECONDS)
+            watch.begin(call, call.deadline)
+            await looked.wait()
+            call.end()
+            watch.end(call)
+            await asyncio.Event().wait()
+    except TimeoutError:
+        passed = True
+    assert passed
+    assert time.monotonic() - call.received_at < 10.0
