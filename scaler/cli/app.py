@@ -170,9 +170,8 @@ def _usage(error: TyperException) -> int:
     context = getattr(error, "ctx", None)
     hint = f"see {context.command_path} --help" if context is not None else ""
     message = error.format_message().rstrip(".").replace("Value error, ", "")
-    message = (
-        " ".join(message.split()) if "\t" in message else message
-    )  # choices come one a line, after a tab
+    if "\t" in message:  # choices come one a line, after a tab
+        message = " ".join(message.split())
     complain(message[:1].lower() + message[1:], hint)
     return UNUSABLE
 

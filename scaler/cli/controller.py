@@ -142,10 +142,10 @@ def controller(  # noqa: PLR0917 - typer hands every option over by name
         context=context,
         namespace=namespace,
         advertise=advertise,
-        policies=config_map_name(policy_config_map),
+        policies=_config_map_name(policy_config_map),
     )
     cluster = _cluster(given, agents, kubernetes=kubernetes)
-    check_policies(policy, policy_config_map)
+    _check_policies(policy, policy_config_map)
     options = ControllerOptions(
         policies=tuple(policy or ()),
         agents=agents,
@@ -188,7 +188,7 @@ def _cluster(given: KubernetesOptions, agents: Path | None, *, kubernetes: bool)
     return None
 
 
-def config_map_name(text: str) -> ConfigMapName | None:
+def _config_map_name(text: str) -> ConfigMapName | None:
     """Read which ConfigMap is meant; None for none.
 
     Raises:
@@ -196,17 +196,15 @@ def config_map_name(text: str) -> ConfigMapName | None:
     """
     if not text:
         return None
-    namespace, slash, name = text.partition("/")
-    if not slash:
-        namespace, name = "", text
-    if not name or "/" in name or (slash and not namespace):
+    namespace, slash, name = text.rpartition("/")
+    if not name or "/" in namespace or (slash and not namespace):
         raise UserError(
             f"{text!r} names no ConfigMap", hint="write --policy-config-map NAME, or NAMESPACE/NAME"
         )
     return ConfigMapName(name=name, namespace=namespace)
 
 
-def check_policies(files: list[Path] | None, in_config_map: str) -> None:
+def _check_policies(files: list[Path] | None, in_config_map: str) -> None:
     """Check that policies are in files or in a ConfigMap.
 
     Raises:

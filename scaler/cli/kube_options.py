@@ -27,26 +27,21 @@ from scaler.errors import UserError
 PLUGIN: Final = "kubectl emberpool"
 """How the program calls itself when kubectl runs it."""
 
+
+def _controller_option(meaning: str) -> Any:  # noqa: ANN401 - as typer has it
+    return typer.Option("--controller", "--server", "-s", metavar="URL", help=meaning, show_default=False)
+
+
 ControllerUrl = Annotated[
     str | None,
-    typer.Option(
-        "--controller",
-        "--server",
-        "-s",
-        metavar="URL",
-        help=f"Ask the controller at this address (default: EMBERPOOL_CONTROLLER, else {DEFAULT_SERVER}).",
-        show_default=False,
+    _controller_option(
+        f"Ask the controller at this address (default: EMBERPOOL_CONTROLLER, else {DEFAULT_SERVER})."
     ),
 ]
 ClustersController = Annotated[
     str | None,
-    typer.Option(
-        "--controller",
-        "--server",
-        "-s",
-        metavar="URL",
-        help="Ask the cluster's controller at this address (default: through the cluster's API server).",
-        show_default=False,
+    _controller_option(
+        "Ask the cluster's controller at this address (default: through the cluster's API server)."
     ),
 ]
 Kubeconfig = Annotated[
@@ -207,17 +202,11 @@ def cluster(command: Callable[..., int]) -> Callable[..., int]:
 def cluster_or_controller(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command the flags that name a cluster, and `--controller` for where its API server passes nothing on.
 
-    What only a cluster has is asked of no controller that nobody named: neither the environment nor this machine's own counts.
+    What only a cluster has is asked of no controller that nobody named: neither the environment nor this machine's own counts,
+    and without them the rule ends where kubectl runs the program.
     """
-    return _flagged(
-        command,
-        lambda said, called: (
-            cluster_of(said)
-            if said.controller is None
-            else target_of(said, os.environ, plugin=is_plugin(called))
-        ),
-        {**_FLAGS, "controller": (ClustersController, None)},
-    )
+    flags = {**_FLAGS, "controller": (ClustersController, None)}
+    return _flagged(command, lambda said, _: target_of(said, {}, plugin=True), flags)
 
 
 def _flagged(

@@ -156,6 +156,7 @@ def _resident(resident: Resident, now: float, *, in_rotation: bool) -> list[tupl
     process = "no process" if resident.pid is None else f"pid {resident.pid}"
     proven = "never" if resident.proven_at is None else f"{age(now - resident.proven_at)} ago"
     wakes = [f"{depth} {duration(seconds)}" for depth, seconds in sorted(resident.wake_seconds.items())]
+    warm_up = seat_timeline.warm_up_in_words(resident)
     lines = [
         ("State", f"{resident.state} for {age(now - resident.since)}"),
         ("In rotation", "yes" if in_rotation else "no"),
@@ -166,19 +167,11 @@ def _resident(resident: Resident, now: float, *, in_rotation: bool) -> list[tupl
         ("Proven", proven),
         *([("Wakes", ", ".join(wakes))] if wakes else []),
         ("Phases", listed([f"{phase} {duration(seconds)}" for phase, seconds in resident.phases.items()])),
-        *_warm_up(resident),
+        *([("Warm-up", warm_up)] if warm_up else []),
         *_engine(resident),
     ]
     reasons = (("Waiting", resident.waiting), ("Failure", resident.failure))
     return [*lines, *(reason for reason in reasons if reason[1])]
-
-
-def _warm_up(resident: Resident) -> list[tuple[str, str]]:
-    """Say what warmed it up, where more did than prompts that were given as text."""
-    done = None if resident.start is None else resident.start.warm_up
-    if done is None or not (done.prompt_tokens or done.left_out):
-        return []
-    return [("Warm-up", seat_timeline.warm_up_in_words(done))]
 
 
 def _memory_of(resident: Resident) -> str:

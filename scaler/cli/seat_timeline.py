@@ -19,7 +19,7 @@ from scaler.cli.renderings import Rendering, RenderingOption, as_data
 from scaler.cli.seat_kind import SEATS
 from scaler.cli.show import asked
 from warmpool.seats import Resident
-from warmpool.timeline import Span, Timeline, WarmUp, start_timeline
+from warmpool.timeline import Span, Timeline, start_timeline
 from warmpool.wire import passed_over_to_json, warm_up_to_json
 
 _BAR_CHARACTERS: Final = 40
@@ -197,8 +197,11 @@ def _rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e6:.0f} MB/s"
 
 
-def warm_up_in_words(done: WarmUp) -> str:
-    """Say what an engine computed before its first proof."""
+def warm_up_in_words(resident: Resident) -> str:
+    """Say what warmed an engine up; empty where only prompts that were given as text did, or that isn't known."""
+    done = None if resident.start is None else resident.start.warm_up
+    if done is None or not (done.prompt_tokens or done.left_out):
+        return ""
     batches = [str(each) for each in done.batch_sizes if each > 1]
     lengths = [str(each) for each in done.prompt_tokens]
     parts = [
@@ -230,7 +233,7 @@ def _facts(resident: Resident) -> Iterator[str]:
         yield f"Compile cache: {start.compile_cache.hits} found, {start.compile_cache.misses} compiled"
     if start.first_request_seconds is not None:
         yield f"First request: {duration(start.first_request_seconds)}"
-    if start.warm_up is not None and (start.warm_up.prompt_tokens or start.warm_up.left_out):
-        yield f"Warm-up: {warm_up_in_words(start.warm_up)}"
+    if warm_up := warm_up_in_words(resident):
+        yield f"Warm-up: {warm_up}"
     if not start.told:
         yield "The engine tells nothing of its start; what its log says is shown, and the rest is other."

@@ -139,6 +139,11 @@ def _look(path: Path) -> Found:
         return Found(path, None)
 
 
+def counts(name: str) -> bool:
+    """Whether what has this name in a directory is read."""
+    return not name.startswith(".") and Path(name).suffix in SUFFIXES
+
+
 def _files_at(named: Found) -> Sequence[Found | PolicyFault]:
     if named.status is None or not stat.S_ISDIR(named.status.st_mode):
         return [named]
@@ -146,7 +151,7 @@ def _files_at(named: Found) -> Sequence[Found | PolicyFault]:
         entries = sorted(named.path.iterdir())
     except OSError as error:
         return [file_fault(named.path, f"can't be listed: {error.strerror or error}")]
-    inside = [_look(file) for file in entries if not file.name.startswith(".") and file.suffix in SUFFIXES]
+    inside = [_look(file) for file in entries if counts(file.name)]
     files = [file for file in inside if file.regular or file.status is None]
     message, hint = (
         "the directory holds no *.yaml or *.yml file",

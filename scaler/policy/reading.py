@@ -14,7 +14,7 @@ from scaler.errors import PolicyError, PolicyFault
 from scaler.policy.between import Judged
 from scaler.policy.compile import JudgedFile, PolicySet, assemble, judge_file
 from scaler.policy.document import contents_of
-from scaler.policy.files import SUFFIXES, Found, file_fault, find_files, read_bytes
+from scaler.policy.files import Found, counts, file_fault, find_files, read_bytes
 
 Signature: TypeAlias = tuple[tuple[str | int, ...], ...]
 """Per file its path, device, inode, time of the last change in nanoseconds, and size; links are followed. It is another
@@ -127,24 +127,14 @@ class PolicyTexts:
                 f"make it with the policies: kubectl create {place.replace('/', ' ')} --from-file=policies/"
             )
             raise PolicyError((file_fault(place, "there is no such ConfigMap", hint),))
-        counted = {
-            key: texts[key] for key in sorted(texts) if not key.startswith(".") and _suffix(key) in SUFFIXES
-        }
+        counted = {f"{place}/{key}": texts[key] for key in sorted(texts) if counts(key)}
         if not counted:
             hint = "name its keys as files are named: policies.yaml"
             raise PolicyError(
                 (file_fault(place, "the ConfigMap has no key that ends in .yaml or .yml", hint),)
             )
-        known = self._known
-        self._known = {
-            name: _judged(known, name, raw)
-            for name, raw in ((f"{place}/{key}", raw) for key, raw in counted.items())
-        }
+        self._known = {name: _judged(self._known, name, raw) for name, raw in counted.items()}
         return _reading(self._known)
-
-
-def _suffix(key: str) -> str:
-    return Path(key).suffix
 
 
 def _judged(known: Mapping[str, _File], name: str, raw: bytes) -> _File:

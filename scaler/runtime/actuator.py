@@ -234,6 +234,10 @@ class Actuator:
         """Whether an action is under way on a seat."""
         return seat in self._busy
 
+    def _was_deleted(self, seat: Seat) -> bool:
+        at = self._deleted.get(seat.uid)
+        return at is not None and self._ports.clock.wall() - at < _DELETED_SECONDS
+
     def _rests_now(self, seat: Seat, now: float) -> bool:
         rest = self._rests.get(seat.name)
         return rest is not None and now < rest.until and not seat.serving and seat.claim is None
@@ -268,7 +272,7 @@ class Actuator:
                 self._begin(seat, _Ticket(Operation.DEMOTE, policy), lambda: self._release(seat, policy))
             case Prove(seat=seat, policy=policy):
                 self._begin(seat, _Ticket(Operation.PROVE, policy), lambda: self._prove(seat, policy))
-            case Replace(seat=seat, reason=reason) if seat.uid not in self._deleted:
+            case Replace(seat=seat, reason=reason) if not self._was_deleted(seat):
                 self._begin(seat, _Ticket(Operation.DEMOTE, None), lambda: self._replace(seat, reason))
 
     def _begin(self, seat: Seat, ticket: "_Ticket", work: Callable[[], Coroutine[None, None, None]]) -> None:

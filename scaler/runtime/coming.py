@@ -2,9 +2,8 @@
 
 It comes from what the law has decided and what starts and wakes have taken here: a resident that is being promoted, or that the
 decision gives a seat, serves once it has woken; a seat that starts has what is left of the usual start before it, and then a wake.
-Where nothing of this was ever measured nobody knows, and nothing is said; nor is it of a wake that takes longer than usual, as it does
-while a neighbour drains. The time is told in coarse steps, rounded up, for each step
-is a message to every gateway.
+Where nothing of this was ever measured nobody knows, and nothing is said; nor is it of a wake that takes longer than usual, as it
+does while a neighbour drains. The time is told in coarse steps, rounded up, for each step is a message to every gateway.
 """
 
 from bisect import bisect_left

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 
 from prometheus_client import CollectorRegistry
 
-from scaler.cluster.kube.access import AccessOptions
 from scaler.errors import LeadershipLost, UserError
 from scaler.policy.reading import PolicyFiles, Reading
 from scaler.runtime import kube_controller, logs, static_controller
@@ -63,5 +62,4 @@ async def _policies(options: ControllerOptions) -> Reading:
     of = options.kubernetes
     if of is None or of.policies is None:
         return PolicyFiles(options.policies).read()
-    wanted = AccessOptions(kubeconfig=of.kubeconfig, context=of.context, namespace=of.namespace)
-    return await first_reading(wanted, of.policies)
+    return await first_reading(kube_controller.access_options(of), of.policies)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from scaler.core.model import PolicyDecision
 from scaler.runtime.clock import Clock
-from warmpool.healing import Cause, Found
+from warmpool.healing import CURABLE, Found
 from warmpool.seats import (
     Claim,
     FleetName,
@@ -25,8 +25,6 @@ from warmpool.seats import (
 from warmpool.states import ResidentState
 from warmpool.timeline import Phase
 
-_ONLY_TOLD = frozenset({Cause.CANNOT_START, Cause.PRE_FLIGHT})
-"""Another pod couldn't be started either; or what is said of GPUs and nodes is what acts."""
 _LOAD_INTERVAL_SECONDS = 0.05
 """At most 20 load records a second for each policy."""
 
@@ -186,10 +184,8 @@ class EventLog:
         for resident in seat.residents:
             if resident.policy not in ends:
                 continue
-            (at, late), (at_before, late_before) = (
-                ends[resident.policy],
-                before.get(resident.policy, (None, 0.0)),
-            )
+            at, late = ends[resident.policy]
+            at_before, late_before = before.get(resident.policy, (None, 0.0))
             for watcher in self._watchers:
                 if at != at_before:
                     watcher.started(seat, resident)
@@ -316,7 +312,7 @@ class EventLog:
 def _done_about(seat: SeatName, found: Found) -> str:
     if seat in found.replace:
         return "Replaced"
-    if found.causes[seat] in _ONLY_TOLD:
+    if found.causes[seat] not in CURABLE:
         return "Reported"
     return "HeldBack" if found.held_back or found.replace else "Reported"
 

@@ -83,10 +83,7 @@ async def serve(stack: AsyncExitStack, begin: Begin, policies: Reading) -> None:
         identity=f"{socket.gethostname()}-{secrets.token_hex(3)}",
         address=advertised(options, begin.listener, os.environ),
     )
-    wanted = AccessOptions(
-        kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace
-    )
-    access = await find_access(wanted, os.environ)
+    access = await find_access(access_options(options), os.environ)
     client = await stack.enter_async_context(KubeClient(access))
     session = await stack.enter_async_context(aiohttp.ClientSession())
     role = Role()
@@ -102,6 +99,11 @@ async def serve(stack: AsyncExitStack, begin: Begin, policies: Reading) -> None:
     log.info("cluster", server=access.server, namespace=access.namespace, source=access.source)
     site = Site(place=place, fleets=fleets, session=session, me=me, role=role)
     await Replica(stack, begin, site).serve(stack)
+
+
+def access_options(options: KubernetesOptions) -> AccessOptions:
+    """Return how the cluster's API server is found."""
+    return AccessOptions(kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace)
 
 
 async def _fleets(place: Place, policies: Reading) -> tuple[KubeFleet, ...]:

@@ -18,7 +18,7 @@ _NOT_DONE: Final = frozenset({"Refused", "Lapsed", "Failed"})
 _MOST_SAID: Final = 3
 """Faults of a policy file that an Event says; `emberpool policy status` says all."""
 
-_CAUSES: Final = {str(each): str(each) for each in (Cause.CRASH_LOOP, Cause.CANNOT_START, Cause.PRE_FLIGHT)}
+_CAUSES: Final = frozenset({Cause.CRASH_LOOP, Cause.CANNOT_START, Cause.PRE_FLIGHT})
 """What is wrong with a seat's starts, as reasons of Events begin; a slow one begins with BadStarts."""
 
 
@@ -64,12 +64,12 @@ class KubeEvents:
             case {"kind": "resize", "fleet": fleet, "from": before, "to": after} if before != after:
                 workload = self._workload(fleet)
                 return None if workload is None else resized(workload, before, after, "as decided")
-            case {"kind": "healing", "seat": seat, "outcome": outcome, "why": why, "heldBack": held, **more}:
-                cause = _CAUSES.get(str(more.get("cause")), "BadStarts")
+            case {"kind": "healing", "seat": seat, "outcome": outcome, "why": why, "heldBack": held}:
+                cause = record.get("cause")
                 return Event(
                     subject=self._pod(seat),
                     action="SelfHealing",
-                    reason=f"{cause}{outcome}",
+                    reason=f"{cause if cause in _CAUSES else 'BadStarts'}{outcome}",
                     note=f"{why}; not replaced: {held}" if held else why,
                     warning=True,
                 )

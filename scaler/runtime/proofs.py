@@ -88,7 +88,7 @@ class _Recorder:
             found = {"fingerprint": fingerprint, **await self._computed(served, ", ".join(policies))}
             await asyncio.to_thread(_write, places, json.dumps(found))
         if found.get("doubt"):
-            self.tell(f"warning: {served.directory}: {found['doubt']}")
+            self.tell(f"{_WARNING}{served.directory}: {found['doubt']}")
         return found
 
     async def _computed(self, served: Served, whose: str) -> dict[str, Any]:

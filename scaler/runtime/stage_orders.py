@@ -124,15 +124,12 @@ class StageOrders:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            due = self._due(asyncio.get_running_loop().time())
-            await side_by_side((self._tell(node, seat, paths, term) for node, seat, paths in due), _AT_ONCE)
+            now = asyncio.get_running_loop().time()
+            await side_by_side((self._tell(*due, term) for due in self._due(now)), _AT_ONCE)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _due(self, now: float) -> list[tuple[str, Seat, tuple[str, ...]]]:
-        """Return the nodes that are to be told something, by whose agent, with what."""
-        return list(self._all_due(now))
-
-    def _all_due(self, now: float) -> Iterator[tuple[str, Seat, tuple[str, ...]]]:
+    def _due(self, now: float) -> Iterator[tuple[str, Seat, tuple[str, ...]]]:
+        """Yield the nodes that are to be told something, by whose agent, with what."""
         tick = self._tick
         if tick is None:
             return
@@ -144,10 +141,12 @@ class StageOrders:
         for node, teller in by_node.items():
             wanted = tuple(self._needed(needs.get(node, ()), known, tick.decision.policies))
             told = self._told.get(node)
-            same = told is not None and told.teller.uid == teller.uid and told.checkpoints == wanted
-            if same and told is not None and (not wanted or now < told.until):
-                continue
-            if wanted or (told is not None and told.checkpoints):
+            if told is None:
+                stands = not wanted
+            else:
+                same = told.teller.uid == teller.uid and told.checkpoints == wanted
+                stands = same and now < told.until
+            if not stands:
                 yield node, teller, wanted
 
     def _needed(
@@ -176,4 +175,8 @@ class StageOrders:
         except WarmpoolError as error:
             log.info("a node can't be told what it will need", node=node, seat=seat.name, error=str(error))
             seconds = _RETRY_SECONDS
+        else:
+            if not paths:  # nothing that it could forget
+                self._told.pop(node, None)
+                return
         self._told[node] = _Told(seat, paths, asyncio.get_running_loop().time() + seconds)

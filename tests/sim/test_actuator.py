@@ -365,6 +365,15 @@ async def test_a_seat_that_plans_still_name_after_it_was_deleted_is_deleted_once
         assert len(on.kinds("replace")) == 1
 
 
+async def test_a_seat_that_is_still_there_ten_minutes_after_it_was_deleted_is_deleted_again() -> None:
+    async with stage() as on:
+        replacing = Replace(seat=on.seat(), reason="given up", **WHY)
+        await on.done(replacing)
+        await asyncio.sleep(600)
+        await on.done(replacing)
+        assert len(on.kinds("replace")) == 2
+
+
 async def test_cancelling_in_mid_promotion_leaves_no_claim_behind() -> None:
     async with stage() as on:
         on.start(Promote(seat=on.seat(), policy=CHAT, **WHY))

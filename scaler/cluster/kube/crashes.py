@@ -4,16 +4,14 @@ A container that is started again waits between its attempts, longer each time, 
 One that a pre-flight keeps from starting ends with a status of its own, and is told apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from warmpool.nodehealth.preflight.findings import REFUSED, was_refused
-from warmpool.seats import Crash
+from warmpool.seats import LOOPS, Crash
 
 Json = Mapping[str, Any]
 
-LOOPS: Final = "CrashLoopBackOff"
-"""The kubelet's word for a container that it starts again and again."""
 _WORDS: Final = frozenset(
     {
         *(LOOPS, "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"),
@@ -29,22 +27,20 @@ def crash_of(status: Json) -> Crash | None:
 
     Of several it is the one with the most attempts; those that a pre-flight ended come after all others.
     """
-    worst: Crash | None = None
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for each in status.get(key) or ():
-            waiting = (each.get("state") or {}).get("waiting")
-            if waiting is None or waiting.get("reason") not in _WORDS:
-                continue
-            found = Crash(
+    return max(_crashes(status), key=_rank, default=None)
+
+
+def _crashes(status: Json) -> Iterator[Crash]:
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (each.get("state") or {}).get("waiting")
+        if waiting is not None and waiting.get("reason") in _WORDS:
+            yield Crash(
                 container=str(each.get("name", "")),
                 reason=str(waiting["reason"]),
                 restarts=int(each.get("restartCount") or 0),
                 how=_how(each, waiting)[:_MOST_CHARACTERS],
                 refused=_refused(each, waiting),
             )
-            if worst is None or _rank(found) > _rank(worst):
-                worst = found
-    return worst
 
 
 def _rank(crash: Crash) -> tuple[bool, int]:

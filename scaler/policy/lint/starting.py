@@ -59,14 +59,14 @@ def _refused(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
         return
     warmup, words = engine.warmup, _words(subject, policy)
     answer = _ANSWER if warmup.max_tokens is None else warmup.max_tokens
-    longest = max(warmup.prompt_tokens or (0,)) + answer
-    largest = max(warmup.batch_sizes or (0,))
+    longest = max(warmup.prompt_tokens) + answer if warmup.prompt_tokens else 0
+    largest = max(warmup.batch_sizes or (), default=0)
     for flag, wanted, path, what in (
         (_LENGTH[engine.type], longest, "promptTokens", f"a prompt and its answer come to {longest} tokens"),
         (_AT_ONCE[engine.type], largest, "batchSizes", f"{largest} requests are sent at once"),
     ):
         most = _whole(value_of(words, flag))
-        if most is not None and wanted > most and getattr(warmup, _FIELDS[path]):
+        if most is not None and wanted > most:
             yield Finding(
                 code=Code.WARM_UP_EXCEEDS_ENGINE,
                 severity=Severity.WARNING,
@@ -94,9 +94,6 @@ def _graphs(subject: Subject, policy: ScalingPolicy) -> Iterator[Finding]:
             message=message,
             hint="leave graphCapture away; a shared compile cache makes such starts shorter",
         )
-
-
-_FIELDS: Final = {"promptTokens": "prompt_tokens", "batchSizes": "batch_sizes"}
 
 
 def _words(subject: Subject, policy: ScalingPolicy) -> Sequence[str]:

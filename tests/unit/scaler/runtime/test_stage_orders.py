@@ -160,6 +160,22 @@ async def test_one_that_does_not_take_it_is_told_again_soon() -> None:
 
 
 @pytest.mark.looptime
+async def test_one_that_does_not_take_that_nothing_is_needed_is_told_again_until_it_does() -> None:
+    agents = Agents()
+    async with telling(agents) as orders:
+        await after(orders, 3.0, there("a"), born("b"))
+        agents.told.clear()
+        agents.fails = True
+        for _ in range(5):
+            await after(orders, 3.0, there("a"), there("b"))
+        assert agents.told == [("a", ())] * 2
+        agents.fails = False
+        for _ in range(10):
+            await after(orders, 3.0, there("a"), there("b"))
+        assert agents.told == [("a", ())] * 3
+
+
+@pytest.mark.looptime
 async def test_fleets_that_are_only_observed_and_nodes_without_a_stage_daemon_are_left_alone() -> None:
     agents = Agents()
     async with telling(agents) as orders:
