@@ -15,9 +15,9 @@ from tests.fakes.control_plane import pods as reading
 from tests.fakes.control_plane.loops import Caches
 from tests.fakes.control_plane.replica_sets import reference_to
 from tests.fakes.kube_api.selectors import selects
+from tests.fakes.kube_api.service_proxy import SERVICE_NAME
 from tests.fakes.kube_calls import ENDPOINT_SLICE, SERVICE, Calls, Object, key_of
 
-SERVICE_NAME = "kubernetes.io/service-name"
 _MANAGED = "endpointslice.kubernetes.io/managed-by"
 _MANAGER = "endpointslice-controller.k8s.io"
 _EXPECTED_SECONDS = 5.0

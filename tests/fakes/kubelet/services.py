@@ -15,7 +15,7 @@ import structlog
 from scaler.cluster.kube.reflector import Reflector
 from scaler.cluster.kube.resources import Kind
 from scaler.errors import ClusterError
-from tests.fakes.control_plane.endpoint_slices import SERVICE_NAME
+from tests.fakes.kube_api.service_proxy import SERVICE_NAME
 from tests.fakes.kube_calls import ENDPOINT_SLICE, SERVICE, Calls, Object, key_of, reflected
 from tests.fakes.kubelet.network import Network
 

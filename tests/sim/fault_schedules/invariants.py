@@ -118,11 +118,10 @@ class Invariants:
             return False
         return self._state(name, policy) is S.SERVING
 
-    def _seems_healthy(self, pod: Body, policy: PolicyName, writer: str) -> bool:
+    def _seems_healthy(self, pod: Body, policy: PolicyName, holder: str) -> bool:
         """Whether it answers, and whoever writes can't know yet that its GPU is unfit."""
         name = pod["metadata"]["name"]
-        since = self._agents.unfit.get((SeatName(name), writer), self.now)
-        known = self.now - since > _KNOWN_SECONDS
+        known = self.now - self._unfit_since(name, holder) > _KNOWN_SECONDS
         return not known and not reading.is_terminating(pod) and self._state(name, policy) is S.SERVING
 
     # ------------------------------------------------------------ pods
@@ -160,12 +159,16 @@ class Invariants:
             late = self.machines.wall() + self.skew() >= before["deadline"]
             if not (late or overtakes or after["epoch"] > before["epoch"]):
                 self._break(f"{name}: claimed for {after} while it was for {before}")
-        since = self._agents.unfit.get((SeatName(name), after["holder"].partition("-")[0]), self.now)
+        since = self._unfit_since(name, after["holder"])
         unfit = SeatName(name) in self._agents.words and self.now - since > _KNOWN_SECONDS
         if after["operation"] in _PROMOTIONS and unfit:
             self._break(
                 f"{name}: claimed for {after['operation']} on a GPU that it knows to be unfit since {since:.3f}"
             )
+
+    def _unfit_since(self, name: str, holder: str) -> float:
+        """Since when a claim's holder knows that a seat's GPU is unfit; now if it doesn't."""
+        return self._agents.unfit.get((SeatName(name), holder.partition("-")[0]), self.now)
 
     def _into_rotation(self, name: str, policy: PolicyName, claim: Body | None) -> None:
         self.tell(f"{name}: {policy} into rotation")
@@ -178,13 +181,13 @@ class Invariants:
 
     def _out_of_rotation(self, name: str, policy: PolicyName, pod: Body) -> None:
         self.tell(f"{name}: {policy} out of rotation")
-        writer = (claim_of(pod) or {}).get("holder", "").partition("-")[0]
+        holder = (claim_of(pod) or {}).get("holder", "")
         others = [
             each
             for each in self.machines.pods()
             if each["metadata"]["name"] != name
             and policy in serving(each)
-            and (self._healthy(each, policy) or self._seems_healthy(each, policy, writer))
+            and (self._healthy(each, policy) or self._seems_healthy(each, policy, holder))
         ]  # one that has just been let in is Ready as soon as its node has noticed
         if others or self._yields(policy, claim_of(pod)):
             return
