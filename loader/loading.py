@@ -191,7 +191,7 @@ def footprint(
         from loader.copiers import destinations  # noqa: PLC0415 - the rest of the package works without torch
 
         converted = destinations.converted(destinations.match(checkpoint, into, convert=True))
-    readers = wanted.readers(converted)
+    readers = wanted.readers()
     return wanted.needs(wanted.chunks(readers, converted), converted, readers)
 
 
@@ -239,7 +239,7 @@ class _Load:
                 converted = destinations.converted(filled)
                 # The tensors first: a plan for what can't fit would be long.
                 admit(self.needs((), frozenset()), limits, file=checkpoint.root)
-                readers = self.readers(converted, nearness)
+                readers = self.readers(nearness)
                 chunks = self.chunks(readers, converted, reader.resident)
                 needs = self.needs(chunks, converted, readers)
                 if shortages(needs, limits):
@@ -295,9 +295,9 @@ class _Load:
         self, chunks: tuple[Chunk, ...], converted: frozenset[str], readers: "Readers | None" = None
     ) -> Needs:
         tensors = self._checkpoint.total_bytes if self._into is None else 0
-        return self._copier.needs(chunks, converted, readers or self.readers(converted), tensors)
+        return self._copier.needs(chunks, converted, readers or self.readers(), tensors)
 
-    def readers(self, converted: frozenset[str], nearness: Nearness | None = None) -> "Readers":
+    def readers(self, nearness: Nearness | None = None) -> "Readers":
         """How many threads read, and how much at once; where the bytes are far, and nobody has said, as that wants."""
         from loader.copiers.job import Readers  # noqa: PLC0415 - the rest works without torch
 
@@ -305,11 +305,11 @@ class _Load:
         copier, run = self._copier, self._run
         threads = run.threads or copier.threads
         deepens = far and run.threads is None
-        small = not far and not self._sees_all(converted)
         return Readers(
             threads=threads,
-            read_bytes=run.read_bytes or (copier.near_bytes if small else copier.chunk_bytes),
+            read_bytes=run.read_bytes or copier.chunk_bytes,
             depth=Depth(first=threads, most=_DEEPEST * threads) if deepens else None,
+            near=not far,
         )
 
     def _copy(self, reader: Reader, work: "_Work") -> tuple[int, frozenset[Fallback]]:

@@ -85,7 +85,7 @@ _PLANS: Mapping[Part, _Plan] = {
         layout="dense", memory=False, share=45, rounds=2, cold=True, reads=(16, 32), scale=_COLD_SHARE
     ),
 }
-_TRIED = ((16, 4), (16, 2), (16, 1), (12, 4), (12, 2), (8, 4), (20, 4), (24, 2))
+_TRIED = ((16, 2), (16, 1), (8, 2), (12, 2), (24, 2), (32, 2))
 """Threads, and MiB that each reads at once."""
 
 app = typer.Typer(add_completion=False)

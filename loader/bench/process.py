@@ -9,7 +9,7 @@ import torch
 import loader
 from loader.bench import ways
 from loader.bench.fresh import Facts
-from loader.copiers import numa, pinned
+from loader.copiers import numa, pinned, windows
 from loader.cuda.copying import AddressCopies
 from loader.digest import digest_tensors
 from loader.siblings import Link
@@ -33,15 +33,15 @@ def page_locking(_: Path, device: str) -> Facts:
     """Taking and page-locking all slots of a load on one thread, before anything is read: more than a load waits for."""
     where = torch.device(device)
     torch.ones(1, device=where)
-    count = pinned.DEFAULT_THREADS * pinned.SLOTS_PER_THREAD
+    count = pinned.DEFAULT_THREADS // windows.TEAM_READERS * windows.TEAM_SLOTS
     pool = pinned.PinnedPool()
 
     def lock() -> None:
-        with pool.lend(count, pinned.NEAR_BYTES, numa.node_of(where)) as slots:
+        with pool.lend(count, windows.BLOCK_BYTES, numa.node_of(where)) as slots:
             for slot in slots:
                 slot.lock_pages()
 
-    return {"lockSeconds": _timed(device, lock), "lockedBytes": count * pinned.NEAR_BYTES}
+    return {"lockSeconds": _timed(device, lock), "lockedBytes": count * windows.BLOCK_BYTES}
 
 
 def queueing(_: Path, device: str) -> Facts:

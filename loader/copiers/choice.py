@@ -18,16 +18,14 @@ class Copier:
 
     Attributes:
         device: with its index.
-        chunk_bytes: what a thread takes at once from afar, and the most that it reads at once from there.
-        near_bytes: the most that it reads at once from memory.
-        near_chunk_bytes: what it takes at once from there.
+        chunk_bytes: what a thread takes at once from afar, and the most that it reads at once.
+        near_chunk_bytes: what is taken at once from memory.
         threads: how many it uses by default.
         copy: the work.
     """
 
     device: torch.device
     chunk_bytes: int
-    near_bytes: int
     near_chunk_bytes: int
     threads: int
     copy: Copy
@@ -47,7 +45,7 @@ class Copier:
         if self.device.type == "cpu":
             return Needs(host=tensor_bytes + host.needs(chunks, converted, threads))
         staging = host.needs(chunks, converted, threads) if converted else 0
-        locked = pinned.needs(chunks, self.device, readers)
+        locked = pinned.needs(chunks, self.device, readers, converted)
         return Needs(pinned=locked, device=tensor_bytes + staging)
 
     def free_bytes(self) -> int | None:
@@ -74,7 +72,6 @@ def choose(device: torch.device, *, use_gds: bool = False) -> Copier:
             return Copier(
                 device=device,
                 chunk_bytes=host.CHUNK_BYTES,
-                near_bytes=host.CHUNK_BYTES,
                 near_chunk_bytes=host.CHUNK_BYTES,
                 threads=host.default_threads(),
                 copy=host.copy,
@@ -83,7 +80,6 @@ def choose(device: torch.device, *, use_gds: bool = False) -> Copier:
             return Copier(
                 device=pinned.prepare(device),
                 chunk_bytes=pinned.CHUNK_BYTES,
-                near_bytes=pinned.NEAR_BYTES,
                 near_chunk_bytes=pinned.NEAR_CHUNK_BYTES,
                 threads=pinned.DEFAULT_THREADS,
                 copy=gds.copy if use_gds else pinned.copy,

@@ -20,11 +20,13 @@ class Readers:
         threads: how many read at once, to begin with.
         read_bytes: the most that each reads at once, a multiple of a page.
         depth: changes the number of threads meanwhile; None leaves it.
+        near: whether the bytes are in memory, so that reading them computes more than it waits.
     """
 
     threads: int
     read_bytes: int
     depth: Depth | None = None
+    near: bool = True
 
     @property
     def most(self) -> int:

@@ -4,15 +4,17 @@ The slots are registered with the driver once per process, because registering c
 registered by the thread that uses it first, once its first read has filled it: the others read on meanwhile, and no load waits
 for memory that it doesn't need yet. Device memory is never staged but for tensors that are converted, one chunk per thread.
 
-Bytes that are in memory already are read in small pieces, so that all slots together stay in the processor's cache: what is copied
-on from there doesn't go through memory twice more. That takes the C part (`loader.copiers.windows`); in Python small pieces cost more
-than they save. Far bytes are read in large pieces, which disks and networks want.
+Bytes that are in memory already are read by teams of threads, each a small piece of what is then copied at once, so that all slots
+together stay in the processor's cache: what is copied on from there doesn't go through memory twice more. That takes the C part
+(`loader.copiers.windows`); in Python small pieces cost more than they save. Far bytes are read in large pieces, which disks and
+networks want.
 """
 
 import mmap
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -25,10 +27,13 @@ from loader.copiers.crew import CopyChunk
 from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
 from loader.copiers.job import Job, Readers
 from loader.copiers.windows import (
+    BLOCK_BYTES,
+    TEAM_READERS,
+    TEAM_SLOTS,
     WINDOW_BYTES,
     Room,
     Stretch,
-    Windows,
+    Team,
     cuda_driver,
     lock_refused,
     open_windows,
@@ -40,16 +45,14 @@ from loader.plan import MAX_GAP_BYTES, PAGE_BYTES, Chunk, Piece
 from loader.sources.port import Fallback
 
 CHUNK_BYTES = 16 * 2**20
-"""What a thread takes at once from afar, and the most that it reads at once."""
-NEAR_BYTES = WINDOW_BYTES if open_windows() is not None else CHUNK_BYTES
-"""What it reads at once from memory. In Python, where threads wait for each other at every read, of reads of 1, 2, 4, 8 and 16 MiB the largest
-were the fastest on one H200 (9, 17, 30, 32 and 34 GB/s)."""
-NEAR_CHUNK_BYTES = 4 * CHUNK_BYTES if open_windows() is not None else CHUNK_BYTES
-"""What it takes at once from memory: in the C part much, for the interpreter is waited for between two of them."""
+"""What a thread takes at once in Python, and the most that it reads at once. Also from memory, for threads wait for each other at every
+read: of reads of 1, 2, 4, 8 and 16 MiB the largest were the fastest on one H200 (9, 17, 30, 32 and 34 GB/s)."""
+NEAR_CHUNK_BYTES = 8 * BLOCK_BYTES if open_windows() is not None else CHUNK_BYTES
+"""What is taken at once from memory: in the C part much, for the interpreter is waited for between two of them."""
 _EDGE_BYTES = 2 * PAGE_BYTES
 """A read past the page cache begins and ends on pages, which may be some bytes more at either side."""
 SLOT_BYTES = CHUNK_BYTES + _EDGE_BYTES
-"""The largest slot."""
+"""The largest slot, which is one that Python reads into."""
 DEFAULT_THREADS = 16
 SLOTS_PER_THREAD = 2
 """One is read into while the other is copied from. Where a read takes long, waiting for the copy doesn't matter, and one will do."""
@@ -94,22 +97,22 @@ class PinnedPool:
         self._elsewhere: set[int] = set()
 
     @contextmanager
-    def lend(self, count: int, read_bytes: int, node: int | None) -> Iterator[Sequence[Slot]]:
+    def lend(self, count: int, each: int, node: int | None) -> Iterator[Sequence[Slot]]:
         """Slots for one load; nothing may be copying from them when they are given back.
 
         Args:
             count: how many.
-            read_bytes: the most that is read into one, a multiple of a page.
+            each: bytes of one, a multiple of a page.
             node: the NUMA node that they should be on; None for any.
 
         Raises:
             OutOfMemory: there is no room for more of them.
         """
         with self._lock:
-            free = self._free.setdefault((read_bytes, node), [])
+            free = self._free.setdefault((each, node), [])
             missing = count - len(free)
             if missing > 0:
-                free.extend(self._map(missing, read_bytes + _EDGE_BYTES, node))
+                free.extend(self._map(missing, each, node))
             slots = [free.pop() for _ in range(count)]
         try:
             yield slots
@@ -139,11 +142,11 @@ class PinnedPool:
         slices = (block[start : start + each] for start in range(0, nbytes, each))
         return [Slot(data=data, memory=memory_of(data), address=data.data_ptr()) for data in slices]
 
-    def missing_bytes(self, count: int, read_bytes: int, node: int | None) -> int:
-        """How much would have to be registered to lend this many slots."""
+    def missing_bytes(self, count: int, each: int, node: int | None) -> int:
+        """How much would have to be registered to lend this many slots of so many bytes."""
         with self._lock:
-            held = len(self._free.get((read_bytes, node), ()))
-        return max(0, count - held) * (read_bytes + _EDGE_BYTES)
+            held = len(self._free.get((each, node), ()))
+        return max(0, count - held) * each
 
 
 POOL = PinnedPool()
@@ -171,20 +174,44 @@ def prepare(device: torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-def needs(chunks: Sequence[Chunk], device: torch.device, readers: Readers) -> int:
+def needs(
+    chunks: Sequence[Chunk], device: torch.device, readers: Readers, converted_names: frozenset[str]
+) -> int:
     """Bytes that a copy would page-lock beyond what this process holds already.
 
     Args:
         chunks: what is taken at once.
         device: to fill.
         readers: how many read at once, and how much.
+        converted_names: tensors that are converted.
     """
-    count = _slots_each(readers) * min(readers.most, len(chunks))
-    return POOL.missing_bytes(count, readers.read_bytes, numa.node_of(device))
+    node = numa.node_of(device)
+    plain = [chunk for chunk in chunks if _is_plain(chunk, converted_names)] if _in_teams(readers) else []
+    others = len(chunks) - len(plain)
+    team_slots = TEAM_SLOTS * _teams(readers.threads, len(plain)) if plain else 0
+    slots = _slots_each(readers) * min(readers.most, others)
+    return POOL.missing_bytes(team_slots, BLOCK_BYTES, node) + POOL.missing_bytes(
+        slots, readers.read_bytes + _EDGE_BYTES, node
+    )
 
 
 def _slots_each(readers: Readers) -> int:
     return 1 if readers.depth else SLOTS_PER_THREAD
+
+
+def _in_teams(readers: Readers) -> bool:
+    """Whether the C part may read."""
+    return readers.near and open_windows() is not None
+
+
+def _is_plain(chunk: Chunk, converted_names: frozenset[str]) -> bool:
+    """Whether all bytes of a chunk go to the device as they lie in the file."""
+    return not any(piece.gap or piece.tensor in converted_names for piece in chunk.pieces)
+
+
+def _teams(threads: int, chunks: int) -> int:
+    """How many teams so many threads make up, with something to do for each; two at least, for one reads while another is told what is next."""
+    return min(max(threads // TEAM_READERS, 2), threads, chunks)
 
 
 def copy(job: Job) -> int:
@@ -197,56 +224,71 @@ def copy(job: Job) -> int:
     """
     if not job.chunks:
         return 0
-    each, read_bytes = _slots_each(job.readers), job.readers.read_bytes
     device = next(iter(job.destinations.values())).tensor.device
     node = numa.node_of(device)
-    with torch.cuda.device(device), POOL.lend(each * job.most_workers, read_bytes, node) as slots:
-        if POOL.is_elsewhere(node):
-            job.fallbacks.add(Fallback.NUMA_UNBOUND)
-        plain, others = _parted(job)
-        staging_bytes = 0
+    plain, others = _parted(job)
+    taken = 0
+    with torch.cuda.device(device):
         if plain:
-            _copy_in_windows(replace(job, chunks=plain), slots, device, node)
+            taken += _copy_in_teams(replace(job, chunks=plain), device, node)
         if others:
-            pinned = _PinnedCopy(replace(job, chunks=others), slots, device, node)
-            pinned.carry_out()
-            staging_bytes = pinned.staging_bytes
-    return job.most_workers * (each * (read_bytes + _EDGE_BYTES) + staging_bytes)
+            taken += _copy_in_python(replace(job, chunks=others), device, node)
+    if POOL.is_elsewhere(node):
+        job.fallbacks.add(Fallback.NUMA_UNBOUND)
+    return taken
 
 
 def _parted(job: Job) -> tuple[list[Chunk], list[Chunk]]:
     """What the C part can do, and what is left to Python."""
-    if open_windows() is None or job.past_cache or job.readers.depth is not None:
+    if not _in_teams(job.readers):
         return [], list(job.chunks)
     plain: list[Chunk] = []
     others: list[Chunk] = []
     names = converted(job.destinations)
     for chunk in job.chunks:
-        as_they_lie = not any(piece.gap or piece.tensor in names for piece in chunk.pieces)
-        is_plain = as_they_lie and job.reader.descriptor(chunk.file) is not None
-        (plain if is_plain else others).append(chunk)
+        as_it_lies = _is_plain(chunk, names) and job.reader.descriptor(chunk.file) is not None
+        (plain if as_it_lies else others).append(chunk)
     return plain, others
 
 
-def _copy_in_windows(job: Job, slots: Sequence[Slot], device: torch.device, node: int | None) -> None:
-    """Fill the destinations through the C part.
+def _copy_in_python(job: Job, device: torch.device, node: int | None) -> int:
+    """Fill the destinations; the bytes of slots and of device memory for what is converted."""
+    each, nbytes = _slots_each(job.readers), job.readers.read_bytes + _EDGE_BYTES
+    with POOL.lend(each * job.most_workers, nbytes, node) as slots:
+        pinned = _PinnedCopy(job, slots, device, node)
+        pinned.carry_out()
+    return job.most_workers * (each * nbytes + pinned.staging_bytes)
+
+
+def _copy_in_teams(job: Job, device: torch.device, node: int | None) -> int:
+    """Fill the destinations through the C part; the bytes of slots.
 
     Raises:
         LoadError: reading, registering memory or copying failed.
     """
+    teams = _teams(job.readers.threads, len(job.chunks))
     with driver_errors(OSError):
         context = library.DeviceContext(library.open_library(), device.index)
         context.enter()
     # An OSError in here is the caller's own, of a progress bar whose pipe is closed, say.
-    with driver_errors(), CopyStream(context) as stream:
+    with (
+        POOL.lend(TEAM_SLOTS * teams, BLOCK_BYTES, node) as slots,
+        driver_errors(),
+        CopyStream(context) as stream,
+    ):
         # The allocator may hand out memory that work queued on the caller's stream still uses: copies wait for it.
         used = torch.cuda.current_stream(device).record_event()
         stream.wait_for(used.cuda_event)
-        _WindowCopy(job, slots, context, stream, node).carry_out()
+        work = replace(job, readers=replace(job.readers, threads=teams))
+        _TeamCopy(work, slots, context, stream, node).carry_out(job.readers.threads // teams)
+    return TEAM_SLOTS * teams * BLOCK_BYTES
 
 
-class _WindowCopy:
-    """A load whose inner loop is in C. What threads need is made before they start: each would wait for the driver's locks."""
+class _TeamCopy:
+    """A load whose inner loop is in C: one thread of Python for each team, which hands it one chunk after the other.
+
+    What teams need is made before they start: each would wait for the driver's locks.
+    """
 
     def __init__(
         self,
@@ -257,45 +299,54 @@ class _WindowCopy:
         node: int | None,
     ) -> None:
         self._job = job
-        self._context = context
         self._stream = stream
         self._node = node
-        self._slots = slots
+        self._window_bytes = min(WINDOW_BYTES, job.readers.read_bytes)
         self._addresses = {
             name: destination.tensor.data_ptr() for name, destination in job.destinations.items()
         }
-        driver = cuda_driver(stream.number)
-        each = len(slots) // job.most_workers
-        rooms = [Room(slot.address, slot.data.numel(), stream.event(), slot.locked) for slot in slots]
-        self._read_bytes = min(WINDOW_BYTES, job.readers.read_bytes)
-        self._ways = deque(
-            Windows(driver, rooms[first : first + each], self._read_bytes)
-            for first in range(0, each * job.most_workers, each)
-        )
+        self._driver = cuda_driver(context.number, stream.number)
+        rooms = [(slot, Room(slot.address, slot.data.numel(), stream.event(), slot.locked)) for slot in slots]
+        self._shares = [rooms[first : first + TEAM_SLOTS] for first in range(0, len(rooms), TEAM_SLOTS)]
+        self._teams: deque[Team] = deque()
 
-    def carry_out(self) -> None:
-        """Copy everything; nothing is copied any more when this returns or raises."""
-        ways = list(self._ways)
-        try:
-            self._job.share_out(self._worker)
-        finally:
-            self._stream.synchronize()
-            locked = [is_locked for way in ways for is_locked in way.locked]
-            for slot, is_locked in zip(self._slots, locked, strict=False):
-                slot.locked = is_locked
+    def carry_out(self, readers: int) -> None:
+        """Copy everything; nothing is copied any more when this returns or raises.
+
+        Args:
+            readers: threads of each team.
+        """
+        with ExitStack() as leaving:
+            # Before any of them reads: a thread's start waits for the kernel's lock of this process's memory, which page-locking holds.
+            with ThreadPoolExecutor(1, "loader-teams") as maker:
+                maker.submit(self._make_teams, readers, leaving).result()
+            teams = list(self._teams)
+            try:
+                self._job.share_out(self._worker)
+            finally:
+                self._stream.synchronize()
+                for share, team in zip(self._shares, teams, strict=True):
+                    for (slot, _), is_locked in zip(share, team.locked, strict=True):
+                        slot.locked = is_locked
+
+    def _make_teams(self, readers: int, leaving: ExitStack) -> None:
+        """For a thread of its own, whose cores and priority they take over."""
+        self._job.control.settle_thread()
+        if self._node is not None:
+            numa.stay_on(self._node)
+        for share in self._shares:
+            team = Team(self._driver, [room for _, room in share], readers, self._window_bytes)
+            self._teams.append(leaving.enter_context(team))
 
     @contextmanager
     def _worker(self) -> Iterator[CopyChunk]:
-        if self._node is not None:
-            numa.stay_on(self._node)
-        self._context.enter()
-        way = self._ways.popleft()
+        team = self._teams.popleft()
         try:
-            yield partial(self._copy_chunk, way)
+            yield partial(self._copy_chunk, team)
         finally:
-            self._ways.append(way)  # for a thread that comes later; slots wait for their own copies
+            self._teams.append(team)  # for a thread that comes later
 
-    def _copy_chunk(self, way: Windows, chunk: Chunk) -> None:
+    def _copy_chunk(self, team: Team, chunk: Chunk) -> None:
         reader = self._job.reader
         descriptor = reader.descriptor(chunk.file)
         assert descriptor is not None, chunk.file
@@ -305,10 +356,10 @@ class _WindowCopy:
         ]
 
         def read_again(begin: int) -> None:
-            nbytes = min(self._read_bytes, chunk.end - begin)
+            nbytes = min(self._window_bytes, chunk.end - begin)
             reader.read(chunk.file, begin, [memoryview(bytearray(nbytes))])
 
-        way.bring(Stretch(descriptor, chunk.begin, chunk.nbytes, copies), read_again)
+        team.bring(Stretch(descriptor, chunk.begin, chunk.nbytes, copies), read_again)
 
 
 class _PinnedCopy:

@@ -1,9 +1,10 @@
-"""The C part's other side: a chunk goes from its file to the device in one call that doesn't hold the interpreter.
+"""The C part's other side: a stretch of a file goes to the device in one call that doesn't hold the interpreter.
 
 Sixteen threads that each take the interpreter's lock twice for every read leave a link of 55 GB/s idle half of the time, and
-reads that are large enough to make up for it don't stay in the processor's cache until they are copied on. In C both are had:
-small windows, and nobody waits for a lock. What it can't do, read files that aren't plain ones, convert, leave gaps out, is done in
-Python, as is everything where the library wasn't built.
+reads that are large enough to make up for it don't stay in the processor's cache until they are copied on. In C both are had, and
+more: a team of threads fills one block together, so that a copy is as large as the link wants (one of 4 MiB reaches 53 of 55 GB/s, one of
+16 MiB 54.8) and all that waits for its copy fits in the cache. What it can't do, read files that aren't plain ones, convert, leave gaps
+out, is done in Python, as is everything where the library wasn't built.
 """
 
 import ctypes
@@ -11,20 +12,27 @@ import os
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from loader.cuda import library
-from loader.errors import LoadError
+from loader.errors import LoadError, OutOfMemory
 from loader.native.build import WINDOWS
 
-WINDOW_BYTES = 4 * 2**20
-"""What is read at once. On one H200 windows of 1, 2 and 4 MiB, two for each of 16 threads, brought 42, 45 and 46 GB/s."""
-_VERSION = 1
+WINDOW_BYTES = 2 * 2**20
+"""What a thread reads at once."""
+TEAM_READERS = 8
+"""Threads that fill a block together, where there are as many."""
+TEAM_SLOTS = 2
+"""Blocks of a team: one is filled while the other is copied from."""
+BLOCK_BYTES = TEAM_READERS * WINDOW_BYTES
+"""What is copied at once."""
+_VERSION = 2
 _WORD, _ADDRESS = ctypes.c_uint64, ctypes.c_void_p
 
 
 class Outcome(IntEnum):
-    """What became of a chunk."""
+    """What became of a stretch."""
 
     DONE = 0
     READ_FAILED = 1
@@ -36,29 +44,13 @@ class Outcome(IntEnum):
 class Driver(ctypes.Structure):
     """Functions of the CUDA driver, and the stream that everything goes over; `struct driver` of windows.c, as the others here."""
 
-    _fields_ = (
-        ("lock", _ADDRESS),
-        ("copy", _ADDRESS),
-        ("record", _ADDRESS),
-        ("query", _ADDRESS),
-        ("stream", _ADDRESS),
+    _fields_ = tuple(
+        (name, _ADDRESS) for name in ("enter", "lock", "copy", "record", "query", "context", "stream")
     )
 
 
 class _Slot(ctypes.Structure):
     _fields_ = (("memory", _ADDRESS), ("nbytes", _WORD), ("event", _ADDRESS), ("locked", _WORD))
-
-
-class _Worker(ctypes.Structure):
-    _fields_ = (
-        ("driver", _ADDRESS),
-        ("slots", _ADDRESS),
-        ("slot_count", _WORD),
-        ("turn", _WORD),
-        ("window_bytes", _WORD),
-        ("done", _WORD),
-        ("code", ctypes.c_int64),
-    )
 
 
 class _Copy(ctypes.Structure):
@@ -75,12 +67,16 @@ class _Stretch(ctypes.Structure):
     )
 
 
+class _Ended(ctypes.Structure):
+    _fields_ = (("done", _WORD), ("failed_at", _WORD), ("code", ctypes.c_int64), ("outcome", ctypes.c_int64))
+
+
 class Room(NamedTuple):
     """A slot as the C part sees it.
 
     Attributes:
-        address: of its memory.
-        nbytes: of it, which are page-locked at once.
+        address: of its memory, on a page boundary.
+        nbytes: of it, which are page-locked at once: whole windows, and the same of all slots of a team.
         event: the number of an event of the driver's, its own.
         locked: whether it is page-locked already.
     """
@@ -116,45 +112,72 @@ def open_windows() -> ctypes.CDLL | None:
         version.restype = ctypes.c_uint32
         if version() != _VERSION:
             return None
-        windows.emberpool_windows_bring.argtypes = (_ADDRESS, _ADDRESS)
+        windows.emberpool_windows_begin.argtypes = (_ADDRESS, _ADDRESS, _WORD, _WORD, _WORD)
+        windows.emberpool_windows_begin.restype = _ADDRESS
+        windows.emberpool_windows_bring.argtypes = (_ADDRESS, _ADDRESS, _ADDRESS)
+        windows.emberpool_windows_bring.restype = None
+        windows.emberpool_windows_end.argtypes = (_ADDRESS,)
+        windows.emberpool_windows_end.restype = None
     except (OSError, AttributeError):
         return None
     return windows
 
 
-def cuda_driver(stream: int) -> Driver:
+def cuda_driver(context: int, stream: int) -> Driver:
     """The real driver's functions.
 
     Args:
-        stream: number of a stream, of the driver that `library.open_library` has opened.
+        context: number of the device's context, of the driver that `library.open_library` has opened.
+        stream: number of a stream of it.
     """
     opened = library.open_library()
-    names = ("cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2", "cuEventRecord", "cuEventQuery")
-    return Driver(*(ctypes.cast(getattr(opened, name), _ADDRESS).value for name in names), stream)
+    names = (
+        *("cuCtxSetCurrent", "cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2", "cuEventRecord"),
+        "cuEventQuery",
+    )
+    addresses = (ctypes.cast(getattr(opened, name), _ADDRESS).value for name in names)
+    return Driver(*addresses, context, stream)
 
 
-class Windows:
-    """One thread's way through the C part.
+class Team:
+    """Threads of the C part that bring one stretch after the other, all of them at the same one.
+
+    A context manager. They inherit cores and priority of the thread that makes them, and end when it is left; copies may still be
+    under way then.
 
     Args:
         driver: whose functions are called.
-        rooms: its slots.
-        window_bytes: what is read at once, a multiple of a page, at most a slot.
+        rooms: the team's slots.
+        readers: how many threads; fewer where there can't be as many.
+        window_bytes: what each reads at once, a multiple of a page.
+
+    Raises:
+        OutOfMemory: there can be no thread.
     """
 
-    def __init__(self, driver: Driver, rooms: Sequence[Room], window_bytes: int) -> None:
+    def __init__(self, driver: Driver, rooms: Sequence[Room], readers: int, window_bytes: int) -> None:
         windows = open_windows()
         if windows is None:
             raise RuntimeError("the C part isn't built")
-        self._bring = windows.emberpool_windows_bring
-        self._slots = (_Slot * len(rooms))(*(_Slot(*room) for room in rooms))
-        self._worker = _Worker(
-            driver=ctypes.addressof(driver),
-            slots=ctypes.addressof(self._slots),
-            slot_count=len(rooms),
-            window_bytes=window_bytes,
-        )
+        self._windows = windows
         self._driver = driver  # kept alive
+        self._slots = (_Slot * len(rooms))(*(_Slot(*room) for room in rooms))
+        self._team: int | None = windows.emberpool_windows_begin(
+            ctypes.addressof(driver), ctypes.addressof(self._slots), len(rooms), readers, window_bytes
+        )
+        if self._team is None:
+            raise OutOfMemory(
+                "no thread can be started to read with", hint="check the container's limit of processes"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._windows.emberpool_windows_end(self._team)
+        self._team = None
 
     @property
     def locked(self) -> list[bool]:
@@ -178,18 +201,19 @@ class Windows:
         failed_at: int | None = None
         while begin < end:
             given = _Stretch(begin, end - begin, ctypes.addressof(copies), len(copies), stretch.descriptor)
-            outcome = Outcome(self._bring(ctypes.byref(self._worker), ctypes.byref(given)))
-            begin += self._worker.done
-            match outcome:
+            ended = _Ended()
+            self._windows.emberpool_windows_bring(self._team, ctypes.byref(given), ctypes.byref(ended))
+            begin += ended.done
+            match Outcome(ended.outcome):
                 case Outcome.LOCK_REFUSED:
-                    raise lock_refused(self._slots[0].nbytes, self._worker.code)
+                    raise lock_refused(self._slots[0].nbytes, ended.code)
                 case Outcome.COPY_FAILED:
-                    raise _refused(f"{stretch.nbytes} bytes of device memory", self._worker.code)
-                case Outcome.READ_FAILED | Outcome.ENDED_EARLY if begin == failed_at:
-                    raise _unreadable(begin, self._worker.code)
+                    raise _refused(f"{stretch.nbytes} bytes of device memory", ended.code)
+                case Outcome.READ_FAILED | Outcome.ENDED_EARLY if ended.failed_at == failed_at:
+                    raise _unreadable(ended.failed_at, ended.code)
                 case Outcome.READ_FAILED | Outcome.ENDED_EARLY:
-                    failed_at = begin
-                    read_again(begin)
+                    failed_at = ended.failed_at
+                    read_again(failed_at)
 
 
 def lock_refused(nbytes: int, code: int) -> LoadError:

@@ -177,6 +177,11 @@ class DeviceContext:
         os.set_inheritable(descriptor.value, False)
         return descriptor.value
 
+    @property
+    def number(self) -> int:
+        """What the driver calls it."""
+        return self._context.value or 0
+
     def enter(self) -> None:
         """Make the context the calling thread's."""
         self.call("cuCtxSetCurrent", self._context)

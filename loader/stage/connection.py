@@ -4,6 +4,7 @@
 """
 
 import os
+import select
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -97,7 +98,33 @@ class StageClient:
             LoaderError: the daemon can't stage it.
             StageUnreachable: the daemon is gone.
         """
-        answer = self._ask({"op": "take", "path": path})
+        self.order(path)
+        return self.taken()
+
+    def order(self, path: str) -> None:
+        """Ask for a checkpoint as `take` does, without waiting: `taken` has the answer, and nothing else may be asked until then.
+
+        What is being read meanwhile is leased for this connection, so that it can't go before the answer has been heard.
+
+        Raises:
+            StageUnreachable: the daemon is gone.
+        """
+        wire.send(self._connection, {"op": "take", "path": path})
+
+    def answers(self, seconds: float) -> bool:
+        """Wait until what was ordered can be had, or can't; whether that came within so many seconds."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def taken(self) -> dict[str, tuple[int, FileIdentity]]:
+        """The answer to `order`, as `take` returns it.
+
+        Raises:
+            LoaderError: the daemon can't stage it.
+            StageUnreachable: the daemon is gone.
+        """
+        answer = self._answer()
         with ExitStack() as undo:
             shards: dict[str, tuple[int, FileIdentity]] = {}
             for _ in range(whole_number(answer, "files")):

@@ -69,7 +69,7 @@ class Status:
         state: `Staging` or `Staged`.
         done_bytes: how much of it is in memory.
         total_bytes: how much it is.
-        leases: clients that use it.
+        leases: clients that use it, or wait until it has been read.
         proven: whether every tensor was compared with a manifest.
         page_bytes: size of its pages; 0 while it is read.
         page_way: how they were had; None while it is read.
@@ -89,8 +89,11 @@ class Status:
 
 @dataclass(slots=True)
 class _Staging:
+    """What is being read, and who waits for it: they lease it in the moment in which it is there, so that it can't go before they come."""
+
     total_bytes: int
     done_bytes: int = 0
+    waiting: set[int] = field(default_factory=set)
 
 
 class Pool:
@@ -155,13 +158,14 @@ class Pool:
         key = self.allowed(path)
         checkpoint = open_checkpoint(key)
         with self._changed:
-            while key in self._staging:
+            while (staging := self._staging.get(key)) is not None:
+                staging.waiting.add(holder)
                 self._changed.wait()
             staged = self._staged.get(key)
             if staged is not None and is_of(staged, checkpoint):
                 self._ledger.lease(key, holder, self._clock())
                 return staged.copy()
-            self._begin(key, checkpoint)
+            self._begin(key, checkpoint, holder)
         try:
             staged = self._read(key, checkpoint)
         except BaseException:
@@ -172,8 +176,8 @@ class Pool:
             raise
         with self._changed:
             self._staged[key] = staged
-            self._ledger.lease(key, holder, self._clock())
-            del self._staging[key]
+            for each in (holder, *self._staging.pop(key).waiting):
+                self._ledger.lease(key, each, self._clock())
             self._changed.notify_all()
             return staged.copy()
 
@@ -181,6 +185,8 @@ class Pool:
         """A holder needs nothing any more."""
         with self._changed:
             self._ledger.release_all(holder)
+            for staging in self._staging.values():
+                staging.waiting.discard(holder)
 
     def drop(self, path: str) -> bool:
         """Let go of a checkpoint that nobody leases; whether there was such a one."""
@@ -200,7 +206,7 @@ class Pool:
                     state="Staging",
                     done_bytes=staging.done_bytes,
                     total_bytes=staging.total_bytes,
-                    leases=0,
+                    leases=self._ledger.leases(key) + len(staging.waiting),
                     proven=False,
                 )
                 for key, staging in self._staging.items()
@@ -230,12 +236,14 @@ class Pool:
             for key in list(self._staged):
                 self._forget(key)
 
-    def _begin(self, key: str, checkpoint: Checkpoint) -> None:
+    def _begin(self, key: str, checkpoint: Checkpoint, holder: int) -> None:
+        """Make room, which is leased from now on: what is being read must not go for another's sake."""
         if key in self._staged:  # of files that have changed
             self._forget(key)
         nbytes = _total_bytes(checkpoint)
         for victim in self._ledger.reserve(key, nbytes, self._clock()):
             self._staged.pop(victim).close()
+        self._ledger.lease(key, holder, self._clock())
         try:
             needs = Needs(shared=_unreserved(checkpoint), locked=nbytes if self._lock_pages else 0)
             admit(needs, read_limits(), file=key)

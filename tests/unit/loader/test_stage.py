@@ -6,10 +6,12 @@ import resource
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import safetensors.torch
@@ -319,6 +321,64 @@ def test_two_clients_that_want_the_same_read_it_once(socket_path: Path, models: 
         thread.join()
     assert found == [5] * 6
     assert memory_files() == 1
+
+
+@pytest.fixture
+def gate() -> Iterator[Event]:
+    """While it is shut no read ends."""
+    made = Event()
+    yield made
+    made.set()
+
+
+@pytest.fixture
+def gated(models: Path, gate: Event) -> Iterator[Pool]:
+    """A pool with room for two, whose reads end when the gate is opened."""
+
+    def ready(_: torch.Tensor) -> None:
+        assert gate.wait(30)
+
+    made = Pool(int(2.5 * MIB), (str(models),), ready=ready)
+    yield made
+    gate.set()
+    made.close()
+
+
+def until_told(pool: Pool, leases: list[int]) -> None:
+    while [status.leases for status in pool.statuses()] != leases:
+        time.sleep(0.001)
+
+
+def test_what_is_being_read_does_not_go_for_another(gated: Pool, gate: Event, models: Path) -> None:
+    """It takes part of the budget, and nobody has it yet: still it must not be what goes when room is wanted."""
+    with ThreadPoolExecutor(3) as threads:
+        coming = [
+            threads.submit(gated.take, str(models / name), holder) for holder, name in enumerate(["m0", "m1"])
+        ]
+        until_told(gated, [1, 1])
+        with pytest.raises(StageFull):
+            gated.take(str(models / "m2"), 2)
+        gate.set()
+        for each in coming:
+            each.result(30).close()
+    gated.release(0)
+    gated.take(str(models / "m2"), 2).close()
+    assert [Path(status.path).name for status in gated.statuses()] == ["m1", "m2"]
+
+
+def test_who_waits_for_a_read_has_a_lease_as_soon_as_it_is_over(
+    gated: Pool, gate: Event, models: Path
+) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(gated.take, str(models / "m0"), holder) for holder in range(2)]
+        until_told(gated, [2])
+        gate.set()
+        both[0].result(30).close()
+        assert [status.leases for status in gated.statuses()] == [2]
+        both[1].result(30).close()
+    gated.release(0)
+    gated.release(1)
+    assert gated.drop(str(models / "m0"))
 
 
 def test_many_connections_at_once_are_all_answered(socket_path: Path) -> None:
