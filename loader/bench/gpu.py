@@ -10,7 +10,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -43,6 +43,7 @@ class Part(StrEnum):
     TMPFS = "tmpfs"
     PROCESS = "process"
     TUNING = "tuning"
+    HUGE_PAGES = "hugepages"
     EXPERTS = "experts"
     ONE = "one"
     PAGE_CACHE = "pagecache"
@@ -56,6 +57,7 @@ class _Plan:
     Attributes:
         layout: of `loader.bench.shapes`.
         memory: whether its files are in tmpfs.
+        huge: whether that one has pages of 2 MiB.
         share: of the whole time, against the other parts'.
         rounds: processes per way.
         cold: whether files are taken out of the page cache before each.
@@ -67,6 +69,7 @@ class _Plan:
     layout: str
     memory: bool
     share: float
+    huge: bool = False
     rounds: int = 3
     cold: bool = False
     ours_only: bool = False
@@ -81,6 +84,9 @@ _PLANS: Mapping[Part, _Plan] = {
     Part.EXPERTS: _Plan(layout="experts", memory=True, share=35, rounds=2, ours_only=True),
     Part.ONE: _Plan(layout="one", memory=True, share=35, rounds=2, ours_only=True),
     Part.PAGE_CACHE: _Plan(layout="dense", memory=False, share=85, reads=(8, 16, 24, 32)),
+    Part.HUGE_PAGES: _Plan(
+        layout="dense", memory=True, huge=True, share=20, reads=(8, 16, 24), ours_only=True
+    ),
     Part.COLD: _Plan(
         layout="dense", memory=False, share=45, rounds=2, cold=True, reads=(16, 32), scale=_COLD_SHARE
     ),
@@ -223,7 +229,12 @@ def _groups(wanted: Sequence[Part]) -> list[list[Part]]:
 
 
 def _same_files(one: _Plan, other: _Plan) -> bool:
-    return (one.layout, one.memory, one.scale) == (other.layout, other.memory, other.scale)
+    return (one.layout, one.memory, one.huge, one.scale) == (
+        other.layout,
+        other.memory,
+        other.huge,
+        other.scale,
+    )
 
 
 @contextmanager
@@ -240,8 +251,7 @@ def _files(
         try:
             if time.monotonic() + bench.write_seconds * nbytes + _FIRST_SECONDS > bench.deadline:
                 raise places.NoRoom("no time was left to write the files")
-            place = places.memory_folder(memory, nbytes) if plan.memory else places.folder(directory, nbytes)
-            path = closing.enter_context(place) / plan.layout
+            path = closing.enter_context(_place(plan, directory, memory, nbytes)) / plan.layout
             seconds = _write(path, layout, settled=not plan.memory)
         except (places.NoRoom, OSError, LoaderError) as error:
             path = None
@@ -255,6 +265,12 @@ def _files(
             _say(f"{plan.layout}: {nbytes / 1e9:.1f} GB written to {path} in {seconds:.1f} s")
         bench.save()
         yield path
+
+
+def _place(plan: _Plan, directory: Path, memory: Path, nbytes: int) -> AbstractContextManager[Path]:
+    if plan.huge:
+        return places.huge_folder(nbytes)
+    return places.memory_folder(memory, nbytes) if plan.memory else places.folder(directory, nbytes)
 
 
 def _write(path: Path, layout: Sequence[shapes.Shapes], *, settled: bool) -> float:

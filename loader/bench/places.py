@@ -84,19 +84,30 @@ def memory_folder(directory: Path, nbytes: int) -> Iterator[Path]:
         except NoRoom as error:
             if os.geteuid():
                 raise
-            made = closing.enter_context(_mounted(nbytes, str(error)))
+            made = closing.enter_context(_mounted(nbytes, f"{error}, and none could be mounted"))
         yield made
 
 
 @contextmanager
-def _mounted(nbytes: int, reason: str) -> Iterator[Path]:
+def huge_folder(nbytes: int) -> Iterator[Path]:
+    """The same in a tmpfs whose files come in pages of 2 MiB where the kernel has them, which is mounted for it.
+
+    Raises:
+        NoRoom: it couldn't be, as for anybody but root.
+    """
+    with _mounted(nbytes, "no tmpfs with huge=always could be mounted", "huge=always") as point:
+        yield point
+
+
+@contextmanager
+def _mounted(nbytes: int, refused: str, *more: str) -> Iterator[Path]:
     point = Path(tempfile.mkdtemp(prefix="loader-bench-"))
     try:
-        options = f"size={nbytes + 2 * _SPARE_BYTES}"
+        options = ",".join((f"size={nbytes + 2 * _SPARE_BYTES}", *more))
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(point)]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:
-            raise NoRoom(f"{reason}, and none could be mounted: {run.stderr.strip()}")
+            raise NoRoom(f"{refused}: {run.stderr.strip()}")
         try:
             yield point
         finally:

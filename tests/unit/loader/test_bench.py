@@ -168,6 +168,14 @@ def test_other_layouts_are_compared_with_the_dense_one() -> None:
     assert [(row.what, row.holds) for row in found] == [(f"one: {names.INTO}", True)]
 
 
+def test_what_comes_from_pages_of_2_mib_is_held_against_a_rate() -> None:
+    found = report.rows(document(hugepages={names.INTO: [run_of(50)], names.LOAD_FILE: [run_of(43)]}))
+    assert [(row.what, row.holds) for row in found] == [
+        (f"hugepages: {names.INTO}", True),
+        (f"hugepages: {names.LOAD_FILE}", False),
+    ]
+
+
 def test_layouts_are_compared_without_opening_too() -> None:
     runs = [run_of(30) | {"openedSeconds": 10 / rate} for rate in (30, 40, 50)]
     found = report.rows(
