@@ -21,7 +21,8 @@ from warmpool.standins import VARIABLE
 from warmpool.timeline import Account, Phase, WeightLoad, in_phases
 
 _HOST: Final = "127.0.0.1"
-_MODEL: Final = "coldstart"
+MODEL: Final = "coldstart"
+"""What an engine that is started here calls its model."""
 _PROMPT: Final = "The first request of an engine"
 _START_SECONDS: Final = 900.0
 _REQUEST_SECONDS: Final = 120.0
@@ -53,12 +54,14 @@ class Setup:
         device: where it computes, as the engine's own option says it.
         zygote: it is forked from a process that has imported everything.
         directory: where its log and the zygote's socket go.
+        options: further ones of the engine.
     """
 
     checkpoint: Path
     device: str
     zygote: bool
     directory: Path
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,23 @@ class Measured:
     load: WeightLoad | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """An engine that has answered its first request, and runs on.
+
+    Attributes:
+        process: its process.
+        engine: what answers.
+        startup: what it tells of its start.
+        measured: what its start took; the driver's initialisation, which is measured apart, isn't among it.
+    """
+
+    process: EngineProcess
+    engine: ReferenceEngine
+    startup: Startup
+    measured: Measured
+
+
 async def measure(setup: Setup) -> Measured:
     """Make a cold start, and end it again.
 
@@ -90,8 +110,8 @@ async def measure(setup: Setup) -> Measured:
     device_seconds, device_note = await _initialise_device()
     if device_seconds is not None:
         device_note = await _kept_note()
-    async with _environment(setup) as environment:
-        measured = await _start(setup, environment)
+    async with surroundings(setup) as environment, started(setup, environment) as running:
+        measured = running.measured
     seconds, notes = dict(measured.seconds), dict(measured.notes)
     if device_seconds is not None:
         seconds[Step.DEVICE] = device_seconds
@@ -100,7 +120,18 @@ async def measure(setup: Setup) -> Measured:
     return replace(measured, seconds=seconds, notes=notes)
 
 
-async def _start(setup: Setup, environment: Mapping[str, str]) -> Measured:
+@asynccontextmanager
+async def started(setup: Setup, environment: Mapping[str, str]) -> AsyncIterator[Started]:
+    """Start an engine, have it answer one request, and end it when the block ends.
+
+    Args:
+        setup: what is started.
+        environment: what it is told beside this process's environment, as `surroundings` yields it.
+
+    Raises:
+        StartFailed: the engine can't be started; the message has its last words.
+        EngineError: it doesn't answer its first request.
+    """
     clock = asyncio.get_running_loop().time
     ports = Ports.free(_HOST)
     began = clock()
@@ -108,19 +139,24 @@ async def _start(setup: Setup, environment: Mapping[str, str]) -> Measured:
     account.enter(Phase.OTHER, began)
     process = await EngineProcess.start(_command(setup), environment, ports, setup.directory / "engine.log")
     try:
-        async with ReferenceEngine(ports.control_url, model=_MODEL) as engine:
+        async with ReferenceEngine(ports.control_url, model=MODEL) as engine:
             startup = await _ready(engine, process)
             ready = clock()
             account.enter(Phase.WAITING, ready)
             await engine.complete(_PROMPT, tokens=1, deadline=Deadline.after(_REQUEST_SECONDS))
             answered = clock()
+            account.explain(in_phases(startup.phases), Phase.PROCESS)
+            phases = account.seconds(ready)
+            phases.pop(Phase.WAITING, None)
+            seconds = steps_of(phases)
+            seconds |= {Step.FIRST_REQUEST: answered - ready, Step.TOTAL: answered - began}
+            measured = _measured(setup, startup, seconds)
+            yield Started(process=process, engine=engine, startup=startup, measured=measured)
     finally:
         await process.stop(grace_seconds=_GRACE_SECONDS)
-    account.explain(in_phases(startup.phases), Phase.PROCESS)
-    phases = account.seconds(ready)
-    phases.pop(Phase.WAITING, None)
-    seconds = steps_of(phases)
-    seconds |= {Step.FIRST_REQUEST: answered - ready, Step.TOTAL: answered - began}
+
+
+def _measured(setup: Setup, startup: Startup, seconds: Mapping[Step, float]) -> Measured:
     load = startup.load
     notes = {} if load is None or not load.tier else {Step.WEIGHTS: f"from {load.tier}"}
     if setup.zygote and seconds[Step.IMPORT] > 0.0:
@@ -135,10 +171,10 @@ async def _start(setup: Setup, environment: Mapping[str, str]) -> Measured:
 
 
 def _command(setup: Setup) -> list[str]:
-    command = [sys.executable, "-m", "warmpool.reference", "serve", "--model", _MODEL]
+    command = [sys.executable, "-m", "warmpool.reference", "serve", "--model", MODEL]
     command += ["--checkpoint", str(setup.checkpoint), "--device", setup.device]
     command += ["--host", "{host}", "--port", "{port}", "--control-port", "{controlPort}"]
-    return [*command, "--guard", "closed", "--die-with-parent"]
+    return [*command, "--guard", "closed", "--die-with-parent", *setup.options]
 
 
 async def _ready(engine: ReferenceEngine, process: EngineProcess) -> Startup:
@@ -160,7 +196,7 @@ async def _ready(engine: ReferenceEngine, process: EngineProcess) -> Startup:
 
 
 @asynccontextmanager
-async def _environment(setup: Setup) -> AsyncIterator[Mapping[str, str]]:
+async def surroundings(setup: Setup) -> AsyncIterator[Mapping[str, str]]:
     """Yield what the engine is told beside this process's environment; a zygote that is ready is part of it."""
     if not setup.zygote:
         yield {VARIABLE: ""}

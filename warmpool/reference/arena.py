@@ -13,7 +13,7 @@ from torch import Tensor
 
 from warmpool.reference.driver import CudaDriver, OutOfDeviceMemory, Unsupported
 from warmpool.reference.errors import CannotStart, NotEnoughMemory
-from warmpool.reference.vmm import CudaMapper, FixedRange, Growth, Mapper
+from warmpool.reference.vmm import CHUNK_BYTES, CudaMapper, FixedRange, Growth, Mapper
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class MappedArena:
         device: with its index.
         what: what it is for, as messages name it.
         mapper: puts memory there; one that is made here if left out.
+        chunk_bytes: memory that is mapped at once.
 
     Raises:
         Unsupported: the device can't map memory.
@@ -111,11 +112,16 @@ class MappedArena:
     kind = ArenaKind.MAPPED
 
     def __init__(
-        self, nbytes: int, device: torch.device, what: str = "KV memory", mapper: Mapper | None = None
+        self,
+        nbytes: int,
+        device: torch.device,
+        what: str = "KV memory",
+        mapper: Mapper | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._device = device
         self._what = what
-        self._range = FixedRange(mapper or CudaMapper(CudaDriver(device.index or 0)), nbytes)
+        self._range = FixedRange(mapper or CudaMapper(CudaDriver(device.index or 0)), nbytes, chunk_bytes)
         self._whole: Tensor | None = None
 
     @property

@@ -21,6 +21,8 @@ from warmpool.wire import answer_to_json, ownership_to_json
 WARNING: Final = "warning: "
 """What a line on stderr begins with that warns of a record."""
 
+_GIGABYTE: Final = 1e9
+
 app = typer.Typer(
     help="Emberpool's reference engine: an OpenAI-style server in torch.",
     add_completion=False,
@@ -125,6 +127,14 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
             help="The node's stage daemon, which may have the weights in memory already.",
         ),
     ] = "",
+    load_gigabytes_per_second: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            envvar="EMBERPOOL_LOAD_GIGABYTES_PER_SECOND",
+            help="Cap on reading weights, so that a neighbour that serves isn't slowed down; 0 for none.",
+        ),
+    ] = 0,
     max_num_queued_reqs: Annotated[
         int, typer.Option(min=1, help="Requests that wait; further ones get 503.")
     ] = 1024,
@@ -164,6 +174,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
         enforce_eager=enforce_eager,
         defer_capture=defer_capture,
         stage=_socket(stage),
+        load_bytes_per_second=load_gigabytes_per_second * _GIGABYTE or None,
         tensor_parallel_size=tensor_parallel_size,
     )
     server_options = ServerOptions(

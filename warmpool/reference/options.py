@@ -25,6 +25,8 @@ class ModelOptions:
         enforce_eager: capture no CUDA graphs.
         defer_capture: be ready without CUDA graphs, and capture them once that is asked for.
         stage: the socket of the node's stage daemon, which may have the weights already; None where none is asked.
+        load_bytes_per_second: cap on what reading weights takes, of all ranks together, so that a neighbour that serves isn't slowed
+            down; None for none.
         tensor_parallel_size: ranks that share each layer, one process and on CUDA one device each.
     """
 
@@ -39,6 +41,7 @@ class ModelOptions:
     enforce_eager: bool = False
     defer_capture: bool = False
     stage: Path | None = None
+    load_bytes_per_second: float | None = None
     tensor_parallel_size: int = 1
 
 

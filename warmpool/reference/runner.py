@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -62,6 +62,8 @@ from warmpool.reference.weights import (
 )
 
 _log = logging.getLogger(__name__)
+_WEIGHTS_CHUNK_BYTES: Final = 1 << 30
+"""Weights are of no use in part, and whoever fills them for this engine is asked once for each chunk: 256 MiB took 8 ms, of them 5 to copy."""
 
 _WARM_LENGTHS = (8, 32, 128, 512, 2048)
 """Prompt lengths for which libraries choose, and load, routines of their own. On CPU the first two will do."""
@@ -484,7 +486,12 @@ def load(opened: OpenedModel, options: ModelOptions, ground: Ground, startup: St
     startup.done(Phase.CONTEXT, device=str(device))
     # Names that the model doesn't know (precomputed frequencies, an untied copy of a tied head) stay on disk.
     wanted = opened.checkpoint.only([name for names in weight_names(opened.config) for name in names])
-    supply = Supply(take_share(wanted, opened.config, ranks.rank, ranks.size), options.stage)
+    cap = options.load_bytes_per_second
+    supply = Supply(
+        take_share(wanted, opened.config, ranks.rank, ranks.size),
+        options.stage,
+        bytes_per_second=cap / ranks.size if cap is not None else None,
+    )
     parts = _parts(opened.config.share(ranks.size), options, _Place(device, dtype, ranks), supply)
     try:
         supplied = _load(supply, parts)
@@ -589,7 +596,7 @@ def _device_weights(kv: PagedMemory, device: torch.device, supply: Supply, nbyte
     mapper = None
     if supply.hands_over:
         mapper = supply.lender = SharingMapper(driver)
-    home = MappedArena(nbytes, device, "weights", mapper)
+    home = MappedArena(nbytes, device, "weights", mapper, _WEIGHTS_CHUNK_BYTES)
     link = CudaLink(device, driver)
     return FixedWeights(home, partial(PinnedCopy, link=link))
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 import loader
 from loader.checkpoint import Checkpoint
+from loader.control import Control
 from loader.errors import DeviceUnavailable, LoaderError, LoadError
 from loader.loading import Run
 from loader.sources.files import FILES
@@ -104,12 +105,15 @@ class Supply:
         checkpoint: with the tensors that the model wants.
         socket: the stage daemon's; None where none is to be asked.
         lender: gives out descriptors of the memory that is to be filled; None where the daemon can't fill it.
+        bytes_per_second: cap on what comes through host memory; None for none. With one the engine reads the daemon's host memory by
+            itself, for the daemon copies as fast as it can.
         passed: the tiers that were tried in vain, in this order.
     """
 
     checkpoint: Checkpoint
     socket: Path | None
     lender: Lender | None = None
+    bytes_per_second: float | None = None
     passed: list[PassedOver] = field(default_factory=list)
     _attach_seconds: float = 0.0
     _is_attached: bool = False
@@ -162,7 +166,8 @@ class Supply:
                 if filled := self._from_sibling(client, parameters, rest):
                     return filled
                 if staged:
-                    filled = self._handed(client, parameters, rest)
+                    capped = self.bytes_per_second is not None
+                    filled = None if capped else self._handed(client, parameters, rest)
                     return filled or self._load(self.checkpoint, parameters, rest)
             self._pass_over(
                 STAGED, _NOT_STAGED, "the stage daemon doesn't have this checkpoint in its memory"
@@ -272,7 +277,8 @@ class Supply:
         return moves
 
     def _load(self, checkpoint: Checkpoint, parameters: Mapping[str, Tensor], source: Source) -> Supplied:
-        result = loader.load(checkpoint, into=parameters, convert=True, run=Run(source=source))
+        run = Run(source=source, control=Control(bytes_per_second=self.bytes_per_second))
+        result = loader.load(checkpoint, into=parameters, convert=True, run=run)
         steps = {str(step): seconds for step, seconds in result.seconds_by_step.items()}
         return Supplied(tier=str(result.tier), nbytes=result.nbytes, seconds=result.seconds, steps=steps)
 

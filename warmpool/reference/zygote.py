@@ -28,6 +28,12 @@ from warmpool.reference.errors import CannotStart
 from warmpool.reference.startup import Origin, process_start
 
 _MODULES = ("cli", "serve", "runner", "expect")
+_COMPILER = (
+    ("triton.runtime.cache", "triton_key"),
+    ("triton.compiler.compiler", "triton_key"),  # before 3.5
+    ("triton.experimental.gluon", ""),
+)
+"""What Triton makes once in a process: modules, and functions that keep what they return."""
 _READ_SECONDS = 5.0
 """How long one that asks may take over its words. It is on this machine and has nothing else to do."""
 _BACKLOG = 128
@@ -158,6 +164,7 @@ def _import_all() -> None:
     torch: Any = sys.modules["torch"]
     if torch.version.cuda is not None and importlib.util.find_spec("triton") is not None:
         importlib.import_module("warmpool.reference.fused")
+        _know_compiler()
     gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a fork would write to every object, and no page would stay shared
@@ -172,6 +179,20 @@ def _import_all() -> None:
             "the imports opened a GPU, which can't be shared with a fork",
             hint="start engines without --zygote",
         )
+
+
+def _know_compiler() -> None:
+    """Have Triton read itself now.
+
+    Every process that asks for a kernel, were it compiled long ago, makes one digest of all files of the compiler, which takes a third to
+    half of a second, and imports languages that it compares the kernel's with. Triton keeps both for as long as the process lives, and
+    so do its forks.
+    """
+    for where, what in _COMPILER:
+        with contextlib.suppress(ImportError, AttributeError):
+            found = importlib.import_module(where)
+            if what:
+                getattr(found, what)()
 
 
 def _is_device(link: Path) -> bool:
