@@ -117,6 +117,14 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of arrivals and prompts (default: the scenario's).")
     ] = None,
+    fit: Annotated[
+        bool,
+        typer.Option(
+            "--fit/--no-fit",
+            help="Where the scenario says spec.fit: measure what a request costs on this machine, and shorten answers so that the"
+            " load leaves it air; or play them as long as they are written.",
+        ),
+    ] = True,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the state directories: logs, events, decisions.")
     ] = False,
@@ -187,6 +195,7 @@ def run(  # noqa: PLR0917 - typer hands every option over by name
             checkpoints=parse_checkpoints(checkpoint or ()),
             shape=None if shape is None else shape.value,
             seed=seed,
+            fit=fit,
             keep=keep,
             grafana=grafana(grafana_url, os.environ.get(TOKEN_VARIABLE, "")) if grafana_url else None,
             metrics_port=metrics_port,
@@ -254,12 +263,14 @@ def validate(scenario: Scenario, output: RenderingOption = Rendering.TEXT) -> in
             "models": [model.policy for model in spec.models],
             "stages": [each.name for each in spec.stages],
         }
-        emit(as_data({**told, "hash": hash_, **names, "seconds": spec.seconds}, output))
+        fit = None if spec.fit is None else spec.fit.model_dump(mode="json", by_alias=True)
+        emit(as_data({**told, "hash": hash_, **names, "seconds": spec.seconds, "fit": fit}, output))
         return OK
     if warnings:
         note("\n".join(f"warning: {warning}" for warning in warnings))
     models, stages = plural(len(spec.models), "model"), plural(len(spec.stages), "stage")
-    emit(f"ok: {models}, {stages}, {spec.seconds} s of load (policy hash {hash_})")
+    fitted = "" if spec.fit is None else f", fitted to {spec.fit.cpu_percent} % of the machine"
+    emit(f"ok: {models}, {stages}, {spec.seconds} s of load{fitted} (policy hash {hash_})")
     return OK
 
 

@@ -6,17 +6,20 @@ nothing must not pass. A check that needs an arm that wasn't asked for isn't mad
 
 from collections.abc import Iterator, Sequence
 
-from scaler.drill.figures import ArmFigures, Check, Quantiles, Status
+from scaler.drill.figures import ArmFigures, Check, FitInfo, Quantiles, Status
+from scaler.drill.fit import lengths
 from scaler.drill.records import Outcome
 from scaler.drill.scenario import Thresholds
 
 WARM, COLD = "warm", "cold"
 
 
-def checks(thresholds: Thresholds, arms: Sequence[ArmFigures]) -> list[Check]:
-    """Hold all thresholds against the arms that ran."""
+def checks(thresholds: Thresholds, arms: Sequence[ArmFigures], fit: FitInfo | None = None) -> list[Check]:
+    """Hold all thresholds against the arms that ran, and what they were to take of the machine against what they may."""
     by_name = {arm.arm: arm for arm in arms}
     result: list[Check] = []
+    if fit is not None:
+        result.append(_fit(fit, "both" if len(arms) > 1 else arms[0].arm))
     for arm in arms:
         result += _failures(thresholds, arm)
         result += _kept(arm)
@@ -170,6 +173,16 @@ def _faults(thresholds: Thresholds, arm: ArmFigures) -> Iterator[Check]:
                 measured="lost: " + ", ".join(lost) if lost else "all went on",
                 good=not lost,
             )
+
+
+def _fit(fit: FitInfo, arm: str) -> Check:
+    return Check(
+        name="fitCpuPercent",
+        arm=arm,
+        status=Status.PASS if fit.enough else Status.WARN,
+        threshold=f"≤ {fit.cpu_percent} % of the machine expected in Hold stages",
+        measured=f"{fit.expected_percent:.0f} % in {fit.stage}, with {lengths(fit)}",
+    )
 
 
 def _warnings(thresholds: Thresholds, arm: ArmFigures) -> Iterator[Check]:

@@ -34,6 +34,21 @@ class CpuSample:
     drill: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Processor time over an interval.
+
+    Attributes:
+        seconds: length of the interval.
+        processor: processor seconds of the child, all its descendants and this process in it.
+        others: what all other programs took meanwhile, in percent of the whole machine.
+    """
+
+    seconds: float
+    processor: float
+    others: float = 0.0
+
+
 @dataclass(slots=True)
 class ProcessTree:
     """A child process with everything that it ever started, as far as was seen.
@@ -114,6 +129,16 @@ class CpuMeter:
         )
         self._at, self._machine, self._product, self._drill = now, machine, product, drill
         return sample
+
+    def spent(self) -> Spent:
+        """Measure what product and drill took since the call before, of this or of `sample`."""
+        sample = self.sample(0.0)
+        percent = sample.product + sample.drill
+        return Spent(
+            seconds=sample.seconds,
+            processor=percent / 100 * self._cores * sample.seconds,
+            others=max(0.0, sample.machine - percent),
+        )
 
 
 def _machine_times() -> dict[str, float]:

@@ -115,6 +115,37 @@ class ScenarioInfo(_Figures):
     """Engine settings, the same in all arms."""
 
 
+class FitInfo(_Figures):
+    """How long answers were so that the load fits the machine, and what that rests on: measured before the first arm."""
+
+    cpu_percent: int
+    """What the busiest Hold stage was to take at most."""
+    stage: str
+    """Name of that stage."""
+    idle_percent: float
+    """What product and drill took without any request."""
+    others_percent: float
+    """What other programs took meanwhile; it isn't reckoned with."""
+    request_seconds: float
+    """Processor seconds of a request whose answer has one token, in the mean over the models."""
+    token_seconds: float
+    """Processor seconds of each further token."""
+    answer_seconds: float
+    """Processor seconds of a request with the answer that was chosen, in the mean over that stage."""
+    whole_percent: float
+    """What the stage would take with answers as long as the scenario says; over 100 it can't keep up."""
+    expected_percent: float
+    """What it is expected to take with those that were chosen."""
+    tokens_per_second: tuple[int, int]
+    """Pace of the scenario, and the one that was chosen."""
+    whole_answers: dict[str, tuple[int, int]]
+    """Per policy, tokens of the shortest and of the longest answer in the scenario."""
+    answers: dict[str, tuple[int, int]]
+    """Per policy, the same of those that were chosen, for all arms."""
+    enough: bool
+    """Whether that is expected to leave the machine as much air as was asked for."""
+
+
 class HostInfo(_Figures):
     """Where it ran."""
 
@@ -433,6 +464,8 @@ class Report(_Figures):
     """The policies' settings."""
     host: HostInfo
     """Where."""
+    fit: FitInfo | None = None
+    """How long answers were, and why; null where they weren't fitted."""
     started_at: float
     """Unix time of the start."""
     arms: list[ArmFigures]

@@ -10,6 +10,7 @@ from scaler.drill.scenario import SHAPES, Scenario
 from scaler.errors import PolicyError, PolicyFault, UserError
 from scaler.policy.base import Unsound, sound_entries
 from scaler.policy.between import Judged, name_of, unseen
+from scaler.policy.command_line import value_of
 from scaler.policy.compile import JudgedFile, PolicySet, assemble, judge, judge_file
 from scaler.policy.document import Contents, Document, load_contents
 from scaler.policy.scaling_policy import EngineType, ScalingPolicy
@@ -18,6 +19,7 @@ from scaler.policy.wording import closest, did_you_mean
 from warmpool.seats import PolicyName
 
 _KIND: Final = "DrillScenario"
+_PACE: Final = "--max-tokens-per-second"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +180,7 @@ def _between(
     return (
         *_without_policy(document, models, policies, hidden),
         *(_other_engines(document, models, policies) if local else ()),
+        *(_own_paces(document, scenario, models, policies) if local else ()),
         *(_without_model(document, models, policies) if whole else ()),
     )
 
@@ -203,6 +206,21 @@ def _other_engines(
                 message = f"{name} has engine type {engine}; a drill on one machine runs Reference"
                 hint = "give the drill's policy engine: {type: Reference}"
                 yield document.fault(("spec", "models", index, "policy"), message, hint)
+
+
+def _own_paces(
+    document: Document, scenario: Scenario, models: Mapping[int, str], policies: Mapping[str, ScalingPolicy]
+) -> Iterator[PolicyFault]:
+    """Tell of policies whose engines keep their pace while the scenario's is fitted to the machine."""
+    with suppress(Unsound):
+        if scenario.spec.fit is None:
+            return
+        for index, name in models.items():
+            with suppress(Unsound, KeyError):
+                if value_of(policies[name].spec.engine.args, _PACE) is not None:
+                    message = f"{name} has {_PACE} in its own engine.args, and spec.fit sets the pace"
+                    hint = f"leave {_PACE} to spec.engine.maxTokensPerSecond, or remove spec.fit"
+                    yield document.fault(("spec", "models", index, "policy"), message, hint)
 
 
 def _without_model(

@@ -8,10 +8,10 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import psutil
 from rich.console import Console
@@ -28,6 +28,7 @@ from scaler.drill.cpu import CpuSample
 from scaler.drill.faults import inject
 from scaler.drill.figures import (
     ArmFigures,
+    FitInfo,
     FleetInfo,
     HostInfo,
     PolicyInfo,
@@ -35,6 +36,8 @@ from scaler.drill.figures import (
     ScenarioInfo,
     StageInfo,
 )
+from scaler.drill.fit import Costs, announcement, fitted
+from scaler.drill.gauge import GaugeFailed, gauge
 from scaler.drill.load import Tally, Target, generate
 from scaler.drill.loading import Loaded, load_scenario, with_shape
 from scaler.drill.metrics import DrillMetrics, exposing
@@ -50,6 +53,9 @@ from scaler.errors import ScalerError, UserError
 from scaler.policy.compile import PolicySet
 from scaler.state_directory import state_directory
 from warmpool.seats import PolicyName
+
+_GAUGE: Final = "gauge"
+"""What the state and the evidence of the child are called on which costs are measured."""
 
 
 def _console() -> Console:
@@ -72,6 +78,7 @@ class DrillOptions:
         checkpoints: per policy, a checkpoint to use instead of a made one.
         shape: shape of all checkpoints that are made; None for the scenario's.
         seed: seed of the load; None for the scenario's.
+        fit: fit the load to this machine where the scenario asks for it.
         keep: keep the state directories of the arms.
         ready_seconds: how long the child may take until it serves.
         grafana: where annotations go; None for nowhere.
@@ -91,6 +98,7 @@ class DrillOptions:
     checkpoints: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     shape: str | None = None
     seed: int | None = None
+    fit: bool = True
     keep: bool = False
     ready_seconds: float = 180.0
     grafana: Grafana | None = None
@@ -133,6 +141,7 @@ def run_drill(options: DrillOptions) -> DrillResult:
         ChildFailed: `emberpool local` died or didn't get ready (exit code 1).
         ClusterFailed: the cluster isn't warm (exit code 1).
         CheckpointFailed: a checkpoint can't be made (exit code 1).
+        GaugeFailed: what a request costs can't be measured (exit code 1).
         KeyboardInterrupt: Ctrl-C; the child is gone (exit code 130).
         SystemExit: with code 143 after SIGTERM; the child is gone.
     """
@@ -143,7 +152,7 @@ async def drill(options: DrillOptions) -> DrillResult:
     """Run a drill to its end. When it is cancelled, the child and its files are gone before it returns.
 
     Raises:
-        PolicyError, UserError, ChildFailed, ClusterFailed, CheckpointFailed: as `run_drill`.
+        PolicyError, UserError, ChildFailed, ClusterFailed, CheckpointFailed, GaugeFailed: as `run_drill`.
     """
     progress = Progress(options.console)
     local = options.cluster is None
@@ -173,7 +182,7 @@ def _check_for_cluster(options: DrillOptions, loaded: Loaded) -> None:
     """Refuse what can't be had of a cluster.
 
     Raises:
-        UserError: another arm than warm, or faults.
+        UserError: another arm than warm, faults, or a load that is fitted to the machine.
     """
     if options.arms != (ArmName.WARM,):
         raise UserError(
@@ -185,6 +194,11 @@ def _check_for_cluster(options: DrillOptions, loaded: Loaded) -> None:
             f"{loaded.path} has faults, and a drill breaks nothing in a cluster",
             hint="leave spec.faults out; evict pods or drain nodes with kubectl while it runs",
         )
+    if loaded.scenario.spec.fit is not None and options.fit:
+        raise UserError(
+            f"{loaded.path} fits its load to this machine, and the processors of a cluster aren't measured",
+            hint="say --no-fit for answers as long as it says, or leave spec.fit out",
+        )
 
 
 async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> DrillResult:
@@ -192,9 +206,9 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
     started = time.time()
     spec, say = loaded.scenario.spec, onlookers.progress.say
     seed = spec.seed if options.seed is None else options.seed
-    requests = schedule(loaded.scenario, seed)
+    due = len(schedule(loaded.scenario, seed))
     say(
-        f"drill {loaded.scenario.metadata.name}: {len(requests)} requests in {spec.seconds} s, "
+        f"drill {loaded.scenario.metadata.name}: {due} requests in {spec.seconds} s, "
         f"{', '.join(f'{arm} arm' for arm in options.arms)}"
     )
     maker = Maker(
@@ -202,12 +216,14 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
     )
     async with _output(options.output or _folder(loaded.scenario.metadata.name, started), say) as output:
         checkpoints = await prepare(spec.models, maker, say) if options.cluster is None else {}
+        loaded, fit = await _fitted(options, loaded, checkpoints, onlookers, output)
+        spec, requests = loaded.scenario.spec, schedule(loaded.scenario, seed)
         figures = []
         for name in options.arms:
             arm = make_arm(name, loaded.policies, spec.engine)
             figures.append(await _ArmRun(options, loaded, arm, checkpoints, onlookers).run(requests, output))
             onlookers.arm_ended(figures[-1])
-        made = checks(spec.thresholds, figures)
+        made = checks(spec.thresholds, figures, fit)
         report = Report(
             scenario=_scenario_info(loaded, seed),
             policies=[
@@ -215,6 +231,7 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
                 for model in spec.models
             ],
             host=_host_info(),
+            fit=fit,
             started_at=started,
             arms=figures,
             checks=made,
@@ -223,6 +240,24 @@ async def _play(options: DrillOptions, loaded: Loaded, onlookers: Onlookers) -> 
         onlookers.judged(report, time.time())
         written = await asyncio.to_thread(write_report, report, output)
     return DrillResult(report=report, written=written)
+
+
+async def _fitted(
+    options: DrillOptions,
+    loaded: Loaded,
+    checkpoints: Mapping[str, Path],
+    onlookers: Onlookers,
+    output: Path,
+) -> tuple[Loaded, FitInfo | None]:
+    """Fit the load to this machine, if that is asked for; all arms then play what is returned."""
+    spec = loaded.scenario.spec
+    if spec.fit is None or not options.fit:
+        return loaded, None
+    arm = make_arm(options.arms[0], loaded.policies, spec.engine)
+    found = await _ArmRun(options, loaded, arm, checkpoints, onlookers).gauge(output)
+    scenario, info = fitted(loaded.scenario, found, cpu.cores())
+    onlookers.progress.say(announcement(info))
+    return replace(loaded, scenario=scenario), info
 
 
 class _ArmRun:
@@ -276,33 +311,72 @@ class _ArmRun:
 
     async def _on_this_machine(self, requests: Sequence[Request], output: Path) -> tuple[float, list[str]]:
         """Play the schedule on a child; return how long its start took, and what it left running."""
-        say = self._onlookers.progress.say
-        with _state(self._arm.name, keep=self._options.keep, say=say) as state:
-            policies = state / "policies.yaml"
-            await asyncio.to_thread(write_policies, self._arm.policies, policies)
+        name, say = self._arm.name, self._onlookers.progress.say
+
+        def listens(endpoints: Endpoints) -> None:
+            self._onlookers.child_listens(name, endpoints.controller)
+
+        with _state(name, keep=self._options.keep, say=say) as state:
             begun = time.monotonic()
             try:
-                async with running(self._command(policies, state), state) as child:
-                    endpoints = await self._ready(child)
+                async with self._up(state, listens) as (child, endpoints):
                     start_seconds = time.monotonic() - begun
-                    say(f"{self._arm.name} arm: ready after {start_seconds:.1f} s")
+                    say(f"{name} arm: ready after {start_seconds:.1f} s")
                     await self._load(
                         requests,
                         endpoints,
                         lambda live: [child.watch(), meter(child.tree, self._tally, self._cpu, live)],
                     )
             finally:
-                self._onlookers.child_ended(self._arm.name)
-                await asyncio.to_thread(_keep_evidence, state, output, self._arm.name)
+                self._onlookers.child_ended(name)
+                await asyncio.to_thread(_keep_evidence, state, output, name)
             await asyncio.to_thread(self._read_events, state)
         return start_seconds, child.left
 
-    async def _ready(self, child: Child) -> Endpoints:
-        def listens(endpoints: Endpoints) -> None:
-            self._onlookers.child_listens(self._arm.name, endpoints.controller)
+    async def gauge(self, output: Path) -> Costs:
+        """Measure what a request costs, on a child of its own: an arm's law must not have seen requests before its load.
 
-        async with self._onlookers.progress.waiting(self._arm.name) as waiting:
-            return await child.ready(self._options.ready_seconds, waiting, listens)
+        Raises:
+            GaugeFailed: it can't be measured.
+        """
+        name, progress = self._arm.name, self._onlookers.progress
+        with _state(_GAUGE, keep=self._options.keep, say=progress.say) as state:
+            try:
+                async with (
+                    self._up(state, lambda _: None) as (child, endpoints),
+                    progress.waiting(name, "measuring what a request costs here"),
+                ):
+                    return await self._gauge(child, endpoints)
+            finally:
+                await asyncio.to_thread(_keep_evidence, state, output, _GAUGE)
+
+    async def _gauge(self, child: Child, endpoints: Endpoints) -> Costs:
+        meter_ = await asyncio.to_thread(cpu.CpuMeter, child.tree)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(child.watch())
+                found = await gauge(self._loaded.scenario, self._target(endpoints), meter_)
+                watching.cancel()
+        except* (ChildFailed, GaugeFailed) as failures:
+            raise interruptible.first(failures) from None
+        return found
+
+    @asynccontextmanager
+    async def _up(
+        self, state: Path, listens: Callable[[Endpoints], None]
+    ) -> AsyncIterator[tuple[Child, Endpoints]]:
+        """Have a child of this arm running and ready while the context is open."""
+        policies = state / "policies.yaml"
+        await asyncio.to_thread(write_policies, self._arm.policies, policies)
+        async with running(self._command(policies, state), state) as child:
+            async with self._onlookers.progress.waiting(self._arm.name) as waiting:
+                endpoints = await child.ready(self._options.ready_seconds, waiting, listens)
+            yield child, endpoints
+
+    def _target(self, endpoints: Endpoints) -> Target:
+        spec, policies = self._loaded.scenario.spec, self._arm.policies.policies
+        names = {model.policy: policies[PolicyName(model.policy)].models[0] for model in spec.models}
+        return Target(gateway=endpoints.gateway, models=names, timeout=float(spec.request_timeout_seconds))
 
     async def _load(
         self,
@@ -317,12 +391,7 @@ class _ArmRun:
             endpoints: where to.
             also: makes what else runs meanwhile, and is cancelled at the end.
         """
-        spec = self._loaded.scenario.spec
-        names = {
-            model.policy: self._arm.policies.policies[PolicyName(model.policy)].models[0]
-            for model in spec.models
-        }
-        target = Target(gateway=endpoints.gateway, models=names, timeout=float(spec.request_timeout_seconds))
+        spec, target = self._loaded.scenario.spec, self._target(endpoints)
         live = Live()
 
         def hit(found: Hit) -> None:
@@ -421,7 +490,7 @@ async def _output(folder: Path, say: Callable[[str], None]) -> AsyncIterator[Pat
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    except ChildFailed:
+    except (ChildFailed, GaugeFailed):
         say(f"what was recorded until then is kept in {folder}")
         raise
     except ScalerError:

@@ -166,6 +166,20 @@ class Engine(PolicyModel):
     """Compute threads of each engine."""
 
 
+class Fit(PolicyModel):
+    """How much of this machine the load may take: answers get shorter and slower, for what a request costs is measured first.
+
+    An answer takes as long as before, so as many are in flight. Rates stay.
+    """
+
+    cpu_percent: Annotated[int, integer("percent", 1, 100, example=65)] = 65
+    """Processor time that the busiest Hold stage is to take at most, `emberpool local` and the drill together, in percent of the
+    machine. The default leaves a third free: a promotion that waits for a processor is none of the product's time."""
+    min_length_percent: Annotated[int, integer("percent", 1, 100, example=25)] = 25
+    """No answer gets shorter than this share of its length. Where that is still too much for the machine, the drill warns and goes
+    on."""
+
+
 class Machine(PolicyModel):
     """How `emberpool local` uses this machine, the same in both arms."""
 
@@ -211,6 +225,11 @@ class Size(PolicyModel):
     def largest(self) -> int:
         """The largest number that can be drawn."""
         return self.value if self.type is SizeType.FIXED else self.max
+
+    @property
+    def smallest(self) -> int:
+        """The smallest number that can be drawn."""
+        return self.value if self.type is SizeType.FIXED else self.min
 
     def broken_rules(self) -> Iterator[Broken]:
         """Yield the rules that bounds are in order, and that nothing is said of the other type."""
@@ -355,6 +374,9 @@ class Spec(PolicyModel):
     """How this machine is used."""
     engine: Engine = Engine()
     """The engines."""
+    fit: Fit | None = None
+    """How much of this machine the load may take. What a request costs is measured first, and answers get fewer tokens at a slower
+    pace, so that each takes as long. Without `fit` they are as long as is said here, whatever that takes."""
     models: Annotated[list[Model], Field(min_length=1)]
     """The models and their baseline."""
     stages: Annotated[list[Stage], Field(min_length=1)]
@@ -382,6 +404,8 @@ class Spec(PolicyModel):
             self._faults_too_late(),
             self._without_faults(),
             self._without_stages(),
+            self._fit_without_pace(),
+            self._fit_without_hold(),
         )
 
     def _too_long(self) -> Iterator[Broken]:
@@ -431,6 +455,20 @@ class Spec(PolicyModel):
             for name in names if kind not in kinds else ():
                 if self.thresholds.given(name) and getattr(self.thresholds, name) is not None:
                     yield _unmeasured(key(name), f"no stage has kind {kind}", f"give a stage kind: {kind}")
+
+    def _fit_without_pace(self) -> Iterator[Broken]:
+        if self.fit is not None and self.engine.max_tokens_per_second is None:
+            message = (
+                "shorter answers keep their time by a slower pace, and engine.maxTokensPerSecond is null"
+            )
+            hint = "set engine.maxTokensPerSecond, or remove fit"
+            yield Broken(path=("fit",), message=message, hint=hint)
+
+    def _fit_without_hold(self) -> Iterator[Broken]:
+        if self.fit is not None and StageKind.HOLD not in {stage.kind for stage in self.stages}:
+            message = "there is nothing that the load is fitted to: no stage has kind Hold"
+            hint = "give a stage kind: Hold, or remove fit"
+            yield Broken(path=("fit",), message=message, hint=hint)
 
     def _unknown(self, path: Path, of: Load | Fault) -> Iterator[Broken]:
         names = [model.policy for model in self.models]

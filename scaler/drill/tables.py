@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from scaler.drill.collect import STEPS
 from scaler.drill.figures import ArmFigures, Check, Quantiles, Report, Status
+from scaler.drill.fit import span
 
 NONE = "–"
 """Stands where there is nothing to measure."""
@@ -49,6 +50,7 @@ def all_tables(report: Report) -> list[Table]:
         seats_table(report),
         faults_table(report),
         cpu_table(report),
+        fit_table(report),
         generator_table(report),
         policies_table(report),
         fleets_table(report),
@@ -263,6 +265,30 @@ def cpu_table(report: Report) -> Table:
             for row in arm.cpu
         ],
         text_columns=2,
+    )
+
+
+def fit_table(report: Report) -> Table:
+    """How long answers were, where they were fitted to the machine."""
+    fit = report.fit
+    title = "Answers, fitted to the machine"
+    header = ("model", "tokens, as written", "tokens", "per s, as written", "per s")
+    if fit is None:
+        return Table(title=title, header=header, rows=[])
+    pace, slower = fit.tokens_per_second
+    return Table(
+        title=title,
+        note=f"Measured before the first arm: a request takes {fit.request_seconds * 1000:.0f} ms of processor and "
+        f"{fit.token_seconds * 1000:.1f} ms for each token after the first, {fit.answer_seconds * 1000:.0f} ms as played; without "
+        f"requests {fit.idle_percent:.1f} % of the machine are taken, and {fit.others_percent:.1f} % by other programs. With answers "
+        f"as long as written {fit.stage} would take "
+        f"{fit.whole_percent:.0f} % of it, as played it was expected to take {fit.expected_percent:.0f} %. Shorter answers are slower, "
+        "so each takes as long and as many are in flight.",
+        header=header,
+        rows=[
+            (policy, span(*fit.whole_answers[policy]), span(*answer), str(pace), str(slower))
+            for policy, answer in fit.answers.items()
+        ],
     )
 
 

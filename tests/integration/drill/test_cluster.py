@@ -18,6 +18,7 @@ from scaler.runtime.recent_events import PATH, RecentEvents
 
 Scenario = Callable[..., Path]
 ONE_STAGE = "\n  stages: [{name: only, kind: Baseline, seconds: 1}]\n"
+FITTED = "\n  fit: {}\n  stages: [{name: only, kind: Hold, seconds: 1}]\n"
 
 
 class Controllers:
@@ -119,6 +120,7 @@ async def test_a_policy_that_the_cluster_lacks_is_refused(controllers: Controlle
             (ArmName.WARM,),
             "breaks nothing in a cluster",
         ),
+        (FITTED, (ArmName.WARM,), "the processors of a cluster aren't measured"),
     ],
 )
 async def test_what_can_not_be_had_of_a_cluster(

@@ -109,6 +109,42 @@ async def test_both_arms_and_the_whole_report(options: Options, tmp_path: Path) 
     assert left_behind() == []
 
 
+async def test_a_load_is_fitted_before_the_first_arm_and_for_all(options: Options, short: Scenario) -> None:
+    """The stand-in takes more than a hundredth of the machine, whichever it is: the least that can be asked for."""
+    parts = (
+        "\n  fit: {cpuPercent: 1, minLengthPercent: 50}\n  stages: [{name: only, kind: Hold, seconds: 1}]\n"
+    )
+    scenario = short(stages=parts, thresholds="  thresholds: {}\n")
+    scenario.write_text(scenario.read_text().replace("requestsPerMinute: 600", "requestsPerMinute: 6000"))
+    given = options(scenario=scenario, arms=(ArmName.WARM, ArmName.COLD))
+    result = await drill(given)
+    fit = result.report.fit
+    assert fit is not None
+    assert (fit.tokens_per_second, fit.answers, fit.enough) == ((100, 50), {"chat": (10, 10)}, False)
+    assert status(result.report, "fitCpuPercent") is Status.WARN
+    assert result.report.scenario.engine["maxTokensPerSecond"] == 50
+    told = given.console.file
+    assert isinstance(told, io.StringIO)
+    warning, first = "warning: this machine is too small", "warm arm: ready"
+    assert told.getvalue().index(warning) < told.getvalue().index(first)
+    assert given.output is not None
+    for arm in result.report.arms:
+        lines = (given.output / f"requests-{arm.arm}.jsonl").read_text().splitlines()
+        assert {json.loads(line)["tokens"] for line in lines} == {10}
+        assert {json.loads(line)["outcome"] for line in lines} == {"Ok"}
+    assert left_behind() == []
+
+
+async def test_answers_are_as_long_as_written_for_whoever_says_so(options: Options, short: Scenario) -> None:
+    parts = "\n  fit: {cpuPercent: 1}\n  stages: [{name: only, kind: Hold, seconds: 1}]\n"
+    given = options(scenario=short(stages=parts, thresholds="  thresholds: {}\n"), fit=False)
+    result = await drill(given)
+    assert result.report.fit is None
+    assert result.report.scenario.engine["maxTokensPerSecond"] == 100
+    assert given.output is not None
+    assert not (given.output / "local-gauge.log").exists()
+
+
 async def test_failed_requests_fail_the_drill(options: Options, short: Scenario) -> None:
     result = await drill(options("Refuse", scenario=short(stages=ONE_STAGE, thresholds="  thresholds: {}\n")))
     assert result.exit_code == 1

@@ -9,6 +9,7 @@ from scaler.drill.figures import (
     Check,
     CpuFigures,
     FaultFigures,
+    FitInfo,
     FleetInfo,
     GeneratorFigures,
     HostInfo,
@@ -228,6 +229,25 @@ def sample_fault(**changes: Any) -> FaultFigures:
     return FaultFigures(**{**fields, **changes})
 
 
+def sample_fit(**changes: Any) -> FitInfo:
+    fields: dict[str, Any] = {
+        "cpu_percent": 65,
+        "stage": "hold",
+        "idle_percent": 4.0,
+        "others_percent": 1.0,
+        "request_seconds": 0.03,
+        "token_seconds": 0.006,
+        "answer_seconds": 0.108,
+        "whole_percent": 98.0,
+        "expected_percent": 60.0,
+        "tokens_per_second": (15, 9),
+        "whole_answers": {"chat": (24, 24)},
+        "answers": {"chat": (14, 14)},
+        "enough": True,
+    }
+    return FitInfo(**{**fields, **changes})
+
+
 def sample_report() -> Report:
     stages = [("baseline", "Baseline", 0.0, 10.0, []), ("burst", "Burst", 10.0, 20.0, ["chat"])]
     return Report(
@@ -258,6 +278,7 @@ def sample_report() -> Report:
             )
         ],
         host=HostInfo(cores=2, memory_bytes=1 << 30, python="3.11.0", system="Linux"),
+        fit=sample_fit(),
         started_at=1000.0,
         arms=[
             sample_arm("warm", 200.0, faults=[sample_fault()], failure_examples=["chat at 13.0 s: Http5xx"]),
@@ -280,6 +301,11 @@ def sample_report() -> Report:
 @pytest.fixture
 def make_arm_figures() -> Any:
     return sample_arm
+
+
+@pytest.fixture
+def make_fit() -> Any:
+    return sample_fit
 
 
 @pytest.fixture

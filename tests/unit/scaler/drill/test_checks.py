@@ -1,9 +1,10 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scaler.drill.checks import checks, passed
-from scaler.drill.figures import ArmFigures, GeneratorFigures, Quantiles, Status
+from scaler.drill.figures import ArmFigures, FitInfo, GeneratorFigures, Quantiles, Status
 from scaler.drill.scenario import Thresholds
 
 
@@ -192,3 +193,29 @@ def test_the_time_from_claim_to_rotation_has_a_threshold_of_its_own(
         update={"promotion_summary": [promoted.model_copy(update={"claim_to_rotation": label})]}
     )
     assert statuses(Thresholds(label_p99_milliseconds=limit), arm)["labelP99Milliseconds"] is status
+
+
+@pytest.mark.parametrize(
+    ("expected", "enough", "status"),
+    [pytest.param(60.4, True, Status.PASS, id="air"), pytest.param(80.0, False, Status.WARN, id="too-small")],
+)
+@pytest.mark.parametrize(("arms", "arm"), [(("warm", "cold"), "both"), (("cold",), "cold")], ids=str)
+def test_what_the_load_was_fitted_to_stands_in_the_verdict(
+    make_arm_figures: Any,
+    make_fit: Callable[..., FitInfo],
+    arms: tuple[str, ...],
+    arm: str,
+    *,
+    expected: float,
+    enough: bool,
+    status: Status,
+) -> None:
+    fit = make_fit(expected_percent=expected, enough=enough)
+    made = checks(Thresholds(), [make_arm_figures(name, 200.0) for name in arms], fit)
+    (found,) = (check for check in made if check.name == "fitCpuPercent")
+    assert (found.arm, found.status) == (arm, status)
+    assert found.threshold == "≤ 65 % of the machine expected in Hold stages"
+    assert found.measured == (
+        f"{expected:.0f} % in hold, with answers of 14 tokens instead of 24, at 9 tokens per second instead of 15"
+    )
+    assert passed(made)

@@ -5,6 +5,7 @@ import pytest
 
 from scaler.drill.loading import load_scenario, with_shape
 from scaler.errors import PolicyError, UserError
+from tests.unit.scaler.drill.conftest import POLICIES
 
 DRILLS = Path(__file__).parents[4] / "policies" / "drills"
 
@@ -49,6 +50,9 @@ def test_objectives_are_seconds_in_the_scenarios_order(files: Callable[..., Path
         pytest.param("shape: tiny, requestsPerMinute: 600", "shape: tiny, outputTokens: {type: Uniform, value: 9}, requestsPerMinute: 600", ["outputTokens.value: is for type Fixed, and type is Uniform"], id="value-of-a-drawn-size"),
         pytest.param("  models:", "  machine: {device: Cpu, seatsPerGpu: 1}\n  models:", ["machine.seatsPerGpu: is for device Auto or Cuda, and device is Cpu"], id="seats-on-no-gpu"),
         pytest.param("  stages:", "  thresholds: {replacementSeconds: 9}\n  stages:", ["thresholds.replacementSeconds: nothing is measured for it: spec.faults is empty"], id="no-fault-to-measure"),
+        pytest.param("  models:", "  engine: {maxTokensPerSecond: null}\n  fit: {}\n  models:", ["9:3", "spec.fit: shorter answers keep their time by a slower pace", "set engine.maxTokensPerSecond, or remove fit"], id="fit-without-a-pace"),
+        pytest.param("  models:", "  fit: {cpuPercent: 0}\n  models:", ["8:21", "spec.fit.cpuPercent", "1"], id="fit-to-nothing"),
+        pytest.param("  models:", "  fit: {minLengthPercent: 101}\n  models:", ["spec.fit.minLengthPercent", "100"], id="fit-to-longer-answers"),
     ],
 )  # fmt: skip
 def test_a_fault_names_place_and_mend(
@@ -83,6 +87,25 @@ def test_a_threshold_wants_something_to_measure(files: Callable[..., Path], name
     assert f"spec.thresholds.{name}: nothing is measured for it: no stage has kind {kind}" in found
     path.write_text(path.read_text().replace(f"{{{name}: 9}}", "{}"))
     load_scenario(path)
+
+
+def test_a_load_is_fitted_to_its_hold_stages(files: Callable[..., Path]) -> None:
+    path = files("  models:", "  fit: {}\n  models:")
+    assert load_scenario(path).scenario.spec.fit is not None
+    path.write_text(path.read_text().replace("kind: Hold", "kind: Burst"))
+    (found,) = faults(path)
+    assert "spec.fit: there is nothing that the load is fitted to: no stage has kind Hold" in found
+
+
+def test_a_pace_that_a_policy_sets_itself_can_not_be_fitted(files: Callable[..., Path]) -> None:
+    own = "  engine: {args: [--max-tokens-per-second=9]}\n  serving: {min: 1}\n"
+    path = files(policies=POLICIES.replace("  serving: {min: 1}\n", own))
+    load_scenario(path)
+    path.write_text(path.read_text().replace("  models:", "  fit: {}\n  models:"))
+    (found,) = faults(path)
+    assert "spec.models[1].policy: code has --max-tokens-per-second in its own engine.args" in found
+    assert "or remove spec.fit" in found
+    load_scenario(path, local=False)  # a cluster's engines are what they are
 
 
 def test_a_policy_without_a_model_is_a_fault(files: Callable[..., Path]) -> None:
