@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -191,7 +192,7 @@ def serve(  # noqa: PLR0913 (one parameter per command-line option)
             max_queued=max_num_queued_reqs,
             max_prefill_tokens=max_num_batched_tokens,
         ),
-        pacer=Pacer(max_tokens_per_second),
+        pacer=Pacer(max_tokens_per_second, origin=time.monotonic()),
     )
     raise typer.Exit(process.run(server_options, model_options, origin))
 

@@ -282,8 +282,11 @@ class TorchRunner:
         kv.take(_look_away)
         self._wait_for_kv()
         model.rows = rule
-        self._warm_prompts(options.max_model_len - 1)
-        self._warm_steps(options)
+        self._warm_prompts(options)
+        if (
+            model.device.type == "cpu"
+        ):  # elsewhere they are computed once more when all is there, and once will do
+            self._warm_steps(options)
         self._weights.rehearse()
 
     @torch.inference_mode()
@@ -346,11 +349,16 @@ class TorchRunner:
                 hint="free memory held by others on this device",
             )
 
-    def _warm_prompts(self, longest: int) -> None:
+    def _warm_prompts(self, options: ModelOptions) -> None:
+        longest = options.max_model_len - 1
         on_cpu = self._model.device.type == "cpu"
         lengths = _WARM_LENGTHS[:2] if on_cpu else _WARM_LENGTHS_CUDA
         within = {1, *(length for length in lengths if length < longest)}
-        for count in sorted(within | (set() if on_cpu and longest > lengths[-1] else {longest})):
+        counts = within | (set() if on_cpu and longest > lengths[-1] else {longest})
+        # One of each number of rows, without those that are computed as they are captured.
+        by_rows = {prompt_rows(count, self._model.device): count for count in sorted(counts)}
+        captured = PROMPT_SIZES if self._can_capture(options) and not options.defer_capture else ()
+        for count in [count for rows, count in by_rows.items() if rows not in captured]:
             self._kv.open(0, count)
             self._prompter.logits([1] * count, 0).argmax(dim=-1).tolist()
             self._kv.close(0)

@@ -377,6 +377,30 @@ def test_the_daemon_fills_memory_that_is_handed_over_and_its_descriptors_are_clo
     assert home.chunks == []
 
 
+def test_with_a_cap_the_engine_reads_the_daemon_s_memory_itself_and_no_faster(
+    path: Path,
+    checkpoint: loader.Checkpoint,
+    config: LlamaConfig,
+    dtype: torch.dtype,
+    loaded: dict[str, Tensor],
+    socket: Path,
+) -> None:
+    """The daemon would copy as fast as it can, whoever serves beside it."""
+    home = Lending(bytes_for(weight_shapes(config), dtype))
+    parameters = model_of(config, dtype, FixedWeights(home, FileCopy)).parameters()
+    nbytes = sum(entry.nbytes for entry in checkpoint.tensors.values())
+    with daemon(path, socket):
+        with StageClient(socket) as client:
+            stage(client, path)
+        wanted = checkpoint.only(parameters.keys())
+        supply = Supply(wanted, socket, home, bytes_per_second=4.0 * nbytes)
+        found = supply.load(parameters)
+    assert (found.tier, codes(supply)) == ("Staged", [("Sibling", "NoSibling")])
+    assert set(found.steps) > {"Copy"}
+    assert all(torch.equal(parameters[name], tensor) for name, tensor in loaded.items())
+    assert home.chunks == []
+
+
 def test_where_the_daemon_can_t_fill_it_the_engine_copies_by_itself_and_says_so(
     path: Path,
     checkpoint: loader.Checkpoint,
