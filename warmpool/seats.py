@@ -167,6 +167,8 @@ class Resident:
         capabilities: what its engine was found to be able to do; None before it was asked.
         verification: what its engine said after the last change that it was told; None before the first.
         checkpoint: where its weights lie, as its node's stage daemon knows it; empty where none is asked.
+        stage: where they are in that daemon's memory (`warmpool.agent.ahead.Place`); empty where none is asked, or it wasn't yet.
+        stage_reason: why they aren't to be had there; empty if they are, or nobody wants them there.
     """
 
     policy: PolicyName
@@ -189,6 +191,8 @@ class Resident:
     capabilities: Capabilities | None = None
     verification: Verification | None = None
     checkpoint: str = ""
+    stage: str = ""
+    stage_reason: str = ""
 
 
 class SeatValue(StrEnum):

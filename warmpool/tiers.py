@@ -6,6 +6,7 @@
 Stage is what the node's stage daemon takes of the seat. Held is what a resident takes in its tier; compute is what it takes more while it computes, and is kept free for whoever in
 device memory takes most. A start-up computes beside whoever serves, so what computes already is added up. What isn't known
 counts as nothing: it can't be refused for a figure that nobody has, and is counted from its first measurement on.
+On a seat with several GPUs the sum must hold on each of them: what one has too much of another can't take.
 PURE: no I/O, no clock.
 """
 
@@ -64,8 +65,50 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One GPU of a seat that has several.
+
+    Attributes:
+        gpu: its UUID.
+        footprints: what each resident takes there, in the seat's order.
+        device_bytes: its memory; None if nobody knows.
+        stage_bytes: what of it the node's stage daemon takes.
+    """
+
+    gpu: str
+    footprints: Sequence[Footprint]
+    device_bytes: int | None
+    stage_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBudget:
+    """The sum on one GPU of several.
+
+    Attributes:
+        gpu: its UUID.
+        Others as in `Budget`, of this GPU alone.
+    """
+
+    gpu: str
+    device_bytes: int | None
+    paused_bytes: int
+    largest_compute_bytes: int
+    reserve_bytes: int
+    stage_bytes: int = 0
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What is left of it; negative if it is too little, None while unknown."""
+        if self.device_bytes is None:
+            return None
+        kept = self.stage_bytes + self.reserve_bytes
+        return self.device_bytes - self.paused_bytes - self.largest_compute_bytes - kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The sum, as it is shown.
+    """The sum, as it is shown. On a seat with several GPUs it is that of all of them together, but for what is free.
 
     Attributes:
         device_bytes: device memory of the seat; None while unknown, and then nothing is refused for its sake.
@@ -77,6 +120,7 @@ class Budget:
         verified: device memory and what residents hold were measured, not merely configured.
         stage_bytes: device memory of the seat that the node's stage daemon takes.
         stage_reason: why that isn't known, or isn't known anew; empty if it is, or nobody is asked.
+        gpus: the sum on each GPU; empty where there is one, or nobody has told of each.
     """
 
     device_bytes: int | None
@@ -88,10 +132,22 @@ class Budget:
     verified: bool = False
     stage_bytes: int = 0
     stage_reason: str = ""
+    gpus: tuple[GpuBudget, ...] = ()
+
+    @property
+    def tightest(self) -> GpuBudget | None:
+        """The GPU with the least left; None where nothing is known of each."""
+        known = [(each.free_bytes, each) for each in self.gpus if each.free_bytes is not None]
+        return min(known, key=lambda pair: pair[0])[1] if known else None
 
     @property
     def free_bytes(self) -> int | None:
-        """What is left of device memory; negative if it is too little, None while unknown."""
+        """What is left of device memory; negative if it is too little, None while unknown.
+
+        On several GPUs what can be taken in equal parts, as the ranks of an engine do: so many times what the tightest has left.
+        """
+        if (tightest := self.tightest) is not None and tightest.free_bytes is not None:
+            return len(self.gpus) * tightest.free_bytes
         if self.device_bytes is None:
             return None
         kept = self.stage_bytes + self.reserve_bytes
@@ -106,10 +162,13 @@ class Budget:
         """Say it with its figures."""
         device = "unknown" if self.device_bytes is None else f"{self.device_bytes // _MIB} MiB"
         stage = f"{mib(self.stage_bytes)} MiB of the stage daemon + " if self.stage_bytes else ""
-        return (
+        words = (
             f"{mib(self.paused_bytes)} MiB held + {mib(self.largest_compute_bytes)} MiB for computing + {stage}"
             f"{mib(self.reserve_bytes)} MiB reserve of {device} device memory"
         )
+        if (each := self.tightest) is not None and each.free_bytes is not None and each.free_bytes < 0:
+            words += f", and of GPU {each.gpu} {mib(-each.free_bytes)} MiB more than there are"
+        return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +181,7 @@ class Room:
         host_bytes: host memory for parked residents; 0 lets none be parked.
         exclusive: one resident computes at a time.
         stage_bytes: what of it the node's stage daemon takes, which no resident can have.
+        parts: the same for each GPU, where there are several; empty if nothing is known of each.
     """
 
     footprints: Sequence[Footprint]
@@ -129,6 +189,7 @@ class Room:
     host_bytes: int = 0
     exclusive: bool = True
     stage_bytes: int = 0
+    parts: Sequence[Part] = ()
 
     def footprint(self, policy: str) -> Footprint:
         """Return what a resident takes.
@@ -143,15 +204,25 @@ class Room:
 
     def budget(self, tiers: Tiers) -> Budget:
         """Add up what residents take in these tiers."""
-        reserve = 0 if self.device_bytes is None else -(-self.device_bytes * RESERVE_PERCENT // _PERCENT)
         return Budget(
             device_bytes=self.device_bytes,
-            paused_bytes=sum(_held(each, tiers[each.policy]) for each in self.footprints),
-            largest_compute_bytes=self._compute(tiers),
-            reserve_bytes=reserve,
+            paused_bytes=_all_held(self.footprints, tiers),
+            largest_compute_bytes=self._compute(self.footprints, tiers),
+            reserve_bytes=_reserve(self.device_bytes),
             host_bytes=self.host_bytes,
             parked_bytes=self.parked_bytes(tiers),
             stage_bytes=self.stage_bytes,
+            gpus=tuple(self._on(part, tiers) for part in self.parts),
+        )
+
+    def _on(self, part: Part, tiers: Tiers) -> GpuBudget:
+        return GpuBudget(
+            gpu=part.gpu,
+            device_bytes=part.device_bytes,
+            paused_bytes=_all_held(part.footprints, tiers),
+            largest_compute_bytes=self._compute(part.footprints, tiers),
+            reserve_bytes=_reserve(part.device_bytes),
+            stage_bytes=part.stage_bytes,
         )
 
     def fits(self, tiers: Tiers) -> bool:
@@ -248,13 +319,21 @@ class Room:
             return False
         return self.hosts({**tiers, **dict.fromkeys(displaced, Tier.PARKED)})
 
-    def _compute(self, tiers: Tiers) -> int:
-        there = [each for each in self.footprints if tiers[each.policy] in _IN_DEVICE_MEMORY]
+    def _compute(self, footprints: Sequence[Footprint], tiers: Tiers) -> int:
+        there = [each for each in footprints if tiers[each.policy] in _IN_DEVICE_MEMORY]
         everyone = [each.compute for each in there]
         if not self.exclusive:
             return sum(everyone)
         awake = sum(each.compute for each in there if tiers[each.policy] is Tier.AWAKE)
         return max([awake, *everyone], default=0)
+
+
+def _reserve(device_bytes: int | None) -> int:
+    return 0 if device_bytes is None else -(-device_bytes * RESERVE_PERCENT // _PERCENT)
+
+
+def _all_held(footprints: Sequence[Footprint], tiers: Tiers) -> int:
+    return sum(_held(each, tiers[each.policy]) for each in footprints)
 
 
 def _held(footprint: Footprint, tier: Tier) -> int:

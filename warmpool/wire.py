@@ -27,7 +27,7 @@ from warmpool.seats import (
     seat_value,
 )
 from warmpool.states import Depth, ResidentState
-from warmpool.tiers import Budget
+from warmpool.tiers import Budget, GpuBudget
 from warmpool.timeline import CacheUse, PassedOver, StartFacts, WarmUp, WeightLoad
 
 Json = Mapping[str, Any]
@@ -67,6 +67,8 @@ def resident_to_json(resident: Resident) -> dict[str, Any]:
         if resident.verification is None
         else _verification_to_json(resident.verification),
         "checkpoint": resident.checkpoint,
+        "stage": resident.stage,
+        "stageReason": resident.stage_reason,
     }
 
 
@@ -102,6 +104,8 @@ def resident_from_json(data: Json) -> Resident:
             capabilities=_optional(capabilities_from_json, data.get("capabilities")),
             verification=_optional(_verification_from_json, data.get("verification")),
             checkpoint=_text(data.get("checkpoint", "")),
+            stage=_text(data.get("stage", "")),
+            stage_reason=_text(data.get("stageReason", "")),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a resident: {error!r}") from error
@@ -420,6 +424,18 @@ def budget_to_json(budget: Budget) -> dict[str, Any]:
         "verified": budget.verified,
         "stageBytes": budget.stage_bytes,
         "stageReason": budget.stage_reason,
+        "gpus": [
+            {
+                "uuid": each.gpu,
+                "deviceBytes": each.device_bytes,
+                "pausedBytes": each.paused_bytes,
+                "largestComputeBytes": each.largest_compute_bytes,
+                "reserveBytes": each.reserve_bytes,
+                "stageBytes": each.stage_bytes,
+                "freeBytes": each.free_bytes,
+            }
+            for each in budget.gpus
+        ],
     }
 
 
@@ -440,9 +456,21 @@ def budget_from_json(data: Json) -> Budget:
             verified=_flag(data.get("verified", False)),
             stage_bytes=_whole(data.get("stageBytes", 0)),
             stage_reason=_text(data.get("stageReason", "")),
+            gpus=tuple(_gpu_budget(each) for each in _items(data.get("gpus", ()))),
         )
     except _MALFORMED as error:
         raise BadOrder(f"not a budget: {error!r}") from error
+
+
+def _gpu_budget(data: Json) -> GpuBudget:
+    return GpuBudget(
+        gpu=_text(data["uuid"]),
+        device_bytes=_optional(_whole, data["deviceBytes"]),
+        paused_bytes=_whole(data["pausedBytes"]),
+        largest_compute_bytes=_whole(data["largestComputeBytes"]),
+        reserve_bytes=_whole(data["reserveBytes"]),
+        stage_bytes=_whole(data.get("stageBytes", 0)),
+    )
 
 
 def statement_to_json(statement: Statement) -> dict[str, Any]:

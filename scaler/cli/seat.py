@@ -1,6 +1,8 @@
 """`emberpool seat`: which pods there are, who lives on them, and how they are."""
 
 import time
+from types import MappingProxyType
+from typing import Final
 
 from rich.text import Text
 
@@ -16,6 +18,18 @@ from scaler.cli.show import View, asked
 from warmpool.seats import Claim, Resident
 from warmpool.states import ResidentState
 from warmpool.tiers import Budget
+
+_STAGES: Final = MappingProxyType(
+    {
+        "Staged": "staged in the node's host memory",
+        "Staging": "being read into the node's host memory",
+        "Waits": "wait until others have been read into the node's host memory",
+        "Held": "held in device memory, to be attached to",
+        "LeftOut": "not to be had ahead",
+        "Absent": "not in the node's host memory, and not wanted there now",
+    }
+)
+"""What the agent says of a resident's weights, in words; what a newer one says is shown as it is."""
 
 app = group("Seats: pods with their residents, one of which serves at a time.")
 
@@ -101,7 +115,11 @@ def _memory(memory: Budget | None) -> list[tuple[str, str]]:
         f"{size(memory.paused_bytes)} held, {size(memory.largest_compute_bytes)} for computing,"
         f"{stage} {size(memory.reserve_bytes)} reserve, of {size(memory.device_bytes)}{left}"
     )
-    lines = [("Memory", taken), ("Measured", "yes" if memory.verified else "no, or not all of it")]
+    lines = [
+        ("Memory", taken),
+        *_each_gpu(memory),
+        ("Measured", "yes" if memory.verified else "no, or not all of it"),
+    ]
     if memory.stage_reason:
         lines.append(("Stage daemon", memory.stage_reason))
     if memory.host_bytes or memory.parked_bytes:
@@ -109,6 +127,19 @@ def _memory(memory: Budget | None) -> list[tuple[str, str]]:
             ("Host memory", f"{size(memory.parked_bytes)} of {size(memory.host_bytes)} for parked weights")
         )
     return lines
+
+
+def _each_gpu(memory: Budget) -> list[tuple[str, str]]:
+    """Say how much of each GPU is left, where there are several: what fits together needn't fit on each."""
+    return [
+        (
+            f"GPU {number}",
+            f"{each.gpu} {size(each.paused_bytes)} held, {size(each.free_bytes)} free"
+            if each.free_bytes is None or each.free_bytes >= 0
+            else f"{each.gpu} {size(each.paused_bytes)} held, {size(-each.free_bytes)} too little",
+        )
+        for number, each in enumerate(memory.gpus)
+    ]
 
 
 def _health(row: SeatAnswer) -> str:
@@ -164,6 +195,7 @@ def _resident(resident: Resident, now: float, *, in_rotation: bool) -> list[tupl
         ("Address", resident.address or NOTHING),
         ("Process", f"{process}, {plural(resident.restarts, 'restart')}"),
         ("Memory", _memory_of(resident)),
+        *([("Stage", _ahead(resident))] if resident.stage else []),
         ("Proven", proven),
         *([("Wakes", ", ".join(wakes))] if wakes else []),
         ("Phases", listed([f"{phase} {duration(seconds)}" for phase, seconds in resident.phases.items()])),
@@ -184,6 +216,12 @@ def _memory_of(resident: Resident) -> str:
     if resident.parked_bytes:
         parts.append(f"{size(resident.parked_bytes)} of host memory")
     return ", ".join(parts)
+
+
+def _ahead(resident: Resident) -> str:
+    """Say where its weights are in the memory of its node's stage daemon, from which another start would have them soon."""
+    words = _STAGES.get(resident.stage, resident.stage)
+    return f"{words}: {resident.stage_reason}" if resident.stage_reason else words
 
 
 def _engine(resident: Resident) -> list[tuple[str, str]]:

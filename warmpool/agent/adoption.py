@@ -40,6 +40,7 @@ class Note:
         sizes: bytes of its KV memory, its weights and their copy in host memory, as far as its engine told them.
         usual: bytes that it held when it was first measured, by depth.
         held: bytes of device memory that it held when it was last measured, by depth.
+        spread: the same on each of the seat's GPUs, as far as that was known.
         wakes: seconds that its last promotions took, by depth.
         capabilities: what its engine was found to be able to do; None if it wasn't asked.
         phases: seconds that each phase of its last completed start took.
@@ -53,6 +54,7 @@ class Note:
     sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     usual: Mapping[Depth, int] = field(default_factory=lambda: MappingProxyType({}))
     held: Mapping[Depth, int] = field(default_factory=lambda: MappingProxyType({}))
+    spread: Mapping[Depth, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     wakes: Mapping[Depth, Sequence[float]] = field(default_factory=lambda: MappingProxyType({}))
     capabilities: Capabilities | None = None
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
@@ -73,6 +75,7 @@ class Note:
             "sizes": dict(self.sizes),
             "usual": {str(depth): size for depth, size in self.usual.items()},
             "held": {str(depth): size for depth, size in self.held.items()},
+            "spread": {str(depth): list(sizes) for depth, sizes in self.spread.items()},
             "wakes": {
                 str(depth): [round(each, 6) for each in seconds] for depth, seconds in self.wakes.items()
             },
@@ -93,6 +96,7 @@ class Note:
             sizes=_sizes(note.get("sizes")),
             usual=_by_depth(note.get("usual")),
             held=_by_depth(note.get("held")),
+            spread=_spread(note.get("spread")),
             wakes=_wakes(note.get("wakes")),
             capabilities=_capabilities(note.get("capabilities")),
             phases=_phases(note.get("phases")),
@@ -110,6 +114,7 @@ class Note:
         record.parked_bytes = record.parked_bytes or self.sizes.get("copy", 0)
         record.usual.update(self.usual)
         record.held.update(self.held)
+        record.spread.update(self.spread)
         for depth, seconds in self.wakes.items():
             for each in seconds:
                 record.wakes.note(depth, each)
@@ -130,6 +135,7 @@ def note_of(record: Record) -> Note:
         sizes={what: size for what, size in sizes.items() if size is not None},
         usual=dict(record.usual),
         held=dict(record.held),
+        spread=dict(record.spread),
         wakes=record.wakes.seconds(),
         capabilities=record.capabilities,
         phases=dict(record.phases),
@@ -161,6 +167,16 @@ def state_of(note: Note, guard: GuardState, *, paused: bool) -> ResidentState:
 
 def _by_depth(noted: object) -> dict[Depth, int]:
     return {Depth(depth): size for depth, size in _sizes(noted).items() if depth in set(Depth)}
+
+
+def _spread(noted: object) -> dict[Depth, tuple[int, ...]]:
+    return {
+        Depth(depth): tuple(sizes)
+        for depth, sizes in (noted.items() if isinstance(noted, dict) else ())
+        if depth in set(Depth)
+        and isinstance(sizes, list)
+        and all(type(size) is int and size >= 0 for size in sizes)
+    }
 
 
 def _noted(capabilities: Capabilities | None) -> dict[str, Any] | None:

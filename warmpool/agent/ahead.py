@@ -2,14 +2,15 @@
 
 Residents of a seat start one after the other, and reading weights from disk or over the network takes longer than all else. So the agent has the
 node's stage daemon read them ahead: those of its own residents that wait for their start, in the order of need, and then what the
-controller says the node will need. What is read is leased for as long as it is needed, so that nothing that is needed more gives
-way to it; whatever finds no room in the daemon's budget is left out, and told. One checkpoint is read at a time, for two share what the disk gives.
+controller says the node will need. It is leased from the order to read it until its engine has loaded it, so that nothing that is needed less
+takes its place; whatever finds no room in the daemon's budget is left out, and told. One checkpoint is read at a time, for two share what the disk
+gives.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,11 +33,14 @@ LOOK_SECONDS: Final = 30.0
 """How soon it is looked again while nothing is: a daemon that was started anew has nothing."""
 
 
+_BEFORE_WEIGHTS: Final = frozenset({ResidentState.STARTING, ResidentState.LOADING, ResidentState.FAILED})
+
+
 class Place(StrEnum):
-    """What has become of a checkpoint that is wanted in the node's memory."""
+    """Where a checkpoint is in the node's memory, or what has become of it that is wanted there."""
 
     STAGED = "Staged"
-    """It is there, and stays for as long as it is wanted."""
+    """It is there, and stays until the engine that needs it has loaded it, or it is wanted no more."""
     STAGING = "Staging"
     """It is being read."""
     WAITS = "Waits"
@@ -45,6 +49,8 @@ class Place(StrEnum):
     """The daemon holds a copy in device memory, which is nearer still."""
     LEFT_OUT = "LeftOut"
     """It isn't to be had there."""
+    ABSENT = "Absent"
+    """It isn't there, and nobody wants it there now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +82,49 @@ def wanted(by_need: Sequence[Record], told: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in (*own, *told) if each))
 
 
+def starting(by_need: Sequence[Record]) -> tuple[str, ...]:
+    """Return the checkpoints of residents that start, or are about to, anew or again, and haven't loaded yet. PURE.
+
+    They aren't read ahead any more; what is there already must stay until their engines have taken it.
+    """
+    return tuple(
+        dict.fromkeys(
+            record.checkpoint
+            for record in by_need
+            if record.checkpoint
+            and record.state in _BEFORE_WEIGHTS
+            and not (record.loaded or record.given_up)
+        )
+    )
+
+
 def _waits_for_its_start(record: Record, *, busy: bool) -> bool:
     """Whether a resident is still to be started, and not at once: others start before it, or something is in its way."""
-    if record.process is not None or record.state is ResidentState.TERMINATING:
+    if record.process is not None or record.given_up or record.state is ResidentState.TERMINATING:
         return False
     return busy or bool(record.waiting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _There:
+    """What a daemon has.
+
+    Attributes:
+        states: of what is in host memory or on its way there, by path.
+        held: the paths of which it holds copies in device memory.
+    """
+
+    states: Mapping[str, str]
+    held: frozenset[str]
+
+    def place(self, checkpoint: str) -> Ahead:
+        """Return where a checkpoint is, for whomever."""
+        path = os.path.realpath(checkpoint)
+        if path in self.held:
+            return Ahead(checkpoint=checkpoint, place=Place.HELD)
+        state = self.states.get(path, "")
+        known = {str(Place.STAGED): Place.STAGED, str(Place.STAGING): Place.STAGING}
+        return Ahead(checkpoint=checkpoint, place=known.get(state, Place.ABSENT))
 
 
 class Stager:
@@ -90,81 +134,132 @@ class Stager:
         socket: where it listens.
 
     Attributes:
-        found: what has become of each that is wanted.
+        found: what has become of each that is wanted, and of those that start as far as they are there.
+        places: where each of these and of the others is that were asked for; empty before the first answer.
     """
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._leases: dict[str, StageClient] = {}
+        self._coming: dict[str, StageClient] = {}
         self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stage-ahead")
         self.found: tuple[Ahead, ...] = ()
+        self.places: Mapping[str, Ahead] = {}
 
     @property
     def pending(self) -> bool:
         """Whether something is on its way, or waits for its turn."""
         return any(each.place in {Place.STAGING, Place.WAITS} for each in self.found)
 
-    async def keep(self, checkpoints: Sequence[str]) -> bool:
-        """Have these kept, the most needed first, and let go of all others; return whether anything has changed."""
+    async def keep(
+        self, checkpoints: Sequence[str], starting: Sequence[str] = (), others: Sequence[str] = ()
+    ) -> bool:
+        """Have checkpoints kept, and let go of all others; return whether anything has changed.
+
+        Args:
+            checkpoints: those that are wanted, the most needed first: what isn't there is read.
+            starting: those that engines are taking now: what is there, or on its way, stays.
+            others: those of which it is only told where they are.
+        """
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._thread, self._keep, tuple(checkpoints))
-        changed, self.found = found != self.found, found
+        found, places = await loop.run_in_executor(
+            self._thread, self._keep, tuple(checkpoints), tuple(starting), tuple(others)
+        )
+        changed = (found, places) != (self.found, self.places)
+        self.found, self.places = found, places
         return changed
 
     def close(self) -> None:
         """Let go of everything, once the question that is out has been answered; that isn't waited for."""
         if not self._closed:
             self._closed = True
-            self._thread.submit(self._let_go)
+            self._thread.submit(self._let_go, frozenset())
             self._thread.shutdown(wait=False)
 
     # ------------------------------------------------------------------ on its thread
 
-    def _let_go(self) -> None:
-        while self._leases:
-            self._leases.popitem()[1].close()
+    def _let_go(self, but: frozenset[str]) -> None:
+        """Close what leases others than these; what is being read for nobody any more is read on, and can go then."""
+        for leases in (self._leases, self._coming):
+            for checkpoint in leases.keys() - but:
+                leases.pop(checkpoint).close()
 
-    def _keep(self, checkpoints: Sequence[str]) -> tuple[Ahead, ...]:
+    def _keep(
+        self, checkpoints: Sequence[str], starting: Sequence[str], others: Sequence[str]
+    ) -> tuple[tuple[Ahead, ...], dict[str, Ahead]]:
         from loader.errors import LoaderError  # noqa: PLC0415 - only agents whose node has a stage daemon pay for the loader
 
-        for checkpoint in self._leases.keys() - set(checkpoints):
-            self._leases.pop(checkpoint).close()
-        if not checkpoints:
-            return ()
+        self._let_go(frozenset((*checkpoints, *starting)))
+        every = dict.fromkeys((*checkpoints, *starting, *others))
+        if not every:
+            return (), {}
         try:
-            return self._look(checkpoints)
+            there = self._there()
+            found = self._look(checkpoints, [each for each in starting if each not in checkpoints], there)
         except LoaderError as error:
             _LOG.info("nothing can be staged ahead: %s", error.what)
-            return tuple(
-                Ahead(checkpoint=each, place=Place.LEFT_OUT, reason=error.what) for each in checkpoints
-            )
+            out = {each: Ahead(checkpoint=each, place=Place.LEFT_OUT, reason=error.what) for each in every}
+            return tuple(out[each] for each in checkpoints), out
+        known = {each.checkpoint: each for each in found}
+        return found, {each: known.get(each) or there.place(each) for each in every}
 
-    def _look(self, checkpoints: Sequence[str]) -> tuple[Ahead, ...]:
-        """Look what is there, lease it, and have the first one that isn't read.
+    def _there(self) -> "_There":
+        """Ask what is there.
 
         Raises:
             LoaderError: the daemon doesn't answer.
         """
         with self._connection() as client:
-            reading = {str(each.get("path")) for each in client.statuses() if each.get("state") == "Staging"}
-            held = {str(each.get("path")) for each in client.held()}
+            return _There(
+                states={str(each.get("path")): str(each.get("state")) for each in client.statuses()},
+                held=frozenset(
+                    str(each.get("path")) for each in client.held() if each.get("state") == str(Place.HELD)
+                ),
+            )
+
+    def _look(
+        self, checkpoints: Sequence[str], starting: Sequence[str], there: "_There"
+    ) -> tuple[Ahead, ...]:
+        """Lease what is there, and have the first one that isn't read.
+
+        Raises:
+            LoaderError: the daemon doesn't answer.
+        """
         self._forget_broken()
+        refused = self._arrivals()
+        reading = {path for path, state in there.states.items() if state == str(Place.STAGING)}
+        reading |= {os.path.realpath(each) for each in self._coming}  # as the daemon tells it
         found = []
         for checkpoint in checkpoints:
-            path = os.path.realpath(checkpoint)  # as the daemon tells it
-            if checkpoint in self._leases:
-                found.append(Ahead(checkpoint=checkpoint, place=Place.STAGED))
-            elif path in held:
+            path = os.path.realpath(checkpoint)
+            if (known := self._known(checkpoint, refused)) is not None:
+                found.append(known)
+            elif path in there.held:
                 found.append(Ahead(checkpoint=checkpoint, place=Place.HELD))
-            elif reading:
-                place = Place.STAGING if path in reading else Place.WAITS
-                found.append(Ahead(checkpoint=checkpoint, place=place))
-            else:
+            elif reading and path not in reading:
+                found.append(Ahead(checkpoint=checkpoint, place=Place.WAITS))
+            else:  # what is being read for somebody else is leased, too, as soon as it is there
                 found.append(self._take(checkpoint))
                 if found[-1].place is Place.STAGING:
                     reading = {path}
+        for checkpoint in starting:
+            known = self._known(checkpoint, refused)
+            if known is None and there.place(checkpoint).place is Place.STAGED:
+                known = self._take(checkpoint)
+            if known is not None:
+                found.append(known)
         return tuple(found)
+
+    def _known(self, checkpoint: str, refused: Mapping[str, str]) -> Ahead | None:
+        """What is known of a checkpoint that was asked for before."""
+        if checkpoint in self._leases:
+            return Ahead(checkpoint=checkpoint, place=Place.STAGED)
+        if checkpoint in self._coming:
+            return Ahead(checkpoint=checkpoint, place=Place.STAGING)
+        if checkpoint in refused:
+            return Ahead(checkpoint=checkpoint, place=Place.LEFT_OUT, reason=refused[checkpoint])
+        return None
 
     def _forget_broken(self) -> None:
         """Forget leases of a daemon that has ended: the next one knows nothing of them."""
@@ -177,25 +272,57 @@ class Stager:
                 client.close()
                 del self._leases[checkpoint]
 
+    def _arrivals(self) -> dict[str, str]:
+        """Take what has been read since; why the daemon refused what it refused. What it was asked before it ended is forgotten."""
+        from loader.errors import LoaderError, StageUnreachable  # noqa: PLC0415 - as above
+
+        refused: dict[str, str] = {}
+        for checkpoint in tuple(self._coming):
+            try:
+                self._arrive(checkpoint, 0.0)
+            except StageUnreachable:
+                continue
+            except LoaderError as error:
+                refused[checkpoint] = error.what
+        return refused
+
     def _take(self, checkpoint: str) -> Ahead:
-        """Lease a checkpoint, which has it read where it isn't there; then the lease is taken once it is."""
+        """Lease a checkpoint, which has it read where it isn't there; the lease is taken at once, and known once it is there.
+
+        Raises:
+            StageUnreachable: the daemon doesn't answer.
+        """
         from loader.errors import LoaderError, StageUnreachable  # noqa: PLC0415 - as above
 
         client = self._connection()
+        self._coming[checkpoint] = client
         try:
-            shards = client.take(checkpoint)
-        except StageUnreachable as error:
-            client.close()
-            if isinstance(error.__cause__, TimeoutError):
-                return Ahead(checkpoint=checkpoint, place=Place.STAGING)
+            client.order(checkpoint)
+            there = self._arrive(checkpoint, _STEP_SECONDS)
+        except StageUnreachable:
             raise
         except LoaderError as error:
-            client.close()
             return Ahead(checkpoint=checkpoint, place=Place.LEFT_OUT, reason=error.what)
-        for descriptor, _ in shards.values():
-            os.close(descriptor)
+        return Ahead(checkpoint=checkpoint, place=Place.STAGED if there else Place.STAGING)
+
+    def _arrive(self, checkpoint: str, seconds: float) -> bool:
+        """Wait for a checkpoint that was asked for; whether it is there now, and leased.
+
+        Raises:
+            LoaderError: it can't be had, or the daemon is gone; nothing is asked for any more.
+        """
+        client = self._coming[checkpoint]
+        if not client.answers(seconds):
+            return False
+        del self._coming[checkpoint]
+        try:
+            for descriptor, _ in client.taken().values():
+                os.close(descriptor)
+        except BaseException:
+            client.close()
+            raise
         self._leases[checkpoint] = client
-        return Ahead(checkpoint=checkpoint, place=Place.STAGED)
+        return True
 
     def _connection(self) -> "StageClient":
         from loader.stage.connection import StageClient  # noqa: PLC0415 - as above

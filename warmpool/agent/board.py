@@ -61,13 +61,15 @@ class Record:
         captured: its engine has captured the graphs that it was to capture later, or won't.
         displaced: it was parked so that another could start, and is to come back when there is room.
         misused: its engine didn't take its arguments, which another start won't change.
+        given_up: it has failed for good; nobody starts it again.
         gave_way: its engine was ended for another's sake, or with its container in good order, which is no failure.
         leaves_by: by when it has to have finished what it has, because its launcher has been told to end; else None.
         kv_bytes: size of its engine's KV memory, as that tells it.
         weights_bytes: size of its engine's weights, as that tells it.
         longest: tokens that one sequence of its engine may have, as that tells it.
         held: bytes of device memory that it held when last measured, by depth.
-        usual: the same when it was first measured, which later measurements are compared with.
+        spread: the same on each of the seat's GPUs, as far as that is known.
+        usual: the same as `held` when it was first measured, which later measurements are compared with.
         wakes: how long its last promotions took.
     Others as in `warmpool.seats.Resident`.
     """
@@ -90,6 +92,7 @@ class Record:
     captured: bool = False
     displaced: bool = False
     misused: bool = False
+    given_up: bool = False
     gave_way: bool = False
     leaves_by: Deadline | None = None
     kv_bytes: int | None = None
@@ -97,6 +100,7 @@ class Record:
     parked_bytes: int | None = 0
     longest: int | None = None
     held: dict[Depth, int] = field(default_factory=dict)
+    spread: dict[Depth, tuple[int, ...]] = field(default_factory=dict)
     usual: dict[Depth, int] = field(default_factory=dict)
     wakes: Wakes = field(default_factory=Wakes)
     running: Ownership = field(default_factory=Ownership)

@@ -152,6 +152,9 @@ class Changes:
             record.usual.setdefault(depth, held)
             if self._reader.of_device:
                 record.held[depth] = held
+                record.spread.pop(depth, None)
+                if record.policy in reading.spread:
+                    record.spread[depth] = reading.spread[record.policy]
         self._board.touch()
 
     def _conclude(self, record: Record, said: Verification, found: Judgement) -> None:

@@ -92,18 +92,19 @@ class Life:
             now = asyncio.get_running_loop().time()
             refused = record.refused
             if record.misused and not refused:
-                record.failure = f"given up, for another start would end alike: {record.failure}"
-                self._board.touch()
+                self._give_up(record, f"given up, for another start would end alike: {record.failure}")
                 return
             wait_seconds = budget.refused(now) if refused else budget.failed(now)
             if wait_seconds is None:
-                record.failure = (
-                    f"given up after {FAILURES} failures in {WINDOW_SECONDS:.0f} s: {record.failure}"
-                )
-                self._board.touch()
+                often = f"{FAILURES} failures in {WINDOW_SECONDS:.0f} s"
+                self._give_up(record, f"given up after {often}: {record.failure}")
                 return
             await asyncio.sleep(wait_seconds)
             record.restarts += 1
+
+    def _give_up(self, record: Record, failure: str) -> None:
+        record.failure, record.given_up = failure, True
+        self._board.touch()
 
     async def stop(self, record: Record, *, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
         """Stop one resident for good: SIGTERM, and after `grace_seconds` SIGKILL. Stopping twice is stopping once."""

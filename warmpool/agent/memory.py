@@ -16,7 +16,7 @@ from warmpool.agent.board import Board, Record
 from warmpool.agent.processes import Process, descendants
 from warmpool.agent.staging import StageDaemon
 from warmpool.engines.deadline import Deadline
-from warmpool.nodehealth.client import NodeMemory, SeatHealth, SeatMemory
+from warmpool.nodehealth.client import GpuMemory, NodeMemory, SeatHealth, SeatMemory
 from warmpool.seats import UNKNOWN, GpuWord, Verdict
 from warmpool.standins import forks_of
 
@@ -36,9 +36,11 @@ class Reading:
         held: bytes that each resident's engine holds, by policy; who is missing is unknown.
         device: what is known of the seat's devices; None where there are none.
         reason: why somebody is missing; empty if nobody is.
+        spread: bytes that each holds on each of the seat's GPUs, in the order in which those are told; who is missing is unknown.
     """
 
     held: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    spread: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     device: SeatMemory | None = None
     reason: str = ""
 
@@ -55,6 +57,7 @@ class MemoryReader:
     Attributes:
         last: the last reading.
         total_bytes: device memory of the seat's GPUs, once it has been told; None before.
+        gpus: each of them, as it was told last; empty before.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class MemoryReader:
         self._stage = stage
         self.last = Reading(reason="not measured yet")
         self.total_bytes: int | None = None
+        self.gpus: Sequence[GpuMemory] = ()
         self._words: tuple[GpuWord, ...] = ()
         self._words_at = 0.0
 
@@ -83,6 +87,10 @@ class MemoryReader:
     def stage_bytes(self) -> int:
         """What the stage daemon takes of the seat's GPUs, by what it said last."""
         return 0 if self._stage is None else self._stage.taken_bytes(self._uuids)
+
+    def stage_bytes_on(self, gpu: str) -> int:
+        """Return what the stage daemon takes of one GPU, by its UUID and by what it said last."""
+        return 0 if self._stage is None else self._stage.taken_bytes([gpu])
 
     @property
     def stage_reason(self) -> str:
@@ -152,6 +160,7 @@ class MemoryReader:
         self.last = reading
         if self.answers and reading.device is not None:
             self.total_bytes = reading.device.total_bytes
+            self.gpus = reading.device.gpus
         for record in self._board.records:
             self._note(record, reading)
         return reading
@@ -178,12 +187,25 @@ class MemoryReader:
             record.memory_reason = reading.reason or "nothing is told of its processes"
 
     def _of_device(self, told: SeatMemory) -> Reading:
+        running = [
+            (record, process) for record in self._board.records if (process := _running(record)) is not None
+        ]
         held = {
             record.policy: size
-            for record in self._board.records
-            if (process := _running(record)) is not None and (size := _of_engine(told, process)) is not None
+            for record, process in running
+            if (size := _of_engine(told, process)) is not None
         }
-        return Reading(held=MappingProxyType(held), device=told, reason=told.reason)
+        spread = {
+            record.policy: sizes
+            for record, process in running
+            if record.policy in held and (sizes := _spread_of_engine(told, process)) is not None
+        }
+        return Reading(
+            held=MappingProxyType(held),
+            spread=MappingProxyType(spread),
+            device=told,
+            reason=told.reason,
+        )
 
     # ------------------------------------------------------------------ host memory
 
@@ -207,6 +229,14 @@ def _of_engine(told: SeatMemory, process: Process) -> int | None:
     sizes = [told.held_by(process.pid, process.namespace), *map(told.held_by, forks)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
+
+
+def _spread_of_engine(told: SeatMemory, process: Process) -> tuple[int, ...] | None:
+    """Return what an engine holds on each GPU, as `_of_engine` has it of all."""
+    forks = () if process.visible_pid is None else forks_of(process.visible_pid)
+    each = [told.held_on(process.pid, process.namespace), *map(told.held_on, forks)]
+    known = [sizes for sizes in each if sizes is not None]
+    return tuple(map(sum, zip(*known, strict=True))) if known and len(known) == len(each) else None
 
 
 def _resident_memory(pids: Mapping[str, int]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from warmpool.agent.ahead import Place, Stager
 from warmpool.agent.board import Board, Record
 from warmpool.agent.orders import OrderKind, Result
 from warmpool.agent.proof import Check, Verdict
@@ -233,7 +234,7 @@ _WAITING = Family(
 _DEVICE = Family(
     name="emberpool_agent_device_memory_bytes",
     kind=Kind.GAUGE,
-    help="The seat's budget of device memory. Stage is what the node's stage daemon takes of it. Free is what is left of Device after the others; both are absent while unknown.",
+    help="The seat's budget of device memory. Stage is what the node's stage daemon takes of it. Free is what is left of Device after the others, on several GPUs so many times what the tightest has left; both are absent while unknown.",
     unit="bytes",
     labels=(
         listed(
@@ -254,10 +255,17 @@ _VERIFIED = Family(
     help="1 if device memory and what residents hold were measured; 0 if the budget stands on configured figures.",
     unit="boolean",
 )
+_STAGE = Family(
+    name="emberpool_agent_stage_checkpoints",
+    kind=Kind.GAUGE,
+    help="Checkpoints of the seat's residents, and those that controllers ordered, by where they are in the memory of the node's stage daemon; absent where none is asked, or it wasn't yet.",
+    unit="checkpoints",
+    labels=(listed("place", Place, "places in the stage daemon's memory"),),
+)
 _OF_BOARD = (
     *(_STATE, _MEMORY, _HELD, _PARKED, _KV, _IN_FLIGHT, _RESTARTS, _PROVEN, _WAKE, _WAITING, _START),
     *(_INIT, _LOAD_SECONDS, _LOAD_RATE, _FIRST_REQUEST, _CACHE),
-    *(_CAPABILITY, _VERIFICATION, _DEVICE, _HOST, _VERIFIED),
+    *(_CAPABILITY, _VERIFICATION, _DEVICE, _HOST, _VERIFIED, _STAGE),
 )
 
 FAMILIES: tuple[Family, ...] = (_ORDERS, _ORDER_SECONDS, _ABORTED, _PROOFS, _CHECKS, *_OF_BOARD)
@@ -271,7 +279,7 @@ class AgentMetrics:
         registry: what `/metrics` shows.
     """
 
-    def __init__(self, board: Board, room: SeatRoom) -> None:
+    def __init__(self, board: Board, room: SeatRoom, stager: Stager | None = None) -> None:
         self.registry = CollectorRegistry()
         self._orders = counter(_ORDERS, self.registry)
         self._phases = histogram(_ORDER_SECONDS, self.registry)
@@ -288,7 +296,7 @@ class AgentMetrics:
                 self._proofs.labels(record.policy, *each)
             for each in combinations(_CHECKS, 1):
                 self._checks.labels(record.policy, *each)
-        self.registry.register(_Residents(board, room))
+        self.registry.register(_Residents(board, room, stager))
 
     def done(self, kind: OrderKind, result: Result) -> None:
         """Count an order that was carried out."""
@@ -313,9 +321,10 @@ class AgentMetrics:
 class _Residents(Collector):
     """The board and the seat's memory, read when somebody scrapes."""
 
-    def __init__(self, board: Board, room: SeatRoom) -> None:
+    def __init__(self, board: Board, room: SeatRoom, stager: Stager | None) -> None:
         self._board = board
         self._room = room
+        self._stager = stager
 
     def describe(self) -> Iterable[Metric]:
         """Return every family, so that no other may take its name."""
@@ -349,6 +358,7 @@ class _Residents(Collector):
             _HOST, [(("Budget",), float(budget.host_bytes)), (("Parked",), float(budget.parked_bytes))]
         )
         yield RowMetric(_VERIFIED, [((), float(budget.verified))])
+        yield RowMetric(_STAGE, _stage(self._stager))
 
 
 def _per_resident(
@@ -415,6 +425,12 @@ def _device(budget: Budget) -> Iterator[Row]:
     for part, size in parts.items():
         if size is not None:
             yield (part,), float(size)
+
+
+def _stage(stager: Stager | None) -> Iterator[Row]:
+    places = [each.place for each in stager.places.values()] if stager is not None else []
+    for place in Place if places else ():
+        yield (str(place),), float(places.count(place))
 
 
 def _capabilities(record: Record) -> Iterator[Row]:

@@ -18,8 +18,9 @@ from warmpool.engines.capabilities import Capability
 from warmpool.engines.deadline import Deadline
 from warmpool.engines.kinds import EngineKind
 from warmpool.errors import NoRoom
+from warmpool.nodehealth.client import SeatMemory
 from warmpool.states import MOVING, Depth
-from warmpool.tiers import Budget, Footprint, Room, Tier, Tiers, mib
+from warmpool.tiers import Budget, Footprint, Part, Room, Tier, Tiers, mib
 
 _MIB: Final = 2**20
 LOOK_SECONDS: Final = 0.1
@@ -60,6 +61,7 @@ class SeatRoom:
             host_bytes=memory.host_mib * _MIB,
             exclusive=self._config.exclusive,
             stage_bytes=self._stage_bytes(),
+            parts=[self._part(place) for place in range(self._gpus)] if self._gpus > 1 else [],
         )
 
     @property
@@ -84,6 +86,37 @@ class SeatRoom:
         total, configured = self._reader.total_bytes, self._configured_bytes
         left = 0 if total is None or configured is None else max(0, total - configured)
         return max(0, self._reader.stage_bytes - left)
+
+    @property
+    def _gpus(self) -> int:
+        """How many GPUs have been told of, each by itself."""
+        return len(self._reader.gpus)
+
+    def _part(self, place: int) -> Part:
+        """Return what is known of one GPU of several. What is configured or told of all of them is theirs in equal parts."""
+        gpu, configured = self._reader.gpus[place], self._configured_bytes
+        share = None if configured is None else configured // self._gpus
+        known = [size for size in (gpu.total_bytes, share) if size is not None]
+        left = 0 if gpu.total_bytes is None or share is None else max(0, gpu.total_bytes - share)
+        return Part(
+            gpu=gpu.uuid,
+            footprints=[self._footprint_on(record, place) for record in self._board.records],
+            device_bytes=min(known, default=None),
+            stage_bytes=max(0, self._reader.stage_bytes_on(gpu.uuid) - left),
+        )
+
+    def _footprint_on(self, record: Record, place: int) -> Footprint:
+        """Return what a resident takes of one GPU: what was measured there, and of what wasn't a share that is as large as of that."""
+        whole, spread = self._footprint(record), record.spread.get(record.paused_depth, ())
+        if len(spread) != self._gpus or not sum(spread):
+            spread = (1,) * self._gpus
+        parked = record.spread.get(Depth.PARKED, ())
+        return Footprint(
+            policy=record.policy,
+            paused=_share(whole.paused, spread, place),
+            compute=_share(whole.compute, spread, place),
+            parked=parked[place] if len(parked) == self._gpus else _share(whole.parked, spread, place),
+        )
 
     @property
     def _configured_bytes(self) -> int | None:
@@ -224,29 +257,49 @@ class SeatRoom:
         Raises:
             NoRoom: somebody holds it who isn't in the sum.
         """
-        needed = self._newly_taken(record, tier)
+        needed = self._newly_taken(self._footprint(record), record.tier, tier)
         if not needed or not self._reader.answers:
             return
         until = deadline.at_most(SETTLE_SECONDS)
         while True:
             device = (await self._reader.read(seconds=LOOK_SECONDS)).device
-            if device is None or device.free_bytes is None or device.free_bytes >= needed:
+            lacks = "" if device is None else self._lacks(device, record, tier)
+            if not lacks:
                 return
             if until.left_seconds <= _LOOK_AGAIN_SECONDS:
                 break
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         raise NoRoom(
-            f"no room for {record.policy}: it takes {mib(needed)} MiB more, and {mib(device.free_bytes)} MiB of "
-            f"{mib(device.total_bytes or 0)} MiB device memory are free; by the seat's own figures there should be room, so "
-            "somebody else holds it"
+            f"no room for {record.policy}: it takes {mib(needed)} MiB more, and {lacks}; by the seat's own figures there "
+            "should be room, so somebody else holds it"
         )
 
-    def _newly_taken(self, record: Record, tier: Tier) -> int:
+    def _lacks(self, device: SeatMemory, record: Record, tier: Tier) -> str:
+        """Say what is free where that is less than a resident will take; empty if it is enough, or nobody knows."""
+        needed = self._newly_taken(self._footprint(record), record.tier, tier)
+        if device.free_bytes is not None and device.free_bytes < needed and len(device.gpus) <= 1:
+            return (
+                f"{mib(device.free_bytes)} MiB of {mib(device.total_bytes or 0)} MiB device memory are free"
+            )
+        for place, gpu in enumerate(device.gpus if len(device.gpus) > 1 else ()):
+            there = self._newly_taken(self._footprint_on(record, place), record.tier, tier)
+            if gpu.free_bytes is not None and gpu.free_bytes < there:
+                free, whole = mib(gpu.free_bytes), mib(gpu.total_bytes or 0)
+                return f"{free} MiB of {whole} MiB of GPU {gpu.uuid} are free, of which it takes {mib(there)}"
+        return ""
+
+    @staticmethod
+    def _newly_taken(footprint: Footprint, now: Tier, tier: Tier) -> int:
         """Return the device memory that a change of tier will take, less what measurements differ by."""
-        footprint, now, needed = self._footprint(record), record.tier, 0
+        needed = 0
         if now in {Tier.COLD, Tier.PARKED}:
             there = footprint.parked if now is Tier.PARKED else 0
             needed += max(0, footprint.paused - there)
         if tier is Tier.AWAKE and now is not Tier.AWAKE:
             needed += footprint.compute
         return max(0, needed - slack(needed))
+
+
+def _share(size: int, spread: Sequence[int], place: int) -> int:
+    """Return one GPU's share of a size, rounded up: as large as its share of what is spread over them."""
+    return -(-size * spread[place] // sum(spread))

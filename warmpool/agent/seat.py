@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from warmpool.agent.ahead import LOOK_SECONDS as STAGE_SECONDS
-from warmpool.agent.ahead import PENDING_SECONDS, Stager, wanted
+from warmpool.agent.ahead import PENDING_SECONDS, Stager, starting, wanted
 from warmpool.agent.board import Record
 from warmpool.agent.equipment import Equipment
 from warmpool.agent.failure import give_up_memory
@@ -36,6 +36,9 @@ HEALTH_SECONDS = 1.0
 """How often the node is asked what is said of the seat's GPUs; a promotion asks anew."""
 MEASURE_SECONDS = 30.0
 """How often the engines' memory is measured."""
+ORDERED_SECONDS = 180.0
+"""For how long a controller's word on what the node will need counts. It is repeated each minute while it holds; where nobody repeats it, its
+controller has ended, or tells another agent of the node."""
 DRAIN_AT_END_SECONDS = 10.0
 """How long accepted requests may go on when the agent is told to end and nobody says how much time there is."""
 _STOPPING_SECONDS = 0.5  # of the time that a launcher leaves, for asking the engines to end
@@ -59,7 +62,7 @@ class LiveSeat:
 
     def __init__(self, equipment: Equipment, engines: Engines, tasks: asyncio.TaskGroup) -> None:
         self.board = equipment.board
-        self.metrics = AgentMetrics(equipment.board, equipment.room)
+        self.metrics = AgentMetrics(equipment.board, equipment.room, equipment.stager)
         self.address = ""
         self.drain_seconds = DRAIN_AT_END_SECONDS
         self._config = equipment.config
@@ -74,6 +77,7 @@ class LiveSeat:
         self._life = Life(equipment, engines)
         self._stager = equipment.stager
         self._ahead: Sequence[str] = ()
+        self._ahead_until = 0.0
         self._background: set[asyncio.Task[None]] = set()
         equipment.changes.told = self.metrics.judged
         for record in self.board.records:
@@ -187,7 +191,11 @@ class LiveSeat:
 
     def _told(self, record: Record) -> dict[str, Any]:
         """Render a resident; where its weights lie concerns only those who can have them staged."""
-        return record.to_json() | {"checkpoint": "" if self._stager is None else record.checkpoint}
+        if self._stager is None or not record.checkpoint:
+            return record.to_json()
+        ahead = self._stager.places.get(record.checkpoint)
+        told = {} if ahead is None else {"stage": str(ahead.place), "stageReason": ahead.reason}
+        return record.to_json() | {"checkpoint": record.checkpoint} | told
 
     def take_stage_order(self, told: StageOrder) -> dict[str, Any]:
         """Have these checkpoints in the node's memory as well from now on, and return what is wanted there.
@@ -200,8 +208,10 @@ class LiveSeat:
         self._keep()
         if self._stager is None:
             raise WrongState("stageDaemon: the agent's config names none, so nothing can be staged here")
-        if tuple(told.checkpoints) != self._ahead:
-            self._ahead = tuple(told.checkpoints)
+        before = self._ordered_ahead()
+        self._ahead = tuple(told.checkpoints)
+        self._ahead_until = asyncio.get_running_loop().time() + ORDERED_SECONDS
+        if self._ahead != before:
             self.board.touch()
         return {"checkpoints": list(wanted(self.board.by_need, self._ahead))}
 
@@ -332,8 +342,8 @@ class LiveSeat:
         """Have the node's stage daemon bring into memory what will be needed, and let go of what isn't any more."""
         try:
             while True:
-                needed, seq = wanted(self.board.by_need, self._ahead), self.board.seq
-                if await stager.keep(needed):
+                needed, seq = self._weights(), self.board.seq
+                if await stager.keep(*needed):
                     told = [f"{each.checkpoint} {each.place} {each.reason}".strip() for each in stager.found]
                     _LOG.info("weights ahead: %s", "; ".join(told) or "none")
                     self.board.touch()
@@ -344,8 +354,19 @@ class LiveSeat:
         finally:
             stager.close()
 
-    async def _until_others_are_needed(self, needed: Sequence[str], seq: int) -> None:
-        while wanted(self.board.by_need, self._ahead) == needed:
+    def _weights(self) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+        """Return the checkpoints that are wanted in the node's memory, those that engines are taking now, and all of the seat's."""
+        by_need = self.board.by_need
+        every = tuple(record.checkpoint for record in self.board.records if record.checkpoint)
+        return wanted(by_need, self._ordered_ahead()), starting(by_need), every
+
+    def _ordered_ahead(self) -> Sequence[str]:
+        """Return what controllers ordered, until that lapses: one that has ended, or tells another agent, takes nothing back."""
+        lapsed = asyncio.get_running_loop().time() >= self._ahead_until
+        return () if lapsed else self._ahead
+
+    async def _until_others_are_needed(self, needed: tuple[Sequence[str], ...], seq: int) -> None:
+        while self._weights() == needed:
             await self.board.change_after(seq)
             seq = self.board.seq
 

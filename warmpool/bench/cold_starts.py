@@ -8,7 +8,8 @@ Each start is a real process with real weights and a real first request. Arms, i
 - `zygote`: forked from a process that has imported everything;
 - `staged`: forked, and the weights are in the stage daemon's host memory; `deferred`: the same, and graphs are captured later;
 - `crash`: an engine that computes with the stage daemon's copy on the device is killed while it answers; from the kill to the first token
-  of the next one, which attaches to the same copy. Where there is no device it takes the staged weights;
+  of the next one, which attaches to the same copy. Where there is no device it takes the staged weights. `crash-deferred`: the same, and
+  both capture their graphs later;
 - `neighbour`: an engine serves requests at random intervals, alone and while other engines start on the same device again and again: from the
   files, from the files with a bandwidth cap, and with staged weights. Requests are told for whole starts, and for those alone that waited
   while weights were read.
@@ -27,7 +28,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -45,8 +46,8 @@ from warmpool.lifeline import die_with_parent
 from warmpool.standins import stood_for
 from warmpool.timeline import Phase, phase_of
 
-ARMS: Final = ("first", "plain", "zygote", "staged", "deferred", "crash", "neighbour")
-TARGETS: Final[Mapping[str, float]] = {"staged": 2.5, "crash": 1.5}
+ARMS: Final = ("first", "plain", "zygote", "staged", "deferred", "crash", "crash-deferred", "neighbour")
+TARGETS: Final[Mapping[str, float]] = {"staged": 2.5, "crash": 1.5, "crash-deferred": 1.5}
 """Seconds from the order to start, or from the kill, to the first token: this project's own, for 16 GB of weights on one H200."""
 AIMS: Final[Mapping[str, float]] = {"staged": 1.5}
 
@@ -59,15 +60,15 @@ _MAKE_SECONDS: Final = 180.0
 _HOLD_SECONDS: Final = 60.0
 _ANSWERING_SECONDS: Final = 0.2
 """How long an engine answers before it is killed."""
-_LONGER: Final = 1.25
-"""Times the seconds in which as many requests as are wanted come on average."""
+_LOOK_SECONDS: Final = 0.1
 _CASE_SECONDS: Final = 45.0
 """How long engines are started beside a neighbour while too few requests have waited for their weights."""
 _ENDING_SECONDS: Final = 10.0
 """Left for what is under way to end."""
 _GIGABYTE: Final = 1e9
-_ZYGOTE_ARMS: Final = frozenset({"zygote", "staged", "deferred", "crash", "neighbour"})
-_STAGE_ARMS: Final = frozenset({"staged", "deferred", "crash", "neighbour"})
+_CRASH_ARMS: Final = frozenset({"crash", "crash-deferred"})
+_STAGE_ARMS: Final = frozenset({"staged", "deferred", "neighbour"}) | _CRASH_ARMS
+_ZYGOTE_ARMS: Final = frozenset({"zygote"}) | _STAGE_ARMS
 
 Row = dict[str, Any]
 
@@ -147,11 +148,15 @@ async def _with_stage(plan: Plan, environment: Mapping[str, str], found: Found) 
         staged = _with(plan.setup, "--stage", f"unix://{socket}")
         if "staged" in plan.arms:
             await _starts("staged", staged, environment, plan.repeat, found)
+        deferred = _with(staged, "--defer-capture")
         if "deferred" in plan.arms:
-            await _starts("deferred", _with(staged, "--defer-capture"), environment, plan.repeat, found)
-        if "crash" in plan.arms:
+            await _starts("deferred", deferred, environment, plan.repeat, found)
+        if plan.arms & _CRASH_ARMS:
             async with _held(plan, socket, found):
-                await _crashes(staged, environment, plan.repeat, found)
+                if "crash" in plan.arms:
+                    await _crashes("crash", staged, environment, plan.repeat, found)
+                if "crash-deferred" in plan.arms:
+                    await _crashes("crash-deferred", deferred, environment, plan.repeat, found)
         if "neighbour" in plan.arms:
             await _neighbours(plan, staged, environment, found)
 
@@ -195,7 +200,7 @@ def _rounded(seconds: float) -> float:
 # ---------------------------------------------------------------- crashes
 
 
-async def _crashes(setup: Setup, environment: Mapping[str, str], count: int, found: Found) -> None:
+async def _crashes(arm: str, setup: Setup, environment: Mapping[str, str], count: int, found: Found) -> None:
     for _ in range(count):
         async with started(setup, environment) as first, asyncio.TaskGroup() as tasks:
             expected = await _answer(first)
@@ -208,7 +213,7 @@ async def _crashes(setup: Setup, environment: Mapping[str, str], count: int, fou
             noticed = time.monotonic() - began
             async with started(setup, environment) as again:
                 seconds = noticed + again.measured.seconds[Step.TOTAL]
-                row = {"arm": "crash", "seconds": _rounded(seconds), "noticed": _rounded(noticed)}
+                row = {"arm": arm, "seconds": _rounded(seconds), "noticed": _rounded(noticed)}
                 row |= _row(again) | {"cutOff": await answering, "ended": ended.partition(";")[0]}
                 found.add(row | {"sameAnswer": await _answer(again) == expected})
 
@@ -298,7 +303,7 @@ async def _neighbours(plan: Plan, staged: Setup, environment: Mapping[str, str],
 
 async def _alone(plan: Plan, serving: Started, found: Found) -> None:
     async with _client(plan, serving) as asked:
-        await asyncio.sleep(_LONGER * plan.requests / plan.per_second)
+        await _until(lambda: len(asked()) >= plan.requests)
     found.add({"arm": "neighbour", "loading": "nothing", "ttft": _tail(asked())})
 
 
@@ -348,7 +353,11 @@ def _window(begin: float, end: float, other: Started) -> _Window:
 
 @asynccontextmanager
 async def _client(plan: Plan, serving: Started) -> AsyncIterator[Callable[[], list[Answered]]]:
-    """Have a process ask the neighbour until the block ends; yields what returns the answers up to now."""
+    """Have a process ask the neighbour until the block ends; yields what returns the answers up to now, of which there is one already.
+
+    Raises:
+        StartFailed: no answer came.
+    """
     answers = plan.setup.directory / f"answers-{time.monotonic_ns()}.jsonl"
     command = (sys.executable, "-m", "warmpool.bench.neighbour", serving.process.ports.public_url)
     with answers.open("wb") as output:
@@ -359,6 +368,8 @@ async def _client(plan: Plan, serving: Started) -> AsyncIterator[Callable[[], li
         )
     assert process.stdin is not None
     try:
+        if not await _until(lambda: bool(_read(answers)) or process.returncode is not None):
+            raise StartFailed(f"the neighbour answers nothing within {_REQUEST_SECONDS:.0f} s")
         yield lambda: _read(answers)
         process.stdin.close()
         async with asyncio.timeout(_REQUEST_SECONDS):
@@ -367,6 +378,16 @@ async def _client(plan: Plan, serving: Started) -> AsyncIterator[Callable[[], li
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def _until(seen: Callable[[], bool]) -> bool:
+    """Look until something is so, which nobody tells; whether it came in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            while not seen():  # noqa: ASYNC110 (a file has nothing to wait for)
+                await asyncio.sleep(_LOOK_SECONDS)
+            return True
+    return False
 
 
 def _read(answers: Path) -> list[Answered]:
@@ -461,10 +482,10 @@ async def _make(directory: Path, shape: str, shards: int) -> Path:
 # ---------------------------------------------------------------- what is said
 
 
-def judge(found: Found, *, gpu: bool) -> list[Row]:
-    """Hold the median of each arm against its target; there is none on a CPU."""
+def judge(found: Found, arms: Collection[str]) -> list[Row]:
+    """Hold the median of each of these arms against its target, as far as it has one."""
     judged = []
-    for arm, target in TARGETS.items() if gpu else ():
+    for arm, target in ((arm, target) for arm, target in TARGETS.items() if arm in arms):
         seconds = found.seconds(arm)
         took = median(seconds) if seconds else None
         row: Row = {"arm": arm, "targetSeconds": target, "seconds": took}
@@ -486,17 +507,17 @@ def unsound(found: Found) -> list[str]:
             said.append(f"{arm}: {row['note']}")
         if arm in {"staged", "deferred"} and row.get("tier") != "Staged":
             said.append(f"{arm}: weights came from {row.get('tier')}: {row.get('passedOver')}")
-        if arm == "crash" and not row["sameAnswer"]:
-            said.append("crash: the next engine answers otherwise than the one before it")
-        if arm == "crash" and not row["cutOff"]:
-            said.append("crash: the engine had answered before it was killed")
+        if arm in _CRASH_ARMS and not row["sameAnswer"]:
+            said.append(f"{arm}: the next engine answers otherwise than the one before it")
+        if arm in _CRASH_ARMS and not row["cutOff"]:
+            said.append(f"{arm}: the engine had answered before it was killed")
     return said
 
 
 def _draw(found: Found) -> None:
     steps = [step for step in Step if step not in {Step.DEVICE, Step.TOTAL}]
     _say(
-        f"\n{'arm':10}{'starts':>7}{'best':>8}{'median':>8}{'worst':>8}   "
+        f"\n{'arm':15}{'starts':>7}{'best':>8}{'median':>8}{'worst':>8}   "
         + "".join(f"{step:>14}" for step in steps)
         + "  tier"
     )
@@ -507,7 +528,7 @@ def _draw(found: Found) -> None:
         took = found.seconds(arm)
         told = "".join(f"{median(row['steps'][step] for row in rows):14.3f}" for step in steps)
         tiers = ", ".join(sorted({row.get("tier", "?") for row in rows}))
-        _say(f"{arm:10}{len(rows):7}{min(took):8.3f}{median(took):8.3f}{max(took):8.3f}   {told}  {tiers}")
+        _say(f"{arm:15}{len(rows):7}{min(took):8.3f}{median(took):8.3f}{max(took):8.3f}   {told}  {tiers}")
     for row in found.rows:
         if row["arm"] == "neighbour" and "ttft" in row:
             _say(f"neighbour, loading {row['loading']}: TTFT {_shown(row['ttft'])}")
@@ -620,7 +641,7 @@ def main() -> None:
     finally:
         if told.checkpoint is None and not told.keep:
             shutil.rmtree(told.directory / told.shape, ignore_errors=True)
-    targets = judge(found, gpu=told.device != "cpu")
+    targets = judge(found, (told.arm or ARMS) if told.device != "cpu" else ())
     wrong = unsound(found) + ([cut_short] if cut_short else [])
     _draw(found)
     for each in targets:

@@ -51,6 +51,29 @@ class SeatHealth:
     words: tuple[GpuWord, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemory:
+    """Device memory of one GPU.
+
+    Attributes:
+        uuid: which one.
+        total_bytes: all of it; None if unknown.
+        free_bytes: what can be allocated; None if unknown.
+        by_namespace: what processes hold there, as `SeatMemory` has it of all.
+    """
+
+    uuid: str
+    total_bytes: int | None
+    free_bytes: int | None
+    by_namespace: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def held_by(self, pid: int, namespace: str, *, exact: bool) -> int:
+        """Return what a process holds here; whatever goes by its id, unless its namespace is to be `exact`."""
+        if exact:
+            return self.by_namespace.get((namespace, pid), 0)
+        return sum(size for (_, each), size in self.by_namespace.items() if each == pid)
+
+
 @dataclass(frozen=True, slots=True)
 class SeatMemory:
     """Device memory of a seat's GPUs, all of them together.
@@ -67,6 +90,7 @@ class SeatMemory:
         complete: a process that `by_process` lacks holds nothing, because everybody whom the caller could mean was looked at.
         by_namespace: the same as `by_process`, by the name of the ids' PID namespace and the id. Equal ids of different containers
             are told apart by it.
+        gpus: each GPU by itself; empty if nothing is known.
     """
 
     total_bytes: int | None
@@ -77,6 +101,13 @@ class SeatMemory:
     reason: str = ""
     complete: bool = False
     by_namespace: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
+    gpus: tuple[GpuMemory, ...] = ()
+
+    def held_on(self, pid: int, namespace: str = "") -> tuple[int, ...] | None:
+        """Return the same as `held_by`, on each of `gpus`; None if that isn't known."""
+        whole, exact = self.held_by(pid, namespace), (namespace, pid) in self.by_namespace
+        found = tuple(gpu.held_by(pid, namespace, exact=exact) for gpu in self.gpus)
+        return found if found and sum(found) == whole else None
 
     def held_by(self, pid: int, namespace: str = "") -> int | None:
         """Return what a process and all that it started hold, in bytes; None if that isn't known for certain.
@@ -227,6 +258,14 @@ class DeviceTotals(_Unjudged):
             None,
             verified=False,
             reason="without a node agent the devices' totals alone are known",
+            gpus=tuple(
+                GpuMemory(
+                    uuid=self._uuids.get(gpu, gpu),
+                    total_bytes=memory.total_bytes,
+                    free_bytes=memory.free_bytes,
+                )
+                for gpu, memory in zip(gpus, found, strict=True)
+            ),
         )
 
     async def close(self) -> None:
@@ -403,6 +442,16 @@ def seat_memory(answer: Mapping[str, Any]) -> SeatMemory:
         reason=str(answer["reason"]) or clash,
         complete=bool(answer["complete"]) and not clash,
         by_namespace=MappingProxyType(by_namespace),
+        gpus=tuple(_gpu_memory(gpu, verified=bool(answer["verified"])) for gpu in gpus),
+    )
+
+
+def _gpu_memory(gpu: Mapping[str, Any], *, verified: bool) -> GpuMemory:
+    sizes = [gpu[key] for key in ("totalBytes", "freeBytes")]
+    total, free = (None if size is None else int(size) for size in sizes)
+    held = _by_namespace([gpu]) if verified else {}
+    return GpuMemory(
+        uuid=str(gpu.get("uuid", "")), total_bytes=total, free_bytes=free, by_namespace=MappingProxyType(held)
     )
 
 

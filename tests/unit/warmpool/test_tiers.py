@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpool.tiers import Footprint, Room, Tier
+from warmpool.tiers import Footprint, Part, Room, Tier
 
 GIB = 2**30
 A, P, K, C = Tier.AWAKE, Tier.PAUSED, Tier.PARKED, Tier.COLD
@@ -269,3 +269,94 @@ def test_room_is_refused_only_if_parking_all_that_host_memory_takes_makes_none(
         if each.policy != wanted and everyone[each.policy] is P and each.parkable and seat.hosts(trial):
             everyone = trial
             assert not seat.fits({**everyone, wanted: P})
+
+
+# -------------------------------------------------------------------- several GPUs
+
+
+def on_two(*gpus: tuple[int, int, Sequence[Footprint]]) -> Room:
+    """A seat whose GPUs have so many GiB, of which the stage daemon takes so many, and residents that take so much there."""
+    parts = [
+        Part(gpu=f"g{number}", footprints=there, device_bytes=device * GIB, stage_bytes=stage * GIB)
+        for number, (device, stage, there) in enumerate(gpus)
+    ]
+    together = [
+        Footprint(
+            policy=same[0].policy,
+            paused=sum(each.paused for each in same),
+            compute=sum(each.compute for each in same),
+        )
+        for same in zip(*(part.footprints for part in parts), strict=True)
+    ]
+    return Room(
+        footprints=together,
+        device_bytes=sum(part.device_bytes or 0 for part in parts),
+        stage_bytes=sum(part.stage_bytes for part in parts),
+        parts=parts,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free", "fits"),
+    [
+        pytest.param(
+            [
+                (100, 0, [model("a", 40, 20), model("b", 20, 20)]),
+                (100, 0, [model("a", 40, 20), model("b", 20, 20)]),
+            ],
+            2 * (100 - 60 - 20 - 2),
+            True,
+            id="equal parts are the sum",
+        ),
+        pytest.param(
+            [(100, 0, [model("a", 70, 20), model("b", 20)]), (100, 0, [model("a", 10), model("b", 20)])],
+            2 * (100 - 90 - 20 - 2),
+            False,
+            id="one is too full, and the other one's room doesn't help",
+        ),
+        pytest.param(
+            [(100, 50, [model("a", 40, 20)]), (100, 0, [model("a", 40, 20)])],
+            2 * (100 - 40 - 20 - 50 - 2),
+            False,
+            id="the stage daemon holds a copy on one of them",
+        ),
+        pytest.param(
+            [(60, 0, [model("a", 40, 20)]), (140, 0, [model("a", 40, 20)])],
+            None,
+            False,
+            id="one is smaller",
+        ),
+        pytest.param(
+            [(100, 0, [model("a", 60, 30), model("b", 0)]), (100, 0, [model("a", 0), model("b", 60, 30)])],
+            2 * (100 - 60 - 30 - 2),
+            True,
+            id="each has one of its own, which both compute with their own memory",
+        ),
+    ],
+)
+def test_the_sum_must_hold_on_each_gpu(
+    gpus: list[tuple[int, int, Sequence[Footprint]]],
+    free: int | None,
+    fits: bool,  # noqa: FBT001 (a row of the table)
+) -> None:
+    seat = on_two(*gpus)
+    tiers = dict.fromkeys((each.policy for each in seat.footprints), P)
+    budget = seat.budget(tiers)
+    assert seat.fits(tiers) is fits
+    assert (budget.fits, "MiB more than there are" in str(budget)) == (fits, not fits)
+    if free is not None:
+        assert budget.free_bytes == free * GIB
+
+
+def test_who_gives_way_is_chosen_by_the_gpu_that_is_too_full() -> None:
+    """`b` takes the other GPU alone, so parking it makes no room where room is wanted."""
+    first = [model("a", 60), model("b", 0), model("c", 60)]
+    second = [model("a", 0), model("b", 60), model("c", 0)]
+    seat = on_two((100, 0, first), (100, 0, second))
+    roomy = Room(
+        footprints=[model(policy, 60) for policy in "abc"],
+        device_bytes=seat.device_bytes,
+        host_bytes=500 * GIB,
+        parts=seat.parts,
+    )
+    assert roomy.displaced({"a": C, "b": P, "c": P}, "a", P, ["b", "c"]) == ("c",)

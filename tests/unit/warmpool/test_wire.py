@@ -84,6 +84,9 @@ residents = st.builds(
     wake_seconds=st.dictionaries(st.sampled_from(Depth), times),
     phases=st.dictionaries(st.text(max_size=8), times, max_size=3),
     start=st.none() | starts,
+    checkpoint=st.text(max_size=8),
+    stage=st.text(max_size=8),
+    stage_reason=st.text(max_size=8),
 )
 claims = st.builds(
     Claim,

@@ -12,6 +12,7 @@ from scaler.runtime.controller import Tick
 from scaler.runtime.stage_orders import AGAIN_SECONDS, StageOrders, checkpoints, coming, tellers
 from tests.unit.scaler.core.world import SPARES, fleet, policy
 from tests.unit.scaler.runtime.test_start_orders import decided
+from warmpool.agent.seat import ORDERED_SECONDS
 from warmpool.claim import Term
 from warmpool.errors import EngineLost
 from warmpool.plan import Plan
@@ -173,6 +174,11 @@ async def test_one_that_does_not_take_that_nothing_is_needed_is_told_again_until
         for _ in range(10):
             await after(orders, 3.0, there("a"), there("b"))
         assert agents.told == [("a", ())] * 3
+
+
+def test_agents_are_told_again_before_what_they_were_told_lapses() -> None:
+    missed = 2 * (AGAIN_SECONDS + 10.0)
+    assert missed < ORDERED_SECONDS
 
 
 @pytest.mark.looptime

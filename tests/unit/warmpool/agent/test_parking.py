@@ -302,6 +302,7 @@ async def test_tiers_fill_in_the_config_s_order(tmp_path: Path) -> None:
             "verified": True,
             "stageBytes": 0,
             "stageReason": "",
+            "gpus": [],
         }
 
 
