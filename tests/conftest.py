@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.fakes import forked
+
 # Importing some libraries leaves the main thread a default event loop that nobody closes; with warnings as errors the
 # garbage collector then fails a test that has nothing to do with it.
 asyncio.set_event_loop(None)
@@ -41,6 +43,12 @@ _CLOCK_TRIES = 3
 _IDLE_TURNS = 1
 """How often a loop in virtual time looks once more, when nobody in it is ready, before the time moves. The library's 42 are for what
 happens outside the loop; here nothing does, but in threads, which it waits for in another way."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start what all workers share while they collect."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):  # by xdist
+        forked.share()
 
 
 def pytest_collection_finish() -> None:

@@ -185,7 +185,12 @@ VLLM_ENVIRONMENT = {
 
 
 def make_checkpoint(directory: Path) -> None:
-    """Write a tiny random checkpoint, in a process of its own, so that torch stays out of this one."""
+    """Write a tiny random checkpoint, in a process of its own, so that torch stays out of this one where it isn't in it yet."""
+    if "torch" in sys.modules:  # with it a process takes seconds of computing to start
+        from warmpool.reference import checkpoints  # noqa: PLC0415 - as late as torch
+
+        checkpoints.make_checkpoint(directory, shape="tiny", seed=1)
+        return
     make = "import sys, pathlib; from warmpool.reference.checkpoints import make_checkpoint as m; "
     make += "m(pathlib.Path(sys.argv[1]), shape='tiny', seed=1)"
     subprocess.run([sys.executable, "-c", make, str(directory)], cwd=ROOT, check=True, timeout=60)

@@ -15,6 +15,7 @@ fork that makes the command's process and waits for it.
 import asyncio
 import atexit
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -26,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,8 @@ from typing import Any, ClassVar, NoReturn, Self, TextIO
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 100.0
 """What a busy machine may take to make all imports."""
+_PATH_VARIABLE = "FORKED_PATH"
+"""Where it listens, for the workers of a run of tests: they share one."""
 _PACKAGES = (
     "scaler.cli",
     "scaler.runtime",
@@ -125,44 +129,57 @@ class AwaitedFork:
         self.send_signal(signal.SIGKILL)
 
 
+def share() -> None:
+    """Start the process that forks, for this one and for all that it starts from now on; it ends with this one."""
+    folder = tempfile.TemporaryDirectory(prefix="emberpool-forked-")
+    path = Path(folder.name) / "s"
+    with path.with_name("log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.forked", str(path)],
+            stdin=subprocess.PIPE,  # its end is the end of who asks
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+        )
+
+    def close() -> None:
+        """End it; what it has forked goes on."""
+        server.kill()
+        server.wait()
+        if server.stdin is not None:
+            server.stdin.close()
+        folder.cleanup()
+
+    atexit.register(close)
+    os.environ[_PATH_VARIABLE] = str(path)
+
+
 class Emberpool:
-    """The process that forks, and who asks it."""
+    """Who asks the process that forks."""
 
     _shared: ClassVar[Self | None] = None
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="emberpool-forked-")
-        self._path = Path(self._folder.name) / "s"
-        self._log = Path(self._folder.name) / "log"
-        with self._log.open("wb") as log:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.fakes.forked", str(self._path)],
-                stdin=subprocess.PIPE,  # its end is the end of who asks
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._path.exists():
-            assert self._server.poll() is None, self._log.read_text("utf-8")
-            assert time.monotonic() < deadline, "the imports take too long"
-            time.sleep(0.01)  # between two looks
-        atexit.register(self.close)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._log = path.with_name("log")
 
     @classmethod
     def shared(cls) -> Self:
-        """Return the one of this process."""
+        """Return the one of this process, or of the one whose worker it is; wait until it can be asked."""
         if cls._shared is None:
-            cls._shared = cls()
+            if _PATH_VARIABLE not in os.environ:
+                share()
+            cls._shared = cls(Path(os.environ[_PATH_VARIABLE]))
+        cls._shared._wait()
         return cls._shared
 
-    def close(self) -> None:
-        """End it; what it has forked goes on."""
-        self._server.kill()
-        self._server.wait()
-        if self._server.stdin is not None:
-            self._server.stdin.close()
-        self._folder.cleanup()
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self._path.exists():
+            assert time.monotonic() < deadline, (
+                f"the imports fail or take too long: {self._log.read_text('utf-8')}"
+            )
+            time.sleep(0.01)  # between two looks
 
     def command(self, folder: Path) -> Path:
         """Write an `emberpool` for shells into a folder, which asks here; return its path."""
@@ -300,6 +317,8 @@ def _import_all() -> None:
 
 def _serve(path: str) -> None:
     _import_all()
+    gc.collect()
+    gc.freeze()  # else each fork's collector writes to all that was imported, which is memory to copy
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path + ".new")
@@ -356,7 +375,25 @@ def _become(wanted: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
     sys.stdout = sys.__stdout__ = _writer(1)
     sys.stderr = sys.__stderr__ = _writer(2)
     sys.argv = ["emberpool", *wanted["arguments"]]
-    sys.exit(importlib.import_module(wanted["module"]).main())
+    code: object = None
+    try:
+        code = importlib.import_module(wanted["module"]).main()
+    except SystemExit as ended:
+        code = ended.code
+    if code is None or isinstance(code, int):
+        _end(code or 0)
+    sys.exit(code)
+
+
+def _end(code: int) -> None:
+    """Do what Python does at its end, but for taking apart all that was imported, which computes longer than most commands."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()  # for what complains of not having been closed or awaited
+    with contextlib.suppress(Exception):  # then Python tells of it at its end
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
 
 
 def _writer(descriptor: int) -> io.TextIOWrapper:

@@ -217,6 +217,31 @@ def test_gpus_are_only_called_ok_where_somebody_has_looked(
     assert f"GPU verdict {shown}, " in described or (shown == "-" and "GPU verdict" not in described)
 
 
+def test_where_weights_are_ahead_and_what_is_left_of_each_gpu_is_told(ask: Ask) -> None:
+    said = json.loads(ask.controller.answers["/v1/seats"][1])
+    chat, code = said["items"][0]["residents"]
+    chat |= {"checkpoint": "/models/chat", "stage": "Staged", "stageReason": ""}
+    code |= {"checkpoint": "/models/code", "stage": "LeftOut", "stageReason": "17 GB don't fit"}
+    gib = 2**30
+    gpu = {"deviceBytes": 100 * gib, "largestComputeBytes": 0, "reserveBytes": 2 * gib, "stageBytes": 0}
+    said["items"][0]["memory"]["gpus"] = [
+        {"uuid": "GPU-1", "pausedBytes": 50 * gib, **gpu},
+        {"uuid": "GPU-2", "pausedBytes": 102 * gib, **gpu},
+    ]
+    ask.controller.say("/v1/seats", said)
+    _, out, _ = ask("seat", "describe", "shared-0")
+    for line in (
+        "    Stage:        staged in the node's host memory",
+        "    Stage:        not to be had ahead: 17 GB don't fit",
+        "GPU 0:        GPU-1 50.0 GiB held, 48.0 GiB free",
+        "GPU 1:        GPU-2 102.0 GiB held, 4.0 GiB too little",
+    ):
+        assert f"{line}\n" in out
+    assert "reserve, of 141.0 GiB, 8.0 GiB too little\n" in out  # of two, twice what the tightest lacks
+    _, told, _ = ask("seat", "get", "shared-0", "-o", "json")
+    assert [each["stage"] for each in json.loads(told)["residents"]] == ["Staged", "LeftOut"]
+
+
 def test_a_pre_flight_that_keeps_an_engine_from_starting_is_told(ask: Ask) -> None:
     said = json.loads(ask.controller.answers["/v1/seats"][1])
     said["items"][1]["residents"][0] |= {"refused": True, "failure": "pre-flight: NoGpu: there is no GPU"}

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,13 +17,19 @@ from tests.fakes.openai_engine import Behaviour, Script
 from tests.integration.gateway.rig import CHAT, Rig, rig, until
 from tests.integration.gateway.test_passing import behind
 
-openai = pytest.importorskip("openai")
-
+openai: Any = None
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Its import computes for longer than these tests: only who runs them pays for it, not whoever collects them."""
+    global openai  # noqa: PLW0603
+    openai = pytest.importorskip("openai")
+
+
 @asynccontextmanager
-async def client(r: Rig, **more: object) -> AsyncIterator["openai.AsyncOpenAI"]:
+async def client(r: Rig, **more: object) -> AsyncIterator[Any]:
     async with openai.AsyncOpenAI(base_url=f"{r.url}/v1", api_key="key-1", **more) as made:
         yield made
 
