@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter, gt
 
-from scaler.core.placement import COUNT_MAX, Place, Pool, along, count, seats_for
+from scaler.core.placement import COUNT_MAX, Place, Pool, along, count, holding, seats_for
 from warmpool.seats import PolicyName
 
 _HOLDER_SHARE = 0.5
@@ -109,15 +109,16 @@ class Applicant:
     def take(self, index: int, seats: int) -> int:
         """Give `seats` of place `index`, or as many of them as there are for it, and return how many that are."""
         place = self.places[index]
-        if place.pool.fit is not None:
-            seats = place.pool.fit.give(self.name, seats, starts=self.starts)
+        pool = place.pool
+        if pool.fit is not None:
+            seats = pool.fit.give(self.name, seats, starts=self.starts)
         before = self.given[index]
-        self.given[index] = before + seats
-        if before + seats > place.idle:
-            place.pool.displaced += before + seats - max(place.idle, before)
+        after = self.given[index] = before + seats
+        if after > place.idle:
+            pool.displaced += after - max(place.idle, before)
         self.seats += seats
         self.capacity += seats * place.target
-        place.pool.left -= seats
+        pool.left -= seats
         return seats
 
     def tell_apart(self) -> None:
@@ -224,6 +225,9 @@ def _is_alone(applicant: Applicant) -> bool:
 
 def _take_alone(applicant: Applicant) -> None:
     """Go through the rounds for a policy that is alone: without their asks, which halves what that costs most policies."""
+    if len(applicant.places) == 1:
+        applicant.take(0, _alone_on_one(applicant, applicant.places[0]))
+        return
     idles = _idles(applicant)
     if applicant.holding:
         _take_each(applicant, _missing_seats(applicant, COUNT_MAX, [place.own for place in applicant.places]))
@@ -241,6 +245,29 @@ def _take_alone(applicant: Applicant) -> None:
         _take_each(applicant, _missing_capacity(applicant, applicant.answer, idles))
     if applicant.overflow > applicant.capacity:
         _take_each(applicant, _missing_capacity(applicant, applicant.overflow, idles))
+
+
+def _alone_on_one(applicant: Applicant, place: Place) -> int:
+    """Return the seats that the same rounds give to whoever has one fleet: none of them has to be told from another."""
+    most = applicant.most
+    seats = min(max(applicant.floor, applicant.owed), place.idle)
+    if applicant.holding and place.own > seats:
+        seats = place.own
+    if applicant.ordered and applicant.ordered[0] > seats:
+        seats = applicant.ordered[0]
+    seats = _filled(seats if seats < most else max(0, most), applicant.need, place, most)
+    if (keep := min(applicant.keep[0], most)) > seats:
+        seats = keep
+    seats = _filled(seats, applicant.answer, place, most)
+    return _filled(seats, applicant.overflow, place, most)
+
+
+def _filled(seats: int, capacity: float, place: Place, most: int) -> int:
+    """Return `seats` and as many idle ones beyond them as it takes to hold `capacity`."""
+    short, free = capacity - seats * place.target, place.idle - seats
+    if short <= 0.0 or free <= 0:
+        return seats
+    return seats + holding(place.target, free, short, most - seats)
 
 
 def _take_each(applicant: Applicant, missing: Sequence[int]) -> None:

@@ -158,7 +158,10 @@ def assess(
         memory: what is remembered of it.
         now: the time.
     """
-    capacity = float(sum([place.own * place.target for place in places]))
+    there = 0
+    for place in places:
+        there += place.own * place.target
+    capacity = float(there)
     coming = awaited(memory.coming, places) if memory.coming else ()
     demand, seen = measure(sight.load, memory.seen, serving=sight.serving, now=now)
     ring = _remember(memory.ring, demand, spec, now)
@@ -168,7 +171,9 @@ def assess(
     phase = next_phase(memory, demand, hot=is_hot(wants, spec, capacity), spec=spec, now=now)
     sticky = phase.burst is not None or demand.quality is not _FRESH
     before = capacity if memory.needed is None else memory.needed
-    answer = max(wants.pressing, before) if sticky else wants.stable
+    answer = wants.stable
+    if sticky:
+        answer = before if before > wants.pressing else wants.pressing
     if holding := phase.mode is _HOLD:
         answer = before
     promised, most = bounds(spec, sight.scheduled)
@@ -206,7 +211,7 @@ def assess(
 def _start_seconds(spec: PolicySpec, places: Sequence[Place]) -> float:
     """Return what a seat takes to start, on the fleet that is fastest; the stable window while none has been seen to."""
     known = [place.pool.start_seconds for place in places if 0.0 < place.pool.start_seconds <= PLAUSIBLE_MAX]
-    return min(known, default=spec.burst.stable_window)
+    return min(known) if known else spec.burst.stable_window
 
 
 def applicant(assessment: Assessment, now: float) -> Applicant:
@@ -215,16 +220,17 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
     first_turn, starts = assessment.starving_until(), assessment.starts
     need, holding = assessment.need, assessment.holding
     demand, wants = assessment.demand, assessment.terms
+    floor, promised, present = assessment.floor, assessment.promised, demand.queued + demand.busy
     return Applicant(  # by place, as an assessment is
         spec.name,
         spec.priority,
         tuple([place.to_start() for place in places]) if starts else places,
         min(1, assessment.most) if starts else assessment.most,
-        min(assessment.floor, assessment.promised),
+        floor if floor < promised else promised,
         spec.preemptible,  # borrows
         spec.ended_at_once,
         holding,
-        min(need, demand.queued + demand.busy),  # present
+        need if need < present else present,
         need,
         assessment.answer if assessment.sticky and not holding else 0.0,
         wants.pressing if assessment.overflows else 0.0,
@@ -234,7 +240,7 @@ def applicant(assessment: Assessment, now: float) -> Applicant:
         first_turn is not None and now >= first_turn,  # overdue
         math.inf if first_turn is None else first_turn,
         has_turn(memory, spec.burst.stable_window, now),  # sheltered
-        assessment.floor,  # owed
+        floor,  # owed
         memory.fed_since,
         starts,
         () if assessment.ordered is None else [assessment.ordered_on(place) for place in places],
@@ -277,8 +283,10 @@ def wakeups(assessment: Assessment, now: float) -> list[float]:
 
 def _slides(burst: Burst, now: float) -> list[float]:
     """Return when the windows slide on: with the second where they are of whole seconds, as nearly all are."""
-    windows = (burst.window, burst.stable_window)
-    return [math.floor(now) + 1.0, *[next_slide(now, window) for window in windows if window % 1.0 != 0.0]]
+    windows, slides = (burst.window, burst.stable_window), [math.floor(now) + 1.0]
+    if windows[0] % 1.0 or windows[1] % 1.0:
+        slides += [next_slide(now, window) for window in windows if window % 1.0]
+    return slides
 
 
 def _held_bounds(spec: PolicySpec, floor: int, most: int) -> tuple[int, int]:
@@ -303,7 +311,9 @@ def _remember(ring: Ring, demand: Demand, spec: PolicySpec, now: float) -> Ring:
     if demand.value is None:
         return ring
     counted = demand.value if demand.quality is _FRESH else None
-    return ring.add(now, counted, demand.peak, max(spec.burst.stable_window, spec.burst.window))
+    burst = spec.burst
+    window = burst.window if burst.window > burst.stable_window else burst.stable_window
+    return ring.add(now, counted, demand.peak, window)
 
 
 def _remember_asked(
@@ -312,12 +322,13 @@ def _remember_asked(
     """Remember per fleet how many of its seats the answer would use, so that a smaller one has to last."""
     capacity, most, sticky = ask
     seats = along(places, [place.idle for place in places], capacity, most)
-    asked, past = {}, memory.asked
-    for index, place in enumerate(places):
-        name, used = place.pool.name, seats[index]
+    asked, past, window = {}, memory.asked, spec.burst.demote_after
+    for place, used in zip(places, seats):  # noqa: B905 - as in `along`
         if sticky and place.own > used:
-            used = place.own
-        asked[name] = past.get(name, _NOTHING_ASKED).add(now, used, _demote_window(spec.burst, index))
+            used = place.own  # noqa: PLW2901
+        name = place.pool.name
+        asked[name] = past.get(name, _NOTHING_ASKED).add(now, used, window)
+        window = _demote_window(spec.burst, 1)  # of every other
     return asked
 
 

@@ -11,6 +11,7 @@ one. It knows no seat by name and keeps nothing between calls but the `Memory` t
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 
 from scaler.core.allocate import Applicant, allocate
@@ -90,28 +91,22 @@ def decide(
     ]
     applicants = [applicant(assessment, at) for assessment in assessments]
     allocate(applicants)
-    outcomes = [_outcome(a, asker, at) for a, asker in zip(assessments, applicants, strict=True)]
+    outcomes = list(map(_outcome, assessments, applicants, repeat(at)))
     demands = _demands(assessments)
     totals, remembered, times = _totals(specs, views, snapshot, memory, (outcomes, demands, at))
     for assessment in assessments:
         times += wakeups(assessment, at)
     if len(outcomes) > 1:
         times += _changes_of_hands(assessments, outcomes)
-    decision = Decision(
-        at=at,
-        policies=MappingProxyType({outcome.decision.policy: outcome.decision for outcome in outcomes}),
-        fleets=MappingProxyType(totals),
-        next_wakeup=soonest(times, at),
-        law=LAW_VERSION,
-    )
-    return decision, Memory(
-        at=at,
-        policies=MappingProxyType({outcome.decision.policy: outcome.memory for outcome in outcomes}),
-        fleets=MappingProxyType(remembered),
-        learned=MappingProxyType({n: rises for n, rises in memory.learned.items() if n not in remembered})
-        if memory.learned
-        else memory.learned,
-    )
+    decisions, memories = {}, {}
+    for outcome in outcomes:
+        name = outcome.decision.policy
+        decisions[name], memories[name] = outcome.decision, outcome.memory
+    learned = memory.learned
+    if learned:
+        learned = {name: rises for name, rises in learned.items() if name not in remembered}
+    decision = Decision(at, decisions, totals, soonest(times, at), LAW_VERSION)
+    return decision, Memory(at, memories, remembered, learned)
 
 
 def _views(names: Iterable[FleetName], snapshot: Snapshot, memory: Memory) -> dict[FleetName, FleetView]:
@@ -142,12 +137,14 @@ def _offers(
         if name in places:
             continue
         view = views.get(name)
-        if name not in pools:
+        pool = pools.get(name)
+        if pool is None:
             past = memory.fleets.get(name)
-            pools[name] = pool_of(name, specs.get(name), view, 0 if past is None else past.going)
+            pool = pools[name] = pool_of(name, specs.get(name), view, 0 if past is None else past.going)
         supply = NO_SUPPLY if view is None else view.supply.get(spec.name, NO_SUPPLY)
-        places[name] = place_of(pools[name], share.target_in_flight, supply)
-        serving = serving or supply.serving > 0
+        places[name] = place_of(pool, share.target_in_flight, supply)
+        if supply.serving > 0:
+            serving = True
     return tuple(places.values()), serving
 
 
@@ -174,7 +171,10 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
     needed = assessment.answer
     if asker.overflow > needed and asker.capacity > assessment.terms.stable:
         needed = max(needed, min(asker.overflow, asker.capacity))
-    asked, order, ordered = max(assessment.answer, assessment.terms.stable), None, math.inf
+    stable = assessment.terms.stable
+    asked, order, ordered = assessment.answer, None, math.inf
+    if stable > asked:
+        asked = stable
     if is_short(asked, asker.capacity):  # else what the fluid model says is of no use
         bound = assessment.fluid(now)
         order = follow(assessment.memory.order, asked, asker.capacity, bound, assessment.spec, now)
@@ -182,18 +182,18 @@ def _outcome(assessment: Assessment, asker: Applicant, now: float) -> _Outcome:
     residents = wanted(assessment, given, ordered)
     warmed = warm(assessment, given)
     fleets = [place.pool.name for place in places]
-    decision = PolicyDecision(
-        policy=assessment.spec.name,
-        mode=assessment.phase.mode,
-        demand=assessment.demand.value,
-        needed=needed,
-        capacity=assessment.capacity,
-        wanted=MappingProxyType(dict(zip(fleets, residents, strict=True))),
-        serving=MappingProxyType(dict(zip(fleets, given, strict=True))),
-        lent=_NONE if lent is None else _some(fleets, lent),
-        warm=warmed.seats,
-        starting=_some(fleets, asker.starting) if asker.starts else _NONE,
-        reasons=reasons_for(assessment, asker, residents, needed, ordered) + warmed.reasons,
+    decision = PolicyDecision(  # by place, as an assessment is
+        assessment.spec.name,
+        assessment.phase.mode,
+        assessment.demand.value,
+        needed,
+        assessment.capacity,
+        _counts(fleets, residents),  # wanted
+        _counts(fleets, given),  # serving
+        _NONE if lent is None else _some(fleets, lent),
+        warmed.seats,
+        _some(fleets, asker.starting) if asker.starts else _NONE,
+        reasons_for(assessment, asker, residents, needed, ordered) + warmed.reasons,
     )
     cautious = kept(assessment, asker)
     return _Outcome(
@@ -215,9 +215,15 @@ def _changes_of_hands(assessments: Sequence[Assessment], outcomes: Sequence[_Out
     return times
 
 
+def _counts(fleets: Sequence[FleetName], seats: Sequence[int]) -> Mapping[FleetName, int]:
+    if len(fleets) == 1:
+        return {fleets[0]: seats[0]}
+    return dict(zip(fleets, seats))  # noqa: B905 - `strict` takes longer than all else here
+
+
 def _some(fleets: Sequence[FleetName], seats: Sequence[int]) -> Mapping[FleetName, int]:
     """Return the counts that aren't zero."""
-    return MappingProxyType({fleet: number for fleet, number in zip(fleets, seats, strict=True) if number})
+    return {fleet: number for fleet, number in zip(fleets, seats, strict=True) if number}
 
 
 def _next_memory(
@@ -228,38 +234,35 @@ def _next_memory(
 ) -> PolicyMemory:
     past, (order, cautious, now) = assessment.memory, moment
     fresh = assessment.demand.quality is _FRESH
-    hungry = asker.seats == 0 and ((asker.need > 0.0 and not asker.borrows) or asker.floor > 0)
-    starving = now if past.starving_since is None else past.starving_since
-    fed_now = asker.seats > 0 and asker.held == 0
-    return PolicyMemory(
-        ring=assessment.ring,
-        burst=assessment.phase.burst,
-        holding=assessment.holding,
-        fresh_at=now if fresh else past.fresh_at,
-        seen=assessment.seen,
-        service=assessment.service,
-        coming=promise(assessment.coming, assessment.places, asker.given, now),
-        order=order,
-        start=attempt(assessment.places, assessment.turn, past.start, sum(asker.starting), now)
-        if hungry
-        else None,
-        observed_at=now,
-        needed=decision.needed,
-        wanted=decision.wanted,
-        given=decision.serving,
-        kept=cautious,
-        asked=assessment.asked,
-        starving_since=starving if hungry else None,
-        fed_since=now if fed_now else past.fed_since,
-        arrived_at=None if fed_now else _arrived(assessment, now),
+    seats, start, starving = asker.seats, None, None
+    if seats == 0 and ((asker.need > 0.0 and not asker.borrows) or asker.floor > 0):
+        starving = now if past.starving_since is None else past.starving_since
+        start = attempt(assessment.places, assessment.turn, past.start, sum(asker.starting), now)
+    fed_now = seats > 0 and asker.held == 0
+    return PolicyMemory(  # by place, as an assessment is
+        assessment.phase.burst,
+        now if fresh else past.fresh_at,
+        now,  # observed_at
+        now if fed_now else past.fed_since,
+        assessment.ring,
+        assessment.holding,
+        assessment.seen,
+        assessment.service,
+        promise(assessment.coming, assessment.places, asker.given, now),
+        order,
+        start,
+        decision.needed,
+        decision.wanted,
+        decision.serving,  # given
+        cautious,  # kept
+        assessment.asked,
+        starving,
+        None if fed_now else _arrived(assessment, now) if past.arrived_at is None else past.arrived_at,
     )
 
 
 def _arrived(assessment: Assessment, now: float) -> float | None:
-    """Return since when a policy has been in rotation, of the time since it was last given a first seat."""
-    past = assessment.memory.arrived_at
-    if past is not None:
-        return past
+    """Return since when a policy has been in rotation that wasn't before, of the time since it was last given a first seat."""
     return now if any(place.supply.serving > 0 for place in assessment.places) else None
 
 
@@ -282,12 +285,27 @@ def _demands(assessments: Iterable[Assessment]) -> Mapping[FleetName, float | No
 
 
 def _budgets(snapshot: Snapshot) -> Iterable[Budget]:
+    if snapshot.gpu_budget is None and snapshot.seat_budget is None:
+        return ()
     budgets = []
     if snapshot.gpu_budget is not None:
         budgets.append(Budget(unit="GPUs", amount=snapshot.gpu_budget, of=lambda fleet: count(fleet.gpus)))
     if snapshot.seat_budget is not None:
         budgets.append(Budget(unit="seats", amount=snapshot.seat_budget, of=lambda _: 1))
     return budgets
+
+
+def _sums(wants: Sequence[Want]) -> tuple[int, int, int, float]:
+    """Return what is wanted of one fleet: residents, floors, what serves only out of caution, and the longest calm."""
+    residents = floors = cautious = 0
+    longest = 0.0
+    for _fleet, seats, floor, kept_seats, calm in wants:  # quicker than by their names
+        residents += seats
+        floors += floor
+        cautious += kept_seats
+        if calm > longest:
+            longest = calm
+    return count(residents), count(floors), count(cautious), longest
 
 
 def _totals(
@@ -310,18 +328,8 @@ def _totals(
         past = memory.fleets.get(name)
         if past is None:
             past = first_memory(views[name], memory.learned.get(name, NO_RISES))
-        residents = floors = cautious = 0
-        calm = 0.0
-        for want in wants[name]:
-            residents += want.residents
-            floors += want.floor
-            cautious += want.kept
-            calm = max(calm, want.calm)
         ask = Ask(
-            count(residents),
-            count(floors),
-            count(cautious),
-            calm,
+            *_sums(wants[name]),
             demands.get(name, 0.0),
             scheduled.get(name, NO_FLOOR),
             frozen.get(name),

@@ -16,7 +16,7 @@ before and is not now leaves only a lower bound: it may raise the answer, and ne
 
 import math
 
-from scaler.core.memory import Seen
+from scaler.core.memory import Seen, seen_of
 from scaler.core.model import MISSING, Load, Quality, Reading
 from scaler.core.values import frozen
 
@@ -26,9 +26,10 @@ FORGOTTEN_AFTER_SECONDS = 600.0
 """How long a part of the demand that fell silent is still expected. After that its source counts as removed."""
 _FRESH, _STALE, _MISSING = Quality.FRESH, Quality.STALE, Quality.MISSING
 """By names of their own: twenty look-ups of an enum's members take as long as all else that is done here."""
+_ENDLESS = math.inf
 
 
-@frozen(kw_only=True)
+@frozen()
 class Demand:
     """What a policy's readings amount to.
 
@@ -67,14 +68,15 @@ def known_value(reading: Reading) -> float | None:
     """Return the number of a reading that is known and believable, fresh or stale; else None."""
     if reading.quality is _MISSING:
         return None
-    # NaN fails the comparison
-    return reading.value if 0.0 <= reading.value <= PLAUSIBLE_MAX and reading.age < math.inf else None
+    value = reading.value
+    return value if 0.0 <= value <= PLAUSIBLE_MAX and reading.age < _ENDLESS else None  # NaN fails both
 
 
 def fresh_value(reading: Reading) -> float | None:
     """Return the number of a fresh, believable reading, else None."""
-    if reading.quality is _FRESH and 0.0 <= reading.value <= PLAUSIBLE_MAX and reading.age < math.inf:
-        return reading.value
+    value = reading.value
+    if reading.quality is _FRESH and 0.0 <= value <= PLAUSIBLE_MAX and reading.age < _ENDLESS:
+        return value
     return None
 
 
@@ -108,30 +110,42 @@ def measure(load: Load, seen: Seen, *, serving: bool, now: float) -> tuple[Deman
     if load.absent:
         silent += [f"signal {name}" for name in load.absent]
     known = queued is not None or in_flight is not None or engines is not None or backlog is not None
-    waiting, busy = queued or 0.0, max(in_flight or 0.0, engines or 0.0)
+    waiting, busy = queued or 0.0, in_flight or 0.0
+    if engines is not None and engines > busy:
+        busy = engines
     value = waiting + busy if known else None
     late = None if load.late_share is MISSING else fresh_value(load.late_share)
-    demand = Demand(
-        value=value,
-        peak=max(value, fresh_value(load.peak) or 0.0) if value is not None else 0.0,
-        quality=_MISSING if not known else _STALE if silent else _FRESH,
-        silent=", ".join(silent) if silent else "",
-        queued=waiting,
-        busy=busy,
-        wait=known_value(load.oldest_wait) or 0.0,
-        completions=fresh_value(load.completions),
-        arrivals=fresh_value(load.arrivals),
-        backlog=backlog or 0.0,
-        backlog_age=0.0 if load.backlog_age is MISSING else known_value(load.backlog_age) or 0.0,
-        late=late if late is not None and late <= 1.0 else None,  # what is above 1 is no share
-        refused=0.0 if load.refused is MISSING else fresh_value(load.refused) or 0.0,
+    demand = (
+        Demand(  # by place: by name it would take a microsecond more, which makes a dictionary of names first
+            value,
+            0.0 if value is None else _peak(value, load.peak),
+            _MISSING if not known else _STALE if silent else _FRESH,
+            ", ".join(silent) if silent else "",
+            waiting,  # queued
+            busy,
+            known_value(load.oldest_wait) or 0.0,  # wait
+            fresh_value(load.completions),
+            fresh_value(load.arrivals),
+            backlog or 0.0,
+            0.0 if load.backlog_age is MISSING else known_value(load.backlog_age) or 0.0,
+            late if late is not None and late <= 1.0 else None,  # what is above 1 is no share
+            0.0 if load.refused is MISSING else fresh_value(load.refused) or 0.0,
+        )
     )
-    return demand, Seen(
-        seen.queued if queued is None else now,
-        seen.in_flight if in_flight is None else now,
-        seen.engines if engines is None else now,
-        seen.backlog if backlog is None else now,
+    return demand, seen_of(
+        (
+            seen.queued if queued is None else now,
+            seen.in_flight if in_flight is None else now,
+            seen.engines if engines is None else now,
+            seen.backlog if backlog is None else now,
+        )
     )
+
+
+def _peak(value: float, reported: Reading) -> float:
+    """Return the highest demand since the last look: what is there, or what was reported in between."""
+    peak = fresh_value(reported)
+    return value if peak is None or peak <= value else peak
 
 
 def _silent(value: float | None, seen_at: float, now: float) -> bool:

@@ -79,6 +79,8 @@ def _number(value: float | str | None) -> str:
         return str(int(value))
     if not math.isfinite(value):
         return "unlimited"
+    if value > 0.0:
+        return f"{value:.1f}".removesuffix(".0")
     rounded = round(value, 1)
     return str(int(rounded)) if rounded == int(rounded) else str(rounded)
 

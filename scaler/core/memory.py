@@ -6,8 +6,9 @@ total is the one that it is found with.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, Self, TypeVar
 
@@ -23,7 +24,7 @@ _Name = TypeVar("_Name", PolicyName, FleetName)
 _Value = TypeVar("_Value")
 
 
-@frozen(kw_only=True)
+@frozen()
 class BurstState:
     """A burst that is on.
 
@@ -48,6 +49,8 @@ class Seen(NamedTuple):
 
 
 NEVER_SEEN = Seen()
+seen_of: Callable[[tuple[float, float, float, float]], Seen] = partial(tuple.__new__, Seen)
+"""Makes these times in half of the time that calling their class takes; `service_of` does the same."""
 
 
 class Service(NamedTuple):
@@ -73,6 +76,11 @@ class Service(NamedTuple):
     def rate(self) -> float:
         """Requests per second that one busy slot finishes: 1 / mean time in service (Little: L = λW)."""
         return self.completions / self.busy if self.busy > 0 else 0.0
+
+
+service_of: Callable[[tuple[float, float, float, float, float, float]], Service] = partial(
+    tuple.__new__, Service
+)
 
 
 class Coming(NamedTuple):
@@ -114,48 +122,48 @@ class Order(NamedTuple):
     there: float = 0.0
 
 
-@frozen(kw_only=True)
+@frozen()
 class PolicyMemory:
     """What the law remembers of one policy.
 
     Attributes:
-        ring: demand over the stable window.
         burst: the burst that is on, or None.
-        holding: the last decision was a Hold.
         fresh_at: when demand was last fresh (at the start: the start).
+        observed_at: when `service` was last brought up to date.
+        fed_since: when it last went from no seat to some.
+        ring: demand over the stable window.
+        holding: the last decision was a Hold.
         seen: when each part of the demand was last known.
         service: how requests come and how long they take; None until measured.
         coming: residents on their way and when they are expected to be ready, soonest first.
         order: the need for seats that don't exist; None if there is none.
         start: the attempt to start a resident while none is up; None if there is none.
-        observed_at: when `service` was last brought up to date.
         needed: capacity that the last decision asked for; None before the first.
         wanted: residents that the last decision wanted, per fleet.
         given: residents that the last decision gave, per fleet.
         kept: those of them that served only out of caution when demand was last fresh, per fleet.
         asked: seats asked for over the demote window, per fleet.
         starving_since: since when it has needed seats and got none; None if it has some or needs none.
-        fed_since: when it last went from no seat to some.
-        arrived_at: when it was in rotation first after that; None before.
+        arrived_at: when it was in rotation first after it was fed; None before.
     """
 
-    ring: Ring = field(default_factory=Ring)
     burst: BurstState | None
-    holding: bool = False
     fresh_at: float
+    observed_at: float
+    fed_since: float
+    ring: Ring = field(default_factory=Ring)
+    holding: bool = False
     seen: Seen = NEVER_SEEN
     service: Service | None = None
     coming: tuple[Coming, ...] = ()
     order: Order | None = None
     start: Start | None = None
-    observed_at: float
     needed: float | None = None
     wanted: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     given: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     kept: Mapping[FleetName, int] = field(default_factory=lambda: MappingProxyType({}))
     asked: Mapping[FleetName, Maxima] = field(default_factory=lambda: MappingProxyType({}))
     starving_since: float | None = None
-    fed_since: float
     arrived_at: float | None = None
 
     @classmethod
@@ -169,7 +177,7 @@ class PolicyMemory:
         )
 
 
-@frozen(kw_only=True)
+@frozen()
 class FleetMemory:
     """What the law remembers of one fleet.
 
@@ -198,7 +206,7 @@ class FleetMemory:
     going: int = 0
 
 
-@frozen(kw_only=True)
+@frozen()
 class Memory:
     """Everything that one decision hands to the next.
 
@@ -236,10 +244,10 @@ class Memory:
             fleets |= part.fleets
             learned |= part.learned
         return Memory(
-            at=max([self.at, *(part.at for part in parts)]),
-            policies=MappingProxyType(policies),
-            fleets=MappingProxyType(fleets),
-            learned=MappingProxyType({n: rises for n, rises in learned.items() if n not in fleets}),
+            at=max([self.at, *[part.at for part in parts]]),
+            policies=policies,
+            fleets=fleets,
+            learned={n: rises for n, rises in learned.items() if n not in fleets},
         )
 
     def without(self, policies: Collection[PolicyName], fleets: Collection[FleetName]) -> "Memory":
@@ -260,4 +268,4 @@ class Memory:
 
 
 def _those(known: Mapping[_Name, _Value], names: Iterable[_Name]) -> Mapping[_Name, _Value]:
-    return MappingProxyType({name: known[name] for name in names if name in known})
+    return {name: known[name] for name in names if name in known}

@@ -526,7 +526,7 @@ class Reason:
     until: float | None = None
 
 
-@frozen(kw_only=True)
+@frozen()
 class PolicyDecision:
     """How many residents of one policy should serve where.
 
@@ -559,7 +559,7 @@ class PolicyDecision:
     reasons: tuple[Reason, ...] = ()
 
 
-@frozen(kw_only=True)
+@frozen()
 class FleetDecision:
     """How many seats a fleet should have.
 
@@ -583,7 +583,7 @@ class FleetDecision:
     reasons: tuple[Reason, ...] = ()
 
 
-@frozen(kw_only=True)
+@frozen()
 class Decision:
     """What one tick decided.
 

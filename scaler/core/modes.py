@@ -22,7 +22,7 @@ _FRESH, _MISSING, _STABLE, _BURST = Quality.FRESH, Quality.MISSING, Mode.STABLE,
 """By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
 
 
-@frozen(kw_only=True)
+@frozen()
 class Phase:
     """The mode of one policy at one moment.
 
@@ -69,12 +69,13 @@ def next_phase(memory: PolicyMemory, demand: Demand, *, hot: bool, spec: PolicyS
         ends_at = burst.calm_since + spec.burst.stable_window
         if now >= ends_at:
             return Phase(mode=Mode.STABLE, burst=None, ended=True)
-        return Phase(mode=Mode.BURST, burst=burst, entered=before is None, changes_at=ends_at)
+        return Phase(_BURST, burst, before is None, ended=False, changes_at=ends_at)
     return Phase(
-        mode=_STABLE if burst is None else _BURST,
-        burst=burst,
-        entered=burst is not None and before is None,
-        changes_at=None if demand.quality is not _MISSING else holds_at,
+        _STABLE if burst is None else _BURST,
+        burst,
+        burst is not None and before is None,  # entered
+        False,  # ended
+        None if demand.quality is not _MISSING else holds_at,  # changes_at
     )
 
 
@@ -92,4 +93,4 @@ def _burst_after(
     restarted = before.restarted and not hot  # from here on demand keeps it up
     if since == before.calm_since and restarted == before.restarted:
         return before
-    return BurstState(since=before.since, calm_since=since, restarted=restarted)
+    return BurstState(before.since, since, restarted)

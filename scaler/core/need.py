@@ -96,8 +96,9 @@ def terms(demand: Demand, ring: Ring, rate: float, spec: PolicySpec, capacity: C
         deadline = max(present, admitting_capacity(demand, rate, left))
     backlog = _backlog_capacity(demand, rate, spec, capacity.total) if demand.backlog > 0.0 else 0.0
     correction = 0.0 if demand.late is None else _correction(demand, demand.late, spec, capacity.total)
-    stable = max(mean, drain, backlog, correction)
-    pressing = max(stable, peak, deadline)
+    stable = max(mean, drain, backlog, correction) if drain or backlog or correction else mean
+    pressing = peak if peak > stable else stable
+    pressing = deadline if deadline > pressing else pressing
     return Terms(mean, peak, drain, backlog, deadline, correction, stable, pressing, at_risk, wait)
 
 

@@ -70,13 +70,13 @@ class Minima:
     def add(self, now: float, value: int, window: float) -> "Minima":
         """Return the minima with `value` asked for at `now`, without what has left `window`."""
         marks = self.marks
+        if not marks or marks[0].value >= value:
+            return Minima((mark_of((now, value)),))  # as nearly always
         start, end = 0, len(marks)
-        while end and marks[end - 1].value >= value:
+        while marks[end - 1].value >= value:  # the first isn't
             end -= 1
         while start < end and now >= marks[start].at + window:
             start += 1
-        if start == end:
-            return Minima((mark_of((now, value)),))
         return Minima((*marks[start:end], mark_of((now, value))))
 
     @property

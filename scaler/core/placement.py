@@ -82,13 +82,23 @@ def pool_of(name: FleetName, spec: FleetSpec | None, view: FleetView | None, goi
         going: seats that are lent no more.
     """
     extent = _NOWHERE if view is None else extent_of(view)
-    pool = Pool(name, 0, extent.usable, extent.usable)
-    if spec is not None:
-        pool.max_seats, pool.unlent, pool.going = count(spec.max_seats), count(spec.spare_target), going
-        if view is not None:
-            pool.start_seconds, pool.sleepers = view.start_seconds, extent.sleepers
-            pool.fit = Fit(view.kinds) if view.kinds else None
-    return pool
+    if spec is None:
+        return Pool(name, 0, extent.usable, extent.usable)
+    most, unlent = count(spec.max_seats), count(spec.spare_target)
+    if view is None:
+        return Pool(name, most, 0, 0, unlent, going)
+    return Pool(  # by place, as an assessment is
+        name,
+        most,
+        extent.usable,
+        extent.usable,  # left
+        unlent,
+        going,
+        0,  # displaced
+        view.start_seconds,
+        extent.sleepers,
+        Fit(view.kinds) if view.kinds else None,
+    )
 
 
 _NOWHERE = Extent(usable=0, seats=0, up=0, held=0, sleepers=False)
@@ -171,18 +181,24 @@ def bounds(spec: PolicySpec, scheduled: Floor) -> tuple[int, int]:
 
 def along(places: Sequence[Place], limits: Sequence[int], capacity: float, most: int) -> list[int]:
     """Return seats per place that hold `capacity`, taken in order, at most `limits` each and `most` together."""
-    seats = [0] * len(places)
-    for index, place in enumerate(places):
-        if most <= 0 or not capacity > _ROUNDING:
-            break
-        here, target = limits[index], place.target
-        if here * target > capacity - _ROUNDING or here > COUNT_MAX:  # else it takes all that may be had
-            here = min(math.ceil(capacity / target - _ROUNDING), here, COUNT_MAX)
-        here = min(here, most)
-        seats[index] = here
-        capacity -= here * target
+    if len(places) == 1:  # as most policies have it: in half of the time
+        return [holding(places[0].target, limits[0], capacity, most)]
+    seats = []
+    for place, limit in zip(places, limits):  # noqa: B905 - `strict` takes longer than a turn of this loop
+        here = holding(place.target, limit, capacity, most)
+        seats.append(here)
+        capacity -= here * place.target
         most -= here
     return seats
+
+
+def holding(target: int, limit: int, capacity: float, most: int) -> int:
+    """Return how many seats of one fleet hold `capacity`, at most `limit` and `most`."""
+    if most <= 0 or not capacity > _ROUNDING:
+        return 0
+    if limit * target > capacity - _ROUNDING or limit > COUNT_MAX:  # else it takes all that may be had
+        limit = min(math.ceil(capacity / target - _ROUNDING), limit, COUNT_MAX)
+    return limit if limit < most else most
 
 
 def homes(places: Sequence[Place], stable: float, most: int) -> list[int]:
@@ -196,7 +212,7 @@ def beyond(given: Sequence[int], floor: int) -> list[int]:
     """Return how many of the seats per place lie beyond a floor, which the earliest of them make up."""
     found, rest = [], floor
     for seats in given:
-        found.append(seats if rest <= 0 else max(0, seats - rest))
+        found.append(seats if rest <= 0 else seats - rest if seats > rest else 0)
         rest -= seats
     return found
 
@@ -207,12 +223,14 @@ def wishes(places: Sequence[Place], base: Sequence[int], answer: float, most: in
     `base` is what was handed out and what belongs somewhere; together they are supply that is there or on its way.
     """
     capacity, left = 0, most
-    for index, place in enumerate(places):
-        seats = base[index]
+    for place, seats in zip(places, base):  # noqa: B905 - as in `along`
         capacity += seats * place.target
         left -= seats
     if left <= 0 or not answer - capacity > _ROUNDING:
         return list(base)  # it suffices, as nearly always
+    if len(places) == 1:
+        room = places[0].pool.max_seats - base[0]
+        return [base[0] + holding(places[0].target, max(0, room), answer - capacity, left)]
     rooms = [max(0, place.pool.max_seats - base[index]) for index, place in enumerate(places)]
     return list(map(add, base, along(places, rooms, answer - capacity, left)))
 
@@ -223,12 +241,16 @@ def floored(places: Sequence[Place], wanted: Sequence[int], floor: int) -> list[
     missing = floor - sum(raised)
     if missing <= 0:
         return raised
+    if len(places) == 1:
+        return [floor]  # with room or without
     for index, place in enumerate(places):
-        if missing <= 0:
-            break
-        more = min(missing, max(0, place.pool.max_seats - raised[index]))
-        raised[index] += more
-        missing -= more
-    if missing > 0 and raised:
+        room = place.pool.max_seats - raised[index]
+        if room > 0:
+            more = room if room < missing else missing
+            raised[index] += more
+            missing -= more
+            if missing <= 0:
+                return raised
+    if raised:
         raised[0] += missing
     return raised

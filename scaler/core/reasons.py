@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from types import MappingProxyType
 
 from scaler.core.allocate import Applicant
 from scaler.core.assess import Assessment
@@ -12,8 +11,9 @@ from scaler.core.placement import Place, beyond, count, seats_for
 from scaler.core.starting import Turn
 
 _BURST, _FRESH = Mode.BURST, Quality.FRESH
-"""By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
-
+_FLOOR, _CONCURRENCY, _BURST_HELD = ReasonCode.FLOOR, ReasonCode.CONCURRENCY, ReasonCode.BURST_HELD
+_SPARES_EXHAUSTED, _ORDER_LIMITED = ReasonCode.SPARES_EXHAUSTED, ReasonCode.ORDER_LIMITED
+"""By names of their own: looking an enum's members up takes long (`scaler.core.demand`). Of the reasons the most common."""
 
 _ROUNDING = 1e-9
 """Capacity that nothing is short of: what float sums are off by."""
@@ -23,7 +23,7 @@ def because(code: ReasonCode, until: float | None = None, /, **facts: float | st
     """Return a reason; an `until` that is no time is left out."""
     if until is not None and not math.isfinite(until):
         until = None
-    return Reason(code, MappingProxyType(facts), until)
+    return Reason(code, facts, until)
 
 
 def reasons_for(
@@ -38,9 +38,9 @@ def reasons_for(
         needed: capacity that the law asks for.
         ordered: capacity that new seats may be made for.
     """
-    given = asker.given
+    given, seats = asker.given, sum(wanted)
     mode, quality = _mode(assessment), _quality(assessment)
-    ruling = _ruling(assessment, sum(wanted), needed, quality + mode)
+    ruling = _ruling(assessment, seats, needed, quality + mode)
     reasons = mode + quality
     if assessment.ordered is not None:
         reasons += _ordered(assessment, assessment.ordered, asker.ordered)
@@ -49,10 +49,10 @@ def reasons_for(
         reasons += _lent(assessment, given, needed)
     else:
         reasons += _supply(assessment, asker, wanted, needed)
-        if ordered < needed - _ROUNDING:
-            reasons += _limited(assessment, given, wanted, (needed, ordered))
+        if ordered < needed - _ROUNDING and seats < assessment.most:
+            reasons += _limited(assessment, given, needed, ordered)
     if assessment.turn is not None:
-        reasons += _starting(assessment, assessment.turn, asker.starting, sum(wanted))
+        reasons += _starting(assessment, assessment.turn, asker.starting, seats)
     return (ruling, *[reason for reason in reasons if reason.code is not ruling.code])
 
 
@@ -66,7 +66,7 @@ def _ruling(assessment: Assessment, wanted: int, needed: float, keeping: Sequenc
         facts: dict[str, float | str] = {"schedule": scheduled.schedule, "floor": assessment.floor}
         return because(ReasonCode.SCHEDULED, scheduled.changes_at, **facts)
     if asked < assessment.floor or (asked == 0 and wanted == 0):
-        return because(ReasonCode.FLOOR, floor=assessment.floor, needed=needed)
+        return because(_FLOOR, floor=assessment.floor, needed=needed)
     if asked > assessment.most:
         return because(ReasonCode.MAX, max=assessment.most, needed=needed)
     if keeping and assessment.sticky and needed > assessment.terms.pressing + _ROUNDING:
@@ -106,7 +106,7 @@ def _term(assessment: Assessment, needed: float) -> Reason:
     else:
         window, value, seconds = "stable", terms.mean, burst.stable_window
     return because(
-        ReasonCode.CONCURRENCY,
+        _CONCURRENCY,
         window=window,
         demand=value,
         windowSeconds=seconds,
@@ -147,7 +147,7 @@ def _mode(assessment: Assessment) -> list[Reason]:
     ends = phase.changes_at if phase.burst.calm_since is not None else None
     return [
         because(
-            ReasonCode.BURST_HELD,
+            _BURST_HELD,
             ends,
             demand=terms.peak,
             capacity=assessment.capacity,
@@ -243,7 +243,7 @@ def _supply(assessment: Assessment, asker: Applicant, wanted: Sequence[int], nee
         facts = {"wanted": sum(wanted), "given": seats, "needed": needed, "capacity": capacity}
         if [place for place in places if place.pool.fit is not None]:
             facts["up"] = sum([place.reach for place in places])
-        reasons.append(because(ReasonCode.SPARES_EXHAUSTED, **facts))
+        reasons.append(because(_SPARES_EXHAUSTED, **facts))
     lost = 0
     for index, place in enumerate(places):
         if given[index] < place.own:  # else there is nothing that it could have lost
@@ -257,20 +257,18 @@ def _capacity(places: Sequence[Place], given: Sequence[int]) -> int:
     return sum([given[index] * place.target for index, place in enumerate(places)])
 
 
-def _limited(
-    assessment: Assessment, given: Sequence[int], wanted: Sequence[int], capacities: tuple[float, float]
-) -> list[Reason]:
+def _limited(assessment: Assessment, given: Sequence[int], needed: float, ordered: float) -> list[Reason]:
     """That fewer new seats are made than what waits at present would fill."""
-    places, (needed, ordered) = assessment.places, capacities
-    if not places or sum(wanted) >= assessment.most:
+    places = assessment.places
+    if not places:
         return []
     held = max(ordered, _capacity(places, given))
     if held >= needed - _ROUNDING:
         return []
     if seats_for(held, places[0].target) >= seats_for(needed, places[0].target):
         return []
-    start = max(place.pool.start_seconds for place in places)
-    return [because(ReasonCode.ORDER_LIMITED, needed=needed, ordered=held, startSeconds=start)]
+    start = max([place.pool.start_seconds for place in places])
+    return [because(_ORDER_LIMITED, needed=needed, ordered=held, startSeconds=start)]
 
 
 def _starting(assessment: Assessment, turn: Turn, starting: Sequence[int], wanted: int) -> list[Reason]:

@@ -45,8 +45,9 @@ _READINGS = {
 }
 _KEYS = tuple(_READINGS.values())
 _readings: Callable[[Load], tuple[Reading, ...]] = attrgetter(*_READINGS)
-_MISSING = Quality.MISSING
-"""By a name of its own: looking an enum's members up takes long (`scaler.core.demand`)."""
+_ENDLESS = math.inf
+_MISSING, _FRESH = Quality.MISSING, Quality.FRESH
+"""By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
 _SUPPLY = (
     "serving",
     "promoting",
@@ -230,16 +231,12 @@ def _fleet_to_json(fleet: FleetDecision, now: float) -> dict[str, Any]:
     }
 
 
-def _plain(value: float | str) -> float | str | None:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _plain(value: float) -> float | None:
+    return value if -_ENDLESS < value < _ENDLESS else None  # NaN fails both
 
 
 def _facts_to_json(facts: Mapping[str, float | str]) -> dict[str, float | str | None]:
-    found: dict[str, float | str | None] = dict(facts)
-    for key, value in facts.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            found[key] = None
-    return found
+    return {key: value if isinstance(value, str) else _plain(value) for key, value in facts.items()}
 
 
 def _load_to_json(load: Load) -> dict[str, Any]:
@@ -248,8 +245,12 @@ def _load_to_json(load: Load) -> dict[str, Any]:
     for key, reading in zip(_KEYS, _readings(load), strict=True):
         quality = reading.quality
         if quality is not _MISSING:
-            value, age = _plain(reading.value), _plain(reading.age)
-            found[key] = {"value": value, "age": age, "quality": str(quality)}
+            value, age = reading.value, reading.age  # there are thousands, so that `_plain` is written out
+            found[key] = {
+                "value": value if -_ENDLESS < value < _ENDLESS else None,
+                "age": age if -_ENDLESS < age < _ENDLESS else None,
+                "quality": "Fresh" if quality is _FRESH else str(quality),
+            }
     return found
 
 

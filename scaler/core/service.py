@@ -12,7 +12,7 @@ import math
 from typing import Final
 
 from scaler.core.demand import Demand
-from scaler.core.memory import Service
+from scaler.core.memory import Service, service_of
 from scaler.core.model import Quality
 
 SERVICE_SECONDS: Final = 600.0
@@ -48,10 +48,12 @@ def watch(before: Service | None, demand: Demand, elapsed: float, window: float)
     if told is not None:
         arrivals += _weight(elapsed, heard, window) * (told - arrivals)
         heard += elapsed
-    return Service(completions, busy, seconds, demand.busy, arrivals, heard)
+    return service_of((completions, busy, seconds, demand.busy, arrivals, heard))
 
 
 def _weight(elapsed: float, before: float, window: float) -> float:
     """Return the weight of one more reading: its part of the time so far, of the window at most."""
-    length = min(before + elapsed, window)
-    return min(1.0, elapsed / length) if length > 0.0 else 1.0
+    length = before + elapsed
+    if window < length:
+        length = window
+    return elapsed / length if 0.0 < length > elapsed else 1.0

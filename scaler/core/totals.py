@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from scaler.core.memory import FleetMemory
 from scaler.core.model import (
     NO_FLOOR,
+    AutoSpare,
+    Extent,
     FleetDecision,
     FleetSpec,
     FleetView,
@@ -40,6 +42,9 @@ from scaler.core.values import frozen
 from scaler.core.windows import Maxima
 from scaler.core.wishes import FOLLOWED_SECONDS, NO_WISHES, Wishes, holds
 
+_SEATS_AT_MAX, _SCALE_DOWN_DELAYED = ReasonCode.SEATS_AT_MAX, ReasonCode.SCALE_DOWN_DELAYED
+"""By names of their own: looking an enum's members up takes long (`scaler.core.demand`)."""
+
 
 @dataclass(slots=True)
 class Draft:
@@ -48,6 +53,7 @@ class Draft:
     Attributes:
         spec: the fleet.
         view: what it is made of.
+        extent: what that comes to.
         memory: what is remembered of it, starts older than a minute left out.
         serving: residents wanted on it, all policies together.
         floors: the part of `serving` that is floors.
@@ -71,6 +77,7 @@ class Draft:
 
     spec: FleetSpec
     view: FleetView
+    extent: Extent
     memory: FleetMemory
     serving: int
     floors: int
@@ -94,16 +101,16 @@ class Draft:
     @property
     def existing(self) -> int:
         """Seats that exist and are here to stay."""
-        return extent_of(self.view).seats
+        return self.extent.seats
 
     @property
     def held(self) -> int:
         """Seats that take a replica and can serve nobody."""
-        return extent_of(self.view).held
+        return self.extent.held
 
     def upto(self, serving: int) -> int:
         """Return the total that `serving` residents take, without spares."""
-        return min(count(self.spec.max_seats), serving + self.held)
+        return min(count(self.spec.max_seats), serving + self.extent.held)
 
 
 def first_memory(view: FleetView, rises: Rises) -> FleetMemory:
@@ -155,29 +162,32 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
         ask: what it is asked for.
         now: the time.
     """
-    limit, last = count(spec.max_seats), memory.total
-    rises = NO_RISES if spec.auto_spare is None else _watched(view, memory.rises, ask.demand, now)
-    spare = _spare_target(spec, rises, now)
+    limit, least, last = count(spec.max_seats), count(spec.spare_target), memory.total
+    down, up, extent = spec.scale_down.window, spec.scale_up.window, extent_of(view)
+    rises, spare = NO_RISES, least
+    if spec.auto_spare is not None:
+        rises = _watched(view, memory.rises, ask.demand, now)
+        spare = _spare_target(spec.auto_spare, least, rises, now)
     wishes, wish = NO_WISHES, 0
     if follows := _follows(spec):
         wishes = _looked(view, memory, now, seen=ask.seen)
-        wish = wishes.at(now, spec.scale_down.window)
-    wished = min(limit, wish)
+        wish = wishes.at(now, down)
+    wished = min(limit, wish) if wish else 0
     kept = min(ask.kept, ask.serving, spare) if ask.kept else 0
     of_use = ask.serving + spare - kept
-    wanted = of_use + extent_of(view).held
-    target = min(limit, max(wanted, count(ask.scheduled.value)))
+    wanted = of_use + extent.held
+    target = wanted if ask.scheduled is NO_FLOOR else max(wanted, count(ask.scheduled.value))
+    target = target if target < limit else limit
     totals, lows = memory.totals, memory.lows
     if not totals.marks:
-        totals = totals.add(now, last, spec.scale_down.window)
-        lows = lows.add(now, last, spec.scale_up.window)
+        totals, lows = totals.add(now, last, down), lows.add(now, last, up)
     calm = max(ask.calm, view.start_seconds) if view.start_seconds > 0.0 else math.inf
-    totals = totals.add(now, target, spec.scale_down.window)
-    lows = lows.add(now, target, spec.scale_up.window)
+    totals, lows = totals.add(now, target, down), lows.add(now, target, up)
     base, target_or_wish = (max(last, wished), max(target, wished)) if wished else (last, target)
     result = Draft(  # by place, as an assessment is
         spec,
         view,
+        extent,
         memory,
         ask.serving,
         ask.floors,
@@ -195,7 +205,7 @@ def draft(spec: FleetSpec, view: FleetView, memory: FleetMemory, ask: Ask, now: 
         lows,
         not memory.filled,  # fresh
     )
-    if spare > count(spec.spare_target):
+    if spare > least:
         result.reasons.append(_learned(spec, spare))
     if (most := max(wanted, wish)) > limit:
         result.reasons.append(_at_max(result, most, max(of_use, wish)))
@@ -265,11 +275,8 @@ def _told_of_others(fleet: Draft, target: int, now: float) -> None:
         fleet.reasons.append(because(ReasonCode.KEPT_ABOVE, **facts))
 
 
-def _spare_target(spec: FleetSpec, rises: Rises, now: float) -> int:
+def _spare_target(auto: AutoSpare, least: int, rises: Rises, now: float) -> int:
     """Return the spare target: what was configured, and what history asks for beyond that."""
-    least, auto = count(spec.spare_target), spec.auto_spare
-    if auto is None:
-        return least
     learned = rises.quantile(auto.quantile, now, auto.lookback)
     return least if learned is None else max(least, min(learned, count(auto.most)))
 
@@ -283,7 +290,7 @@ def _at_max(fleet: Draft, wanted: int, of_use: int) -> Reason:
     """Say what the limit leaves no room for: seats that are wanted, or others in place of those that serve nobody now."""
     limit = count(fleet.spec.max_seats)
     if of_use > limit:
-        return because(ReasonCode.SEATS_AT_MAX, wanted=wanted, maxSeats=limit)
+        return because(_SEATS_AT_MAX, wanted=wanted, maxSeats=limit)
     return because(ReasonCode.SEATS_HELD, held=fleet.held, wanted=of_use, maxSeats=limit)
 
 
@@ -387,7 +394,7 @@ def _shrink(fleet: Draft, now: float) -> None:
     """Let the total fall: to what any answer of the scale-down window asked for, and seats that are only starting sooner."""
     window, totals = fleet.spec.scale_down.window, fleet.totals
     settled = min(fleet.base, max(fleet.target, totals.highest))
-    least = max(fleet.target, extent_of(fleet.view).up)
+    least = max(fleet.target, fleet.extent.up)
     recent = totals.within(now, fleet.calm)
     lower = min(settled, max(least, recent))
     if recent > least:
@@ -406,7 +413,7 @@ def _shrink(fleet: Draft, now: float) -> None:
         fleet.reasons.append(because(ReasonCode.SCALE_DOWN_DELAYED, **facts))
     elif fleet.total > fleet.target:
         facts = {"total": fleet.total, "target": fleet.target, "windowSeconds": window}
-        _delayed(fleet, ReasonCode.SCALE_DOWN_DELAYED, totals.falls_at(window), **facts)
+        _delayed(fleet, _SCALE_DOWN_DELAYED, totals.falls_at(window), **facts)
 
 
 def _once_lent_seats_are_back(fleet: Draft, lower: int) -> int:
@@ -499,7 +506,7 @@ def _shed(fleets: Sequence[Draft], budget: Budget) -> None:
 
 def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
     """Return the draft as decision and memory."""
-    before = max(fleet.last, min(fleet.total, fleet.wished))
+    before = max(fleet.last, min(fleet.total, fleet.wished)) if fleet.wished else fleet.last
     started = 0 if fleet.fresh or fleet.total <= before else fleet.total - before
     starts = fleet.memory.starts
     if starts.marks or started:
@@ -507,26 +514,26 @@ def decided(fleet: Draft, now: float) -> tuple[FleetDecision, FleetMemory]:
     wishes = fleet.wishes.publish(now, fleet.total) if _follows(fleet.spec) else fleet.wishes
     if count(fleet.view.replicas) > fleet.total:
         fleet.wakeups.append(wishes.published.falls_at(FOLLOWED_SECONDS))
-    decision = FleetDecision(
-        fleet=fleet.spec.name,
-        serving=fleet.serving,
-        spare=fleet.spare,
-        held=fleet.held,
-        total=fleet.total,
-        kept=fleet.kept,
-        reasons=tuple(fleet.reasons),
+    decision = FleetDecision(  # by place, as an assessment is; so is what is remembered
+        fleet.spec.name,
+        fleet.serving,
+        fleet.spare,
+        fleet.extent.held,
+        fleet.total,
+        fleet.kept,
+        tuple(fleet.reasons),
     )
     memory = FleetMemory(
-        view=fleet.view,
-        total=fleet.total,
-        filled=not fleet.fresh or fleet.total >= fleet.target,
-        totals=fleet.totals,
-        lows=fleet.lows,
-        changes=fleet.memory.changes.add(now, before, fleet.total) if _rated(fleet.spec) else _UNRATED,
-        rises=fleet.rises,
-        wishes=wishes,
-        going=fleet.going,
-        starts=starts,
+        fleet.view,
+        fleet.total,
+        not fleet.fresh or fleet.total >= fleet.target,  # filled
+        fleet.totals,
+        fleet.lows,
+        fleet.memory.changes.add(now, before, fleet.total) if _rated(fleet.spec) else _UNRATED,
+        starts,
+        fleet.rises,
+        wishes,
+        fleet.going,
     )
     return decision, memory
 
@@ -540,4 +547,8 @@ def _rated(spec: FleetSpec) -> bool:
 
 def soonest(times: Iterable[float], now: float) -> float | None:
     """Return the earliest of the times that lies ahead, or None."""
-    return min([time for time in times if now < time < math.inf], default=None)
+    first = math.inf
+    for time in times:
+        if now < time < first:
+            first = time
+    return first if first < math.inf else None

@@ -44,11 +44,11 @@ def promise(
         now: the time.
     """
     new: list[Coming] = []
-    for index, place in enumerate(places):
-        if given[index] > place.own:
+    for place, seats_given in zip(places, given):  # noqa: B905 - as in `scaler.core.placement.along`
+        if seats_given > place.own:
             new += [
                 Coming(now + seconds, float(seats * place.target))
-                for seats, seconds in _depths(place, given[index] - place.own)
+                for seats, seconds in _depths(place, seats_given - place.own)
             ]
     return tuple(sorted([*coming, *new])) if new else coming
 

@@ -236,6 +236,8 @@ class Controller:
         self._views = Views(self._starts.seconds)
         self._lookout = _lookout(table)
         self._in_flight: dict[FleetName, InFlight] = {}
+        self._unowned: AbstractSet[FleetName] = frozenset()  # fleets that are shown and that no policy is on
+        self._shown_for: PolicyTable | None = None
         self._actuator = wiring.actuator
         self.looks = 0
         self.last: Tick | None = None
@@ -428,8 +430,6 @@ class Controller:
         on = together([each.island for each in picked])
         here = {fleet.name: stock.get(fleet.name, ()) for fleet in on.fleets}
         clocked = table.calendar.at(wall, now, [policy.name for policy in on.policies], here)
-        for each in picked:
-            each.seats = {fleet.name: here[fleet.name] for fleet in each.island.fleets}
         decided = {} if self.last is None else self.last.decision.policies
         windows = {policy.name: policy.burst.stable_window for policy in on.policies}
         self.orders.look(here, windows, self._actuator, now)
@@ -444,11 +444,11 @@ class Controller:
         self._views.wall = wall
         snapshot = observe(on.policies, on.fleets, marked, wiring.cluster.replicas, load, self._views)
         wiring.signals.seen(snapshot.loads)
-        for each in picked:
-            each.replicas = {fleet.name: snapshot.fleets[fleet.name].replicas for fleet in each.island.fleets}
+        self._lookout.saw(here, {fleet: view.replicas for fleet, view in snapshot.fleets.items()})
         pinned = self._pinned(here, now)
-        snapshot = replace(
-            snapshot,
+        snapshot = Snapshot(
+            loads=snapshot.loads,
+            fleets=snapshot.fleets,
             serving_floors=clocked.serving_floors,
             seat_floors=clocked.seat_floors,
             frozen=_later({**pinned, **clocked.frozen}, ordered),
@@ -557,7 +557,7 @@ class Controller:
                 policies={**last.decision.policies, **decision.policies},
                 fleets={**last.decision.fleets, **decision.fleets},
             )
-        stock = _shown(shown, seen.stock, snapshot.fleets.keys())
+        stock = self._shown(shown, seen, snapshot.fleets.keys())
         return Tick(
             number=1 if last is None else last.number + 1,
             at=seen.wall,
@@ -566,8 +566,28 @@ class Controller:
             snapshot=snapshot,
             decision=decision,
             plan=planned,
-            stock={**stock, **seen.marked},
+            stock=stock,
         )
+
+    def _shown(self, shown: Stock, seen: _Seen, fleets: AbstractSet[FleetName]) -> Stock:
+        """Return the seats as they were shown last, and those of fleets without a policy, and those looked at, as they are now.
+
+        With the same fleets as before it is theirs, but for the few without a policy: a tick that one policy has woken doesn't go
+        through hundreds of others for that.
+        """
+        stock = seen.stock
+        if shown.keys() != stock.keys() or self._shown_for is not self._table:
+            self._shown_for = self._table
+            self._unowned = stock.keys() - fleets
+            known = {
+                fleet: shown.get(fleet, seats) if fleet in fleets else seats for fleet, seats in stock.items()
+            }
+            return {**known, **seen.marked}
+        now = dict(shown)
+        for fleet in self._unowned:
+            now[fleet] = stock[fleet]
+        now |= seen.marked
+        return now
 
     def _publish(self, tick: Tick, seen: _Seen, decision: Decision, before: Memory) -> None:
         self._wiring.published(tick)
@@ -608,17 +628,17 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
     needed: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     warm: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
     starting: dict[FleetName, dict[PolicyName, int]] = {name: {} for name in enforced}
-    for policy in decision.policies.values():
-        told = (
-            (policy.serving, serving),
-            (policy.wanted, needed),
-            (policy.warm, warm),
-            (policy.starting, starting),
-        )
-        for counts, into in told:
-            for fleet, count in counts.items():
-                if fleet in enforced:
-                    into[fleet][policy.policy] = count
+    for name, policy in decision.policies.items():
+        for fleet, count in policy.serving.items():
+            if fleet in enforced:
+                serving[fleet][name] = count
+                needed[fleet][name] = policy.wanted[fleet]
+        for fleet, count in policy.warm.items():
+            if fleet in enforced:
+                warm[fleet][name] = count
+        for fleet, count in policy.starting.items():
+            if fleet in enforced:
+                starting[fleet][name] = count
     order = sorted(seen.on.policies, key=lambda policy: (-policy.priority, policy.name))
     return Wants(
         serving=serving,
@@ -635,8 +655,7 @@ def _wants(seen: _Seen, decision: Decision) -> Wants:
 
 def _beside(before: Snapshot, part: Snapshot) -> Snapshot:
     """Return a whole snapshot with a part of it seen anew."""
-    return replace(
-        part,
+    return Snapshot(
         loads={**before.loads, **part.loads},
         fleets={**before.fleets, **part.fleets},
         serving_floors={**before.serving_floors, **part.serving_floors},
@@ -644,19 +663,9 @@ def _beside(before: Snapshot, part: Snapshot) -> Snapshot:
         frozen={**before.frozen, **part.frozen},
         one_way={**before.one_way, **part.one_way},
         ordered={**before.ordered, **part.ordered},
-        partial=False,
+        seat_budget=part.seat_budget,
+        gpu_budget=part.gpu_budget,
     )
-
-
-def _shown(shown: Stock, stock: Stock, fleets: AbstractSet[FleetName]) -> Stock:
-    """Return the seats as they were shown last, and those of fleets without a policy as they are now.
-
-    With the same fleets as before it is theirs, but for the few without a policy: a tick that one policy has woken doesn't go
-    through hundreds of others for that.
-    """
-    if shown.keys() == stock.keys():
-        return {**shown, **{fleet: stock[fleet] for fleet in stock.keys() - fleets}}
-    return {fleet: shown.get(fleet, seats) if fleet in fleets else seats for fleet, seats in stock.items()}
 
 
 def _later(

@@ -6,7 +6,8 @@ The drill draws its pictures from these lines, and an operator reads them after 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, compress, repeat
+from operator import is_not
 from typing import Any, Protocol
 
 from scaler.core.model import PolicyDecision
@@ -123,10 +124,9 @@ class EventLog:
 
     def stock(self, stock: Mapping[FleetName, Sequence[Seat]]) -> None:
         """Do what `seats` does for all these fleets; those whose seats are the same objects cost a comparison."""
-        seen = self._seen
-        for fleet, seats in stock.items():
-            if seen.get(fleet) is not seats:
-                self.seats(fleet, seats)
+        differs = map(is_not, stock.values(), map(self._seen.get, stock))  # without a line of Python for each
+        for fleet in list(compress(stock, differs)):
+            self.seats(fleet, stock[fleet])
 
     def seats(self, fleet: FleetName, seats: Sequence[Seat]) -> None:
         """Record each of a fleet's seats and residents that has changed since the last call; nothing if all are the same."""
@@ -221,8 +221,16 @@ class EventLog:
         if values == known:
             return
         self._loads[policy.policy] = (now, values)
-        names = ("queued", "inFlight", "oldestWaitSeconds", "demand", "capacity", "mode")
-        self.record("load", policy=policy.policy, **dict(zip(names, values, strict=True)))
+        self.record(
+            "load",
+            policy=policy.policy,
+            queued=queued,
+            inFlight=in_flight,
+            oldestWaitSeconds=values[2],
+            demand=policy.demand,
+            capacity=policy.capacity,
+            mode=values[5],
+        )
 
     def promotion(self, record: PromotionRecord) -> None:
         """Record a promotion that ended, well or not."""

@@ -10,8 +10,10 @@ without the others; one that something happened on still is, and its seats that 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, repeat
+from operator import attrgetter, is_not, ne
 
 from scaler.core.islands import Island
 from scaler.runtime.mailbox import Wake
@@ -30,14 +32,10 @@ class Watched:
     Attributes:
         island: the island.
         due_at: monotonic seconds at which it is looked at again if nothing happens.
-        seats: per fleet the seats of the last look, as the cluster's cache gave them.
-        replicas: per fleet what the workload was asked for.
     """
 
     island: Island
     due_at: float = -math.inf
-    seats: Mapping[FleetName, Sequence[Seat]] = field(default_factory=dict)
-    replicas: Mapping[FleetName, int] = field(default_factory=dict)
 
     def looked(self, now: float, next_wakeup: float | None) -> None:
         """Note that it was looked at, and when its answer may change by time alone (None: never)."""
@@ -59,8 +57,11 @@ class Lookout:
     def __init__(self, found: Sequence[Island], *, together: bool) -> None:
         self._watched = [Watched(island) for island in found]
         self.together = together
+        self._order = {each: place for place, each in enumerate(self._watched)}
         self._of_policy = {spec.name: each for each in self._watched for spec in each.island.policies}
         self._of_fleet = {spec.name: each for each in self._watched for spec in each.island.fleets}
+        self._seats: dict[FleetName, Sequence[Seat] | None] = dict.fromkeys(self._of_fleet)
+        self._replicas: dict[FleetName, int | None] = dict.fromkeys(self._of_fleet)
 
     @property
     def has_islands(self) -> bool:
@@ -70,7 +71,12 @@ class Lookout:
     @property
     def due_at(self) -> float:
         """When something is due next; infinity where there is nothing to look at."""
-        return min((each.due_at for each in self._watched), default=math.inf)
+        return min(map(_due_at, self._watched), default=math.inf)
+
+    def saw(self, seats: Mapping[FleetName, Sequence[Seat]], replicas: Mapping[FleetName, int]) -> None:
+        """Note what was seen of fleets: the seats as the cluster's cache gave them, and what the workloads are asked for."""
+        self._seats |= seats
+        self._replicas |= replicas
 
     def pick(
         self,
@@ -90,28 +96,30 @@ class Lookout:
         due = [each for each in self._watched if each.due_at <= now]
         if wake.everything or (due and self.together):
             return self._watched
-        happened = {id(each) for each in self._told(wake.policies, wake.fleets)}
+        happened = set(self._told(wake.policies, wake.fleets))
         if "cluster" in wake.causes:
-            happened |= {id(each) for each in self._changed(stock, replicas)}
+            happened.update(self._changed(stock, replicas))
         room = _STRETCH
         for each in sorted(due, key=_due_at):
             if room <= 0 and each.due_at > -math.inf:
                 break
-            if id(each) not in happened:
-                happened.add(id(each))
+            if each not in happened:
+                happened.add(each)
                 room -= max(1, len(each.island.policies))
-        return [each for each in self._watched if id(each) in happened]
+        return sorted(happened, key=self._order.__getitem__)
 
     def _changed(
         self, stock: Mapping[FleetName, Sequence[Seat]], replicas: Callable[[FleetName], int]
-    ) -> Iterable[Watched]:
+    ) -> Iterator[Watched]:
         """Yield the islands whose seats, or the replicas they are asked for, aren't those of their last look.
 
-        One flat loop over hundreds of fleets: asked island by island it was a fifth of a tick that one policy has woken.
+        Of hundreds of fleets hardly any has changed. So they are compared by what needs no line of Python for each: in a loop it was
+        a tenth of a tick that one policy has woken.
         """
-        for fleet, each in self._of_fleet.items():
-            if each.seats.get(fleet) is not stock.get(fleet) or each.replicas.get(fleet) != replicas(fleet):
-                yield each
+        seats, asked = self._seats, self._replicas
+        moved = map(is_not, map(stock.get, seats, repeat(())), seats.values())
+        resized = map(ne, map(replicas, asked), asked.values())
+        return map(self._of_fleet.__getitem__, chain(compress(seats, moved), compress(asked, resized)))
 
     def partial(self, picked: Sequence[Watched]) -> bool:
         """Whether there is anything beside what was picked."""
@@ -126,5 +134,4 @@ class Lookout:
                 yield self._of_fleet[fleet]
 
 
-def _due_at(watched: Watched) -> float:
-    return watched.due_at
+_due_at: Callable[[Watched], float] = attrgetter("due_at")

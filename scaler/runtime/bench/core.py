@@ -253,6 +253,9 @@ def _resident_megabytes() -> float:
 
 def _say(what: str, spent: Sequence[Spent], unit: tuple[str, float]) -> None:
     name, scale = unit
+    if not spent:
+        sys.stdout.write(f"{what}: not measured\n")
+        return
     sys.stdout.write(
         f"{what}: processor {_figures([each.processor for each in spent], scale)}; "
         f"wall {_figures([each.wall for each in spent], scale)} {name} of {len(spent)}\n"

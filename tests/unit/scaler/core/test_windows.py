@@ -83,6 +83,11 @@ def plain_mean(one: Ring, now: float, window: float) -> float | None:
     return total / known if known else None
 
 
+def plain_peak(one: Ring, now: float, window: float) -> float | None:
+    first = math.floor((now - window) / 1.0)
+    return max((bucket.peak for bucket in one.buckets if bucket.second >= first), default=None)
+
+
 @given(
     st.lists(
         st.tuples(
@@ -93,7 +98,9 @@ def plain_mean(one: Ring, now: float, window: float) -> float | None:
         max_size=40,
     )
 )
-def test_what_is_remembered_of_a_sum_changes_no_mean(steps: list[tuple[float, float | None, float]]) -> None:
+def test_what_is_remembered_of_seconds_that_are_over_changes_neither_mean_nor_peak(
+    steps: list[tuple[float, float | None, float]],
+) -> None:
     """To the last bit: a ledger is replayed by looks that may come at other times."""
     one, now = Ring(), 0.0
     for passed, value, window in steps:
@@ -101,11 +108,13 @@ def test_what_is_remembered_of_a_sum_changes_no_mean(steps: list[tuple[float, fl
         one = one.add(now, value, value or 7.0, 10.0)
         for at in (now, now + 0.4, now + 3.0):
             assert one.mean(at, window) == plain_mean(one, at, window)
+            assert one.peak(at, window / 2) == plain_peak(one, at, window / 2)
 
 
 def test_what_is_remembered_of_a_sum_is_no_part_of_the_value() -> None:
     asked, fresh = ring((0.0, 3.0), (1.0, 4.0)), ring((0.0, 3.0), (1.0, 4.0))
     asked.mean(1.0, 60.0)
+    asked.peak(1.0, 6.0)
     assert (asked, repr(asked), encode(asked)) == (fresh, repr(fresh), encode(fresh))
     assert decode(Ring, encode(asked)) == fresh
 

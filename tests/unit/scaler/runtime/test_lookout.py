@@ -30,8 +30,8 @@ def look(
     """Look at what is picked, as the loop does, and return the names of the policies."""
     picked = at.pick(wake or Wake(causes={"deadline": 1}), stock, lambda _: 1, now)
     for each in picked:
-        each.seats = {f.name: stock[f.name] for f in each.island.fleets}
-        each.replicas = {f.name: 1 for f in each.island.fleets}
+        names = [f.name for f in each.island.fleets]
+        at.saw({name: stock.get(name, ()) for name in names}, dict.fromkeys(names, 1))
         each.looked(now, None)
     return said(picked)
 
@@ -68,6 +68,13 @@ def test_what_changed_in_the_cluster_is_found_by_looking() -> None:
     changed = {**STOCK, FleetName("y"): tuple(STOCK[FleetName("y")])[:0]}
     assert look(at, 5.1, Wake(causes={"cluster": 1}), changed) == "b"
     assert look(at, 5.2, Wake(causes={"cluster": 1}), changed) == ""
+
+
+def test_a_fleet_that_the_cluster_has_no_seats_of_is_no_change() -> None:
+    at, without = lookout(), {name: seats for name, seats in STOCK.items() if name != "y"}
+    look(at, 5.0, stock=without)
+    assert look(at, 5.1, Wake(causes={"cluster": 1}), without) == ""
+    assert look(at, 5.2, Wake(causes={"cluster": 1})) == "b"
 
 
 def test_another_size_of_a_workload_is_a_change() -> None:
