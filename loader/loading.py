@@ -1,15 +1,17 @@
 """One load: from a checked checkpoint to filled tensors, with an account of where the time went."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from loader.admission import Needs, admit, shortages
-from loader.checkpoint import Checkpoint
+from loader.checkpoint import Checkpoint, TensorEntry
 from loader.control import Control
 from loader.depth import Depth
 from loader.garbage import uncollected
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from loader.copiers.choice import Copier
-    from loader.copiers.destinations import Destination
+    from loader.copiers.destinations import Filling
     from loader.copiers.job import Readers
 
 
@@ -38,15 +40,16 @@ class Step(StrEnum):
     """The steps of a load, in order."""
 
     OPEN = "Open"
-    """Opening the files, comparing them with their headers, probing the tier."""
+    """Preparing the device (and importing what that takes, where it wasn't imported before), opening the files, comparing them with their headers, probing the tier."""
     PLAN = "Plan"
     """Planning the reads, and seeing that the machine can carry them."""
     ALLOCATE = "Allocate"
-    """Allocating the tensors, or checking the ones to load into."""
+    """Checking the tensors to load into, or allocating those that are filled first."""
     COPY = "Copy"
-    """Reading, copying and converting, which overlap; registering page-locked memory at a process's first CUDA load."""
+    """Allocating the other tensors, reading, copying and converting, which overlap; registering page-locked memory at a process's first
+    CUDA load."""
     FINISH = "Finish"
-    """Checking that no file changed meanwhile."""
+    """Checking that no file changed meanwhile, and putting the tensors in order."""
     PROVE = "Prove"
     """Computing the digests of what has landed, and comparing them with the manifest; nothing without one."""
 
@@ -127,13 +130,14 @@ class LoadResult:
 @dataclass(slots=True)
 class _Stopwatch:
     started: float = field(default_factory=time.perf_counter)
-    seconds: dict[Step, float] = field(default_factory=dict)
+    seconds: dict[Step, float] = field(default_factory=lambda: dict.fromkeys(Step, 0.0))
 
     @contextmanager
     def step(self, step: Step) -> Iterator[None]:
+        """Add the block's time to a step's."""
         begun = time.perf_counter()
         yield
-        self.seconds[step] = time.perf_counter() - begun
+        self.seconds[step] += time.perf_counter() - begun
 
     def total(self) -> float:
         return time.perf_counter() - self.started
@@ -200,7 +204,7 @@ class _Work:
     """What a load copies, and how."""
 
     chunks: tuple[Chunk, ...]
-    filled: "Mapping[str, Destination]"
+    filling: "Filling"
     readers: "Readers"
     past_cache: bool
 
@@ -215,47 +219,44 @@ class _Load:
         device: "str | int | torch.device",
         into: "Mapping[str, torch.Tensor] | None",
     ) -> None:
-        from loader.copiers import choice, destinations  # noqa: PLC0415 - the rest works without torch
-
+        self._watch = _Stopwatch()
         self._checkpoint = checkpoint
+        self._total_bytes = checkpoint.total_bytes
         self._run = run
         self._into = into
-        self._copier: Copier = choice.choose(destinations.target_device(device, into), use_gds=run.gds)
+        with self._watch.step(Step.OPEN):
+            from loader.copiers import choice, destinations  # noqa: PLC0415 - the rest works without torch
+
+            self._copier: Copier = choice.choose(destinations.target_device(device, into), use_gds=run.gds)
 
     def carry_out(self, *, convert: bool, manifest: Manifest | None) -> LoadResult:
         from loader.copiers import destinations  # noqa: PLC0415 - the rest works without torch
 
-        checkpoint, into, watch = self._checkpoint, self._into, _Stopwatch()
-        if manifest is not None:
-            check_headers(checkpoint, manifest)
+        checkpoint, watch = self._checkpoint, self._watch
         with ExitStack() as closing, ExitStack() as preparing:
             preparing.enter_context(uncollected())
             with watch.step(Step.OPEN):
+                if manifest is not None:
+                    check_headers(checkpoint, manifest)
                 reader = closing.enter_context(self._run.source.open(checkpoint))
                 nearness = reader.nearness(_payload_ranges(checkpoint))
-            filled = destinations.match(checkpoint, into, convert=convert) if into is not None else {}
-            with watch.step(Step.PLAN):
-                limits = read_limits(device_bytes=self._copier.free_bytes())
-                converted = destinations.converted(filled)
-                # The tensors first: a plan for what can't fit would be long.
-                admit(self.needs((), frozenset()), limits, file=checkpoint.root)
-                readers = self.readers(nearness)
-                chunks = self.chunks(readers, converted, reader.resident)
-                needs = self.needs(chunks, converted, readers)
-                if shortages(needs, limits):
-                    readers = replace(readers, depth=None)
-                    needs = self.needs(chunks, converted, readers)
-                admit(needs, limits, file=checkpoint.root)
             with watch.step(Step.ALLOCATE):
-                tensors = into if into is not None else destinations.allocate(checkpoint, self._copier.device)
-                if into is None:
-                    filled = destinations.match(checkpoint, tensors, convert=False)
+                filling = self._filling(convert=convert)
+                converted = destinations.converted(filling.destinations)
+            with watch.step(Step.PLAN):
+                readers, chunks = self._planned(reader, nearness, converted)
+            closing.enter_context(destinations.memory_errors(checkpoint.root))
+            with watch.step(Step.ALLOCATE):
+                closing.enter_context(filling)
+                for chunk in chunks[:1]:  # copiers want to see one destination at least
+                    filling.prepare(chunk)
             preparing.close()
-            with watch.step(Step.COPY), destinations.memory_errors(checkpoint.root):
-                work = _Work(chunks, filled, readers, past_cache=nearness.tier is Tier.DISK)
+            with watch.step(Step.COPY):
+                work = _Work(chunks, filling, readers, past_cache=nearness.tier is Tier.DISK)
                 staging_bytes, fallbacks = self._copy(reader, work)
             with watch.step(Step.FINISH):
                 reader.verify()
+                tensors = filling.complete()
         with watch.step(Step.PROVE):
             proven: frozenset[str] = frozenset()
             if manifest is not None:
@@ -267,18 +268,43 @@ class _Load:
             tier=nearness.tier,
             cached_share=nearness.cached_share,
             fallbacks=fallbacks,
-            nbytes=checkpoint.total_bytes,
+            nbytes=self._total_bytes,
             staging_bytes=staging_bytes,
             proven=proven,
             seconds=watch.total(),
             seconds_by_step=MappingProxyType(watch.seconds),
         )
 
+    def _filling(self, *, convert: bool) -> "Filling":
+        from loader.copiers import destinations  # noqa: PLC0415 - the rest works without torch
+
+        if self._into is not None:
+            return destinations.Given(self._checkpoint, self._into, convert=convert)
+        return destinations.Allocation(self._checkpoint, self._copier.device)
+
+    def _planned(
+        self, reader: Reader, nearness: Nearness, converted: frozenset[str]
+    ) -> "tuple[Readers, tuple[Chunk, ...]]":
+        """How to read, and what, once it is known that the machine can carry it."""
+        limits = read_limits(device_bytes=self._copier.free_bytes())
+        # The tensors first: a plan for what can't fit would be long.
+        admit(self.needs((), frozenset()), limits, file=self._checkpoint.root)
+        readers = self.readers(nearness)
+        chunks = self.chunks(readers, converted, reader.resident)
+        needs = self.needs(chunks, converted, readers)
+        if shortages(needs, limits):
+            readers = replace(readers, depth=None)
+            needs = self.needs(chunks, converted, readers)
+        admit(needs, limits, file=self._checkpoint.root)
+        return readers, chunks
+
     def chunks(
         self, readers: "Readers", converted: frozenset[str], resident: Mapping[str, object] = _NOTHING
     ) -> tuple[Chunk, ...]:
         """What a thread takes at once: as much as it reads at once, where it must see all of it to make something of it."""
-        entries = [entry for name, entry in self._checkpoint.tensors.items() if name not in resident]
+        entries: Iterable[TensorEntry] = self._checkpoint.tensors.values()
+        if resident:
+            entries = [entry for entry in entries if entry.name not in resident]
         most = readers.read_bytes
         if not self._sees_all(converted):
             copier = self._copier
@@ -289,12 +315,12 @@ class _Load:
 
     def _sees_all(self, converted: frozenset[str]) -> bool:
         """Whether a thread must see all of what it takes at once to make something of it."""
-        return bool(converted) or any(entry.runs for entry in self._checkpoint.tensors.values())
+        return bool(converted) or any(map(attrgetter("runs"), self._checkpoint.tensors.values()))
 
     def needs(
         self, chunks: tuple[Chunk, ...], converted: frozenset[str], readers: "Readers | None" = None
     ) -> Needs:
-        tensors = self._checkpoint.total_bytes if self._into is None else 0
+        tensors = self._total_bytes if self._into is None else 0
         return self._copier.needs(chunks, converted, readers or self.readers(), tensors)
 
     def readers(self, nearness: Nearness | None = None) -> "Readers":
@@ -319,16 +345,19 @@ class _Load:
         job = Job(
             reader=reader,
             chunks=work.chunks,
-            destinations=work.filled,
+            destinations=work.filling.destinations,
             readers=work.readers,
-            report=reporter(self._run.progress, self._checkpoint.total_bytes),
+            report=reporter(self._run.progress, self._total_bytes),
             control=self._run.control,
             past_cache=work.past_cache,
+            prepare=work.filling.prepare,
         )
         held = cast("Mapping[str, torch.Tensor]", reader.resident)
         near = [entry for name, entry in self._checkpoint.tensors.items() if name in held]
         if near:
-            resident.copy(replace(job, chunks=resident.plan(near)), held)
+            held_job = replace(job, chunks=resident.plan(near))
+            held_job.prepare_all()
+            resident.copy(held_job, held)
         staging_bytes = self._copier.copy(job)
         return staging_bytes, reader.fallbacks | job.fallbacks
 
@@ -336,10 +365,11 @@ class _Load:
 def _payload_ranges(checkpoint: Checkpoint) -> list[tuple[str, int, int]]:
     """Per shard its name and the range of bytes that spans the wanted tensors."""
     ranges: dict[str, tuple[int, int]] = {}
-    for entry in checkpoint.tensors.values():
-        begin, end = ranges.get(entry.file, (entry.end, entry.begin))
-        if entry.begin < begin or entry.end > end:
-            ranges[entry.file] = (min(begin, entry.begin), max(end, entry.end))
+    for file, group in groupby(checkpoint.tensors.values(), key=attrgetter("file")):
+        entries = list(group)
+        begin, end = min(map(attrgetter("begin"), entries)), max(map(attrgetter("end"), entries))
+        before = ranges.get(file, (begin, end))
+        ranges[file] = min(begin, before[0]), max(end, before[1])
     return [(file, begin, end) for file, (begin, end) in ranges.items()]
 
 

@@ -80,7 +80,7 @@ def take_part(entry: TensorEntry, part: Part) -> TensorEntry:
         raise _invalid(entry, f"{part.start} to {part.stop} is out of range of a dimension of {size}")
     shape = (*entry.shape[: part.dim], part.stop - part.start, *entry.shape[part.dim + 1 :])
     if math.prod(shape) == 0:
-        return replace(entry, shape=shape, end=entry.begin)
+        return entry._replace(shape=shape, end=entry.begin)
     inner_bits = math.prod(entry.shape[part.dim + 1 :]) * entry.dtype.bits
     bounds = (inner_bits * part.start, inner_bits * part.stop, inner_bits * size)
     count = math.prod(entry.shape[: part.dim])
@@ -91,7 +91,7 @@ def take_part(entry: TensorEntry, part: Part) -> TensorEntry:
     end = begin + pitch * (count - 1) + last - first
     whole = count == 1 or last - first == pitch
     runs = None if whole else Runs(nbytes=last - first, pitch=pitch, count=count)
-    return replace(entry, shape=shape, begin=begin, end=end, runs=runs)
+    return entry._replace(shape=shape, begin=begin, end=end, runs=runs)
 
 
 def _invalid(entry: TensorEntry, what: str) -> SliceInvalid:

@@ -10,6 +10,7 @@ from threading import Semaphore, Thread
 import torch
 
 from loader.checkpoint import Checkpoint
+from loader.copiers import choice as _choice  # noqa: F401 - with torch, so that no first load waits for it
 from loader.copiers.destinations import target_device
 from loader.errors import LoadCancelled
 from loader.loading import LoadResult, Run, load

@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from loader.copiers import choice as _choice  # noqa: F401 - with torch, so that no first load waits for it
 from loader.copiers import host, mapped
 from loader.copiers.destinations import target_device
 from loader.loading import load

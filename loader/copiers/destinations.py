@@ -2,9 +2,12 @@
 
 import ctypes
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
+from operator import attrgetter
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
 
 import torch
 
@@ -77,19 +80,39 @@ class Destination(NamedTuple):
         self.tensor.detach().reshape(-1)[first : first + values.numel()].copy_(values)
 
 
+_new_destination: Callable[[Iterable[object]], Destination] = partial(tuple.__new__, Destination)
+"""From values in the order of the fields; `Destination._make` does the same at three times the cost."""
+
+
+class Addresses(dict[str, int]):
+    """Where the memory of destinations begins, by tensor; looked up when one is first asked for, as it may not be there before.
+
+    Args:
+        destinations: by tensor.
+    """
+
+    def __init__(self, destinations: Mapping[str, Destination]) -> None:
+        super().__init__()
+        self._destinations = destinations
+
+    def __missing__(self, name: str) -> int:
+        address = self[name] = self._destinations[name].tensor.data_ptr()
+        return address
+
+
 def converted(destinations: Mapping[str, Destination]) -> frozenset[str]:
     """Names of the tensors that are converted."""
-    return frozenset(name for name, destination in destinations.items() if destination.converts)
+    return frozenset(name for name, (tensor, dtype) in destinations.items() if tensor.dtype != dtype)
 
 
-def converted_bytes(chunk: Chunk, names: Container[str]) -> int:
+def converted_bytes(chunk: Chunk, names: Collection[str]) -> int:
     """Buffer that a chunk's pieces of converted tensors take, each on a boundary of its elements.
 
     Args:
         chunk: what is read.
         names: of all tensors that are converted.
     """
-    return sum(aligned(piece.nbytes) for piece in chunk.pieces if piece.tensor in names)
+    return sum(aligned(piece.nbytes) for piece in chunk.pieces if piece.tensor in names) if names else 0
 
 
 def aligned(nbytes: int) -> int:
@@ -133,16 +156,136 @@ def allocate(checkpoint: Checkpoint, device: torch.device) -> dict[str, torch.Te
         DtypeUnsupported: torch has no dtype for one of them.
         OutOfMemory: the device has no room for all of them; what was taken is given back.
     """
-    layouts = {name: torch_layout(entry) for name, entry in checkpoint.tensors.items()}
-    with memory_errors(checkpoint.root):
-        if device.type == "cuda":
-            _take_in_one_piece(checkpoint, device)
-        return {
-            name: torch.empty(shape, dtype=dtype, device=device) for name, (dtype, shape) in layouts.items()
-        }
+    with memory_errors(checkpoint.root), Allocation(checkpoint, device) as allocation:
+        return dict(allocation.complete())
 
 
-def _take_in_one_piece(checkpoint: Checkpoint, device: torch.device) -> None:
+class Filling(Protocol):
+    """The tensors that a load fills. A context manager, entered once it is known that the machine can carry the load."""
+
+    @property
+    def destinations(self) -> Mapping[str, Destination]:
+        """Those that are there, by tensor."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def prepare(self, chunk: Chunk) -> bool:
+        """Have the destinations of a chunk be there; whether that took memory."""
+        ...
+
+    def complete(self) -> Mapping[str, torch.Tensor]:
+        """All tensors, once every chunk was prepared."""
+        ...
+
+
+class Given:
+    """The caller's own tensors, all of them there.
+
+    Args:
+        checkpoint: its names must be exactly those of tensors; `Checkpoint.only` takes a part.
+        tensors: by name.
+        convert: whether a floating-point dtype other than the file's is fine.
+
+    Raises:
+        DestinationMismatch: they don't fit.
+        DtypeUnsupported: torch has no dtype for one of the tensors.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor], *, convert: bool) -> None:
+        self._tensors = tensors
+        self.destinations = match(checkpoint, tensors, convert=convert)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing: the tensors are the caller's."""
+
+    def prepare(self, chunk: Chunk) -> bool:
+        """They are there."""
+        del chunk
+        return False
+
+    def complete(self) -> Mapping[str, torch.Tensor]:
+        """The very mapping that the caller gave."""
+        return self._tensors
+
+
+class Allocation:
+    """Uninitialised memory for the tensors of a checkpoint, taken as they come up: the first are filled while others are allocated.
+
+    A context manager: where its block fails, all memory is given back, whoever still holds the error.
+
+    Args:
+        checkpoint: whose tensors.
+        device: with its index.
+
+    Raises:
+        DtypeUnsupported: torch has no dtype for one of them.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        self._entries = checkpoint.tensors
+        self._device = device
+        self._alike: dict[tuple[Dtype, tuple[int, ...]], Destination] = {}
+        self.destinations: dict[str, Destination] = {}
+        """Those that are there, by tensor."""
+        if not _is_as_in_file(self._entries.values()):
+            for entry in self._entries.values():
+                torch_layout(entry)
+
+    def __enter__(self) -> Self:
+        if self._device.type == "cuda":
+            _take_in_one_piece(self._entries.values(), self._device)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._alike.clear()
+        if kind is not None:
+            self.destinations.clear()
+
+    def prepare(self, chunk: Chunk) -> bool:
+        """Take memory for the tensors of a chunk that have none yet; whether there were any."""
+        before = len(self.destinations)
+        for piece in chunk.pieces:
+            if piece.tensor not in self.destinations:
+                self._take(self._entries[piece.tensor])
+        return len(self.destinations) > before
+
+    def complete(self) -> Mapping[str, torch.Tensor]:
+        """All tensors in the checkpoint's order; takes memory for those that no chunk has a piece of."""
+        for name in self._entries.keys() - self.destinations.keys():
+            self._take(self._entries[name])
+        return {name: self.destinations[name].tensor for name in self._entries}
+
+    def _take(self, entry: TensorEntry) -> None:
+        alike = self._alike.get((entry.dtype, entry.shape))
+        if alike is not None:
+            # Half the price of reading dtype, shape and device again.
+            destination = Destination(torch.empty_like(alike.tensor), alike.source_dtype)
+        else:
+            dtype, shape = torch_layout(entry)
+            destination = Destination(torch.empty(shape, dtype=dtype, device=self._device), dtype)
+            self._alike[entry.dtype, entry.shape] = destination
+        self.destinations[entry.name] = destination
+
+
+def _is_as_in_file(entries: Iterable[TensorEntry]) -> bool:
+    """Whether torch has all dtypes, and packs none."""
+    dtypes = set(map(attrgetter("dtype"), entries))
+    return dtypes <= TORCH_DTYPES.keys() and Dtype.F4 not in dtypes
+
+
+def _take_in_one_piece(entries: Iterable[TensorEntry], device: torch.device) -> None:
     """Have torch take memory for large tensors from the driver at once, for it to hand out piece by piece.
 
     Hundreds of calls of the driver take as long as a fifth of the copying. Only where the device has that much free: else torch
@@ -153,9 +296,9 @@ def _take_in_one_piece(checkpoint: Checkpoint, device: torch.device) -> None:
     ):
         return
     nbytes = sum(
-        -(-entry.nbytes // _TORCH_GRANULE) * _TORCH_GRANULE
-        for entry in checkpoint.tensors.values()
-        if entry.nbytes > _TORCH_SMALL
+        -(-nbytes // _TORCH_GRANULE) * _TORCH_GRANULE
+        for nbytes in map(attrgetter("nbytes"), entries)
+        if nbytes > _TORCH_SMALL
     )
     if nbytes >= _WORTH_ONE_PIECE and nbytes + _LEFT_FREE <= torch.cuda.mem_get_info(device)[0]:
         torch.empty(nbytes, dtype=torch.uint8, device=device)  # kept by torch when it goes, at once
@@ -197,17 +340,17 @@ def match(
         DtypeUnsupported: torch has no dtype for one of the tensors.
     """
     _check_names(checkpoint, tensors)
-    destinations = {}
-    for name, entry in checkpoint.tensors.items():
-        tensor = tensors[name]
-        dtype, shape = torch_layout(entry)
-        unusable = _unusable(entry, tensor, shape)
-        if unusable is not None:
-            raise unusable
-        if tensor.dtype != dtype:
-            _check_conversion(entry, tensor, dtype, allowed=convert)
-        destinations[name] = Destination(tensor=tensor, source_dtype=dtype)
-    return destinations
+    entries = list(checkpoint.tensors.values())
+    given = [tensors[name] for name in checkpoint.tensors]
+    if _all_fit(entries, given):
+        dtypes = [TORCH_DTYPES[entry.dtype] for entry in entries]
+    else:
+        dtypes = [
+            _fitting_dtype(entry, tensor, convert=convert)
+            for entry, tensor in zip(entries, given, strict=True)
+        ]
+    pairs = map(_new_destination, zip(given, dtypes, strict=True))
+    return dict(zip(checkpoint.tensors, pairs, strict=True))
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -240,7 +383,7 @@ def target_device(device: str | int | torch.device, into: Mapping[str, torch.Ten
     """
     if not into:
         return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    devices = {tensor.device for tensor in into.values() if not tensor.is_meta}
+    devices = {device for device in set(map(attrgetter("device"), into.values())) if device.type != "meta"}
     if len(devices) > 1:
         raise DestinationMismatch(
             f"the tensors to load into are on several devices: {', '.join(sorted(map(str, devices)))}",
@@ -251,6 +394,8 @@ def target_device(device: str | int | torch.device, into: Mapping[str, torch.Ten
 
 
 def _check_names(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> None:
+    if tensors.keys() == checkpoint.tensors.keys():
+        return
     unfilled = sorted(tensors.keys() - checkpoint.tensors.keys())
     if unfilled:
         raise DestinationMismatch(
@@ -267,6 +412,31 @@ def _check_names(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) ->
             tensor=unplaced[0],
             hint="if that is meant, say so: load(checkpoint.only(into.keys()), into=into)",
         )
+
+
+def _all_fit(entries: Sequence[TensorEntry], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether all bytes go as they are into all tensors; a third of the time that `_fitting_dtype` takes for each."""
+    if not _is_as_in_file(entries):
+        return False
+    # All of one tensor before the next: that each has to be brought into the processor's cache takes longer than the rest.
+    found = [
+        (tensor.dtype, tensor.shape, tensor.layout, tensor.is_meta, tensor.is_contiguous())
+        for tensor in tensors
+    ]
+    return found == [
+        (TORCH_DTYPES[entry.dtype], entry.shape, torch.strided, False, True) for entry in entries
+    ]
+
+
+def _fitting_dtype(entry: TensorEntry, tensor: torch.Tensor, *, convert: bool) -> torch.dtype:
+    """The dtype of an entry's bytes, once it is known that the tensor can be filled with them."""
+    dtype, shape = torch_layout(entry)
+    unusable = _unusable(entry, tensor, shape)
+    if unusable is not None:
+        raise unusable
+    if tensor.dtype != dtype:
+        _check_conversion(entry, tensor, dtype, allowed=convert)
+    return dtype
 
 
 def _unusable(entry: TensorEntry, tensor: torch.Tensor, shape: tuple[int, ...]) -> DestinationMismatch | None:

@@ -51,6 +51,7 @@ def copy_with(library: CuFile, job: Job, *, otherwise: Copy) -> int:
     Raises:
         LoadError: reading failed.
     """
+    job.prepare_all()
     with ExitStack() as closing:
         handles = _Files(library, job, closing).handles()
         direct = [chunk for chunk in job.chunks if chunk.file in handles]

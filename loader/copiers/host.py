@@ -4,7 +4,7 @@ No byte is kept twice. Only tensors that are converted pass through a buffer, on
 """
 
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -27,7 +27,7 @@ def default_threads() -> int:
     return max(MIN_THREADS, min(MAX_THREADS, len(os.sched_getaffinity(0))))
 
 
-def needs(chunks: Sequence[Chunk], names: Container[str], threads: int) -> int:
+def needs(chunks: Sequence[Chunk], names: Collection[str], threads: int) -> int:
     """Bytes of buffers that a copy takes besides the destinations: for what is converted, and for gaps.
 
     Args:
@@ -50,12 +50,12 @@ def copy(job: Job) -> int:
     return worker_bytes * job.most_workers
 
 
-def _worker_bytes(chunks: Sequence[Chunk], names: Container[str]) -> int:
+def _worker_bytes(chunks: Sequence[Chunk], names: Collection[str]) -> int:
     return max((converted_bytes(chunk, names) + _longest_gap(chunk) for chunk in chunks), default=0)
 
 
 def _longest_gap(chunk: Chunk) -> int:
-    return max(piece.gap for piece in chunk.pieces)
+    return max(piece.gap for piece in chunk.pieces) if chunk.gap_bytes else 0
 
 
 class _HostCopy:

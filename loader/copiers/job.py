@@ -1,6 +1,6 @@
 """What a copier is given: which bytes, from where, into what."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loader.control import Control
@@ -10,6 +10,10 @@ from loader.copiers.destinations import Destination
 from loader.depth import Depth
 from loader.plan import Chunk
 from loader.sources.port import Fallback, Reader
+
+
+def _is_there(_: Chunk) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +45,14 @@ class Job:
     Attributes:
         reader: the open source.
         chunks: what to read, in order.
-        destinations: what to fill, by tensor.
+        destinations: what to fill, by tensor; those of a chunk are there once it was prepared.
         readers: how many read at once, and how much.
         report: called on the caller's thread with every chunk that is done.
         control: pauses, slows and calls off.
         past_cache: whether reading past the page cache is worth it: the bytes are not in it.
         fallbacks: slower ways that the copier had to take; it adds to them.
+        prepare: makes the destinations of a chunk where they aren't there yet, for the caller's thread; whether memory was taken. All are
+            there already by default.
     """
 
     reader: Reader
@@ -57,26 +63,50 @@ class Job:
     control: Control
     past_cache: bool = False
     fallbacks: set[Fallback] = field(default_factory=set)
+    prepare: Callable[[Chunk], bool] = _is_there
 
     @property
     def most_workers(self) -> int:
         """Threads that read at once at the most."""
         return min(self.readers.most, len(self.chunks))
 
-    def share_out(self, open_worker: OpenWorker) -> None:
+    def prepare_all(self) -> None:
+        """Make all destinations at once, for a copier that wants them before it begins."""
+        for chunk in self.chunks:
+            self.prepare(chunk)
+
+    def share_out(self, open_worker: OpenWorker, *, prepared: Callable[[], None] = lambda: None) -> None:
         """Copy all chunks on the job's threads; as `crew.run`, which says what it raises.
 
         Args:
             open_worker: called on each thread.
+            prepared: called on the caller's thread whenever memory was taken for destinations, before anything is copied to them.
         """
         crew.run(
-            self.chunks,
+            _Prepared(self, prepared),
             threads=self.readers.threads,
             open_worker=open_worker,
             report=self.report,
             control=self.control,
             depth=self.readers.depth,
         )
+
+
+class _Prepared:
+    """The chunks of a job, each prepared when it is taken."""
+
+    def __init__(self, job: Job, prepared: Callable[[], None]) -> None:
+        self._job = job
+        self._prepared = prepared
+
+    def __len__(self) -> int:
+        return len(self._job.chunks)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for chunk in self._job.chunks:
+            if self._job.prepare(chunk):
+                self._prepared()
+            yield chunk
 
 
 Copy = Callable[[Job], int]

@@ -24,7 +24,7 @@ import torch
 
 from loader.copiers import numa
 from loader.copiers.crew import CopyChunk
-from loader.copiers.destinations import aligned, converted, converted_bytes, memory_of
+from loader.copiers.destinations import Addresses, aligned, converted, converted_bytes, memory_of
 from loader.copiers.job import Job, Readers
 from loader.copiers.windows import (
     BLOCK_BYTES,
@@ -206,7 +206,9 @@ def _in_teams(readers: Readers) -> bool:
 
 def _is_plain(chunk: Chunk, converted_names: frozenset[str]) -> bool:
     """Whether all bytes of a chunk go to the device as they lie in the file."""
-    return not any(piece.gap or piece.tensor in converted_names for piece in chunk.pieces)
+    if chunk.gap_bytes:
+        return False
+    return not converted_names or converted_names.isdisjoint(piece.tensor for piece in chunk.pieces)
 
 
 def _teams(threads: int, chunks: int) -> int:
@@ -254,6 +256,7 @@ def _parted(job: Job) -> tuple[list[Chunk], list[Chunk]]:
 def _copy_in_python(job: Job, device: torch.device, node: int | None) -> int:
     """Fill the destinations; the bytes of slots and of device memory for what is converted."""
     each, nbytes = _slots_each(job.readers), job.readers.read_bytes + _EDGE_BYTES
+    job.prepare_all()
     with POOL.lend(each * job.most_workers, nbytes, node) as slots:
         pinned = _PinnedCopy(job, slots, device, node)
         pinned.carry_out()
@@ -302,9 +305,7 @@ class _TeamCopy:
         self._stream = stream
         self._node = node
         self._window_bytes = min(WINDOW_BYTES, job.readers.read_bytes)
-        self._addresses = {
-            name: destination.tensor.data_ptr() for name, destination in job.destinations.items()
-        }
+        self._addresses = Addresses(job.destinations)
         self._driver = cuda_driver(context.number, stream.number)
         rooms = [(slot, Room(slot.address, slot.data.numel(), stream.event(), slot.locked)) for slot in slots]
         self._shares = [rooms[first : first + TEAM_SLOTS] for first in range(0, len(rooms), TEAM_SLOTS)]
@@ -322,7 +323,7 @@ class _TeamCopy:
                 maker.submit(self._make_teams, readers, leaving).result()
             teams = list(self._teams)
             try:
-                self._job.share_out(self._worker)
+                self._job.share_out(self._worker, prepared=self._wait_for_memory)
             finally:
                 self._stream.synchronize()
                 for share, team in zip(self._shares, teams, strict=True):
@@ -337,6 +338,11 @@ class _TeamCopy:
         for share in self._shares:
             team = Team(self._driver, [room for _, room in share], readers, self._window_bytes)
             self._teams.append(leaving.enter_context(team))
+
+    def _wait_for_memory(self) -> None:
+        """Have copies wait for work on the caller's stream that may still use memory that the allocator has handed out again."""
+        used = torch.cuda.current_stream().record_event()
+        self._stream.wait_for(used.cuda_event)
 
     @contextmanager
     def _worker(self) -> Iterator[CopyChunk]:

@@ -9,9 +9,11 @@ out, is done in Python, as is everything where the library wasn't built.
 
 import ctypes
 import os
+from array import array
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
+from itertools import chain
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -51,10 +53,6 @@ class Driver(ctypes.Structure):
 
 class _Slot(ctypes.Structure):
     _fields_ = (("memory", _ADDRESS), ("nbytes", _WORD), ("event", _ADDRESS), ("locked", _WORD))
-
-
-class _Copy(ctypes.Structure):
-    _fields_ = (("target", _WORD), ("begin", _WORD), ("nbytes", _WORD))
 
 
 class _Stretch(ctypes.Structure):
@@ -196,11 +194,13 @@ class Team:
             LoadError: the driver refuses, or the same read fails here and not in Python, twice.
             BaseException: whatever `read_again` raises.
         """
-        copies = (_Copy * len(stretch.copies))(*(_Copy(*copy) for copy in stretch.copies))
+        # Numbers in a row, as `struct copy` has them: an object of ctypes for each would take several times as long.
+        copies = array("Q", chain.from_iterable(stretch.copies))
+        where, _ = copies.buffer_info()
         begin, end = stretch.begin, stretch.begin + stretch.nbytes
         failed_at: int | None = None
         while begin < end:
-            given = _Stretch(begin, end - begin, ctypes.addressof(copies), len(copies), stretch.descriptor)
+            given = _Stretch(begin, end - begin, where, len(stretch.copies), stretch.descriptor)
             ended = _Ended()
             self._windows.emberpool_windows_bring(self._team, ctypes.byref(given), ctypes.byref(ended))
             begin += ended.done

@@ -240,3 +240,43 @@ def test_every_dtype_has_its_size(dtype: Dtype) -> None:
         f'{{"a":{entry(dtype=dtype, shape="[8]", offsets=f"[0,{nbytes}]")}}}', payload_bytes=nbytes
     )
     assert header.tensors[0].dtype is dtype
+
+
+@pytest.mark.parametrize(
+    "shape", ["[true]", "[1.0]", '["1"]', "[[1]]", "[1,true]", "1", '{"1":1}', '""', "{}"]
+)
+def test_a_shape_that_is_like_the_one_before_must_be_of_numbers_too(shape: str) -> None:
+    second = entry(shape=shape, offsets="[4,8]")
+    with pytest.raises(HeaderInvalid, match="'b': its shape"):
+        parse(f'{{"a":{entry()},"s":{entry(shape="[]", offsets="[8,12]")},"b":{second}}}', payload_bytes=12)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"),
+    [
+        ('{"format":"pt"}', "model:layers::0"),
+        ('{"a:b":"::","c":""}', "a"),
+        ('{"colons ::: in":"text: of \\u003a all \\" kinds"}', ":"),
+        ("{}", "-0"),
+    ],
+)
+def test_colons_and_escapes_in_text_are_text(metadata: str, name: str) -> None:
+    header = parse(f'{{"__metadata__":{metadata},"{name}":{entry()}}}', payload_bytes=4)
+    assert header.metadata == json.loads(metadata)
+    assert [spec.name for spec in header.tensors] == [name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{":":{entry()},":":{entry()}}}',
+        f'{{"__metadata__":{{"::":"","::":":"}},"a":{entry()}}}',
+        f'{{"__metadata__":{{"a":"\\u003a","a":""}},"b":{entry()}}}',
+        f'{{"\\u003a\\u003a":{entry()},"a":{{"shape":[],"shape":[]}}}}',
+        '{"a":{"b":{"c":1,"c":2}}}',
+        '{"a":[{"c":1,"c":2}]}',
+    ],
+)
+def test_a_key_that_stands_twice_is_seen_whatever_colons_there_are(text: str) -> None:
+    with pytest.raises(HeaderInvalid, match="duplicate key"):
+        parse(text, payload_bytes=4)

@@ -105,7 +105,7 @@ def test_parts_are_cut_out_of_whole_tensors(checkpoint: Checkpoint, dim: int, ra
 
 
 def test_large_tensors_go_in_pieces(checkpoint: Checkpoint) -> None:
-    entry = replace(checkpoint.tensors["w1"], begin=0, end=2 * resident.PIECE_BYTES + 5)
+    entry = checkpoint.tensors["w1"]._replace(begin=0, end=2 * resident.PIECE_BYTES + 5)
     assert [(chunk.pieces[0].offset, chunk.nbytes) for chunk in resident.plan([entry])] == [
         (0, resident.PIECE_BYTES),
         (resident.PIECE_BYTES, resident.PIECE_BYTES),
