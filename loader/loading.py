@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from loader.admission import Needs, admit, shortages
+from loader.admission import Limits, Needs, admit, shortages
 from loader.checkpoint import Checkpoint, TensorEntry
 from loader.control import Control
 from loader.depth import Depth
@@ -34,6 +34,8 @@ _FAR = frozenset({Tier.DISK, Tier.NETWORK, Tier.FILE})
 _DEEPEST = 4
 """Times the threads that suit near bytes."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
+_LARGE = 2**30
+"""Bytes of a load for which it pays to begin with page-locking before it is planned."""
 
 
 class Step(StrEnum):
@@ -287,9 +289,8 @@ class _Load:
     ) -> "tuple[Readers, tuple[Chunk, ...]]":
         """How to read, and what, once it is known that the machine can carry it."""
         limits = read_limits(device_bytes=self._copier.free_bytes())
-        # The tensors first: a plan for what can't fit would be long.
-        admit(self.needs((), frozenset()), limits, file=self._checkpoint.root)
         readers = self.readers(nearness)
+        self._get_ready(reader, readers, limits, converted)
         chunks = self.chunks(readers, converted, reader.resident)
         needs = self.needs(chunks, converted, readers)
         if shortages(needs, limits):
@@ -297,6 +298,18 @@ class _Load:
             needs = self.needs(chunks, converted, readers)
         admit(needs, limits, file=self._checkpoint.root)
         return readers, chunks
+
+    def _get_ready(
+        self, reader: Reader, readers: "Readers", limits: Limits, converted: frozenset[str]
+    ) -> None:
+        """Refuse what can't fit, for a plan for that would be long, and begin with what a large load needs."""
+        needs = self.needs((), frozenset(), readers)
+        is_large = self._total_bytes >= _LARGE and not reader.resident
+        if is_large and not self._sees_all(converted) and _has_plain_files(reader, self._checkpoint):
+            needs = replace(needs, pinned=needs.pinned + self._copier.ready_bytes(readers))
+        admit(needs, limits, file=self._checkpoint.root)
+        if needs.pinned:
+            self._copier.get_ready(readers)
 
     def chunks(
         self, readers: "Readers", converted: frozenset[str], resident: Mapping[str, object] = _NOTHING
@@ -360,6 +373,10 @@ class _Load:
             resident.copy(held_job, held)
         staging_bytes = self._copier.copy(job)
         return staging_bytes, reader.fallbacks | job.fallbacks
+
+
+def _has_plain_files(reader: Reader, checkpoint: Checkpoint) -> bool:
+    return all(reader.descriptor(file) is not None for file in checkpoint.shards)
 
 
 def _payload_ranges(checkpoint: Checkpoint) -> list[tuple[str, int, int]]:

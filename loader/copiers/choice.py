@@ -48,6 +48,20 @@ class Copier:
         locked = pinned.needs(chunks, self.device, readers, converted)
         return Needs(pinned=locked, device=tensor_bytes + staging)
 
+    def ready_bytes(self, readers: Readers) -> int:
+        """Bytes that `get_ready` page-locks; 0: there is nothing to get ready."""
+        is_own = self.device.type == "cuda" and self.copy is pinned.copy
+        return pinned.ready_bytes(self.device, readers) if is_own else 0
+
+    def get_ready(self, readers: Readers) -> None:
+        """Begin with what a large load of bytes as they lie in their files needs, while it is planned.
+
+        Raises:
+            DeviceUnavailable: the device can't be used.
+            OutOfMemory: the host has no room.
+        """
+        pinned.get_ready(self.device, readers)
+
     def free_bytes(self) -> int | None:
         """Free memory of the device, with what torch keeps for itself; None for the CPU."""
         if self.device.type == "cpu":

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Lock
+from threading import Lock, Thread
 from typing import cast
 
 import torch
@@ -47,7 +47,7 @@ from loader.sources.port import Fallback
 CHUNK_BYTES = 16 * 2**20
 """What a thread takes at once in Python, and the most that it reads at once. Also from memory, for threads wait for each other at every
 read: of reads of 1, 2, 4, 8 and 16 MiB the largest were the fastest on one H200 (9, 17, 30, 32 and 34 GB/s)."""
-NEAR_CHUNK_BYTES = 8 * BLOCK_BYTES if open_windows() is not None else CHUNK_BYTES
+NEAR_CHUNK_BYTES = 16 * BLOCK_BYTES if open_windows() is not None else CHUNK_BYTES
 """What is taken at once from memory: in the C part much, for the interpreter is waited for between two of them."""
 _EDGE_BYTES = 2 * PAGE_BYTES
 """A read past the page cache begins and ends on pages, which may be some bytes more at either side."""
@@ -76,6 +76,25 @@ class Slot:
     memory: memoryview
     address: int
     locked: bool = False
+    _getting_ready: Thread | None = None
+
+    def get_ready(self, context: library.DeviceContext) -> None:
+        """Have its memory be there and page-locked soon, by a thread of its own. Where that fails it is done when it is used, and told."""
+
+        def work() -> None:
+            with suppress(library.CallFailed):
+                context.enter()
+                numa.populate(self.address, self.data.numel())
+                context.lock_pages(self.address, self.data.numel())
+                self.locked = True
+
+        self._getting_ready = Thread(target=work, name="loader-slot")
+        self._getting_ready.start()
+
+    def settle(self) -> None:
+        """Wait until nobody gets it ready any more; before it is used."""
+        if self._getting_ready is not None:
+            self._getting_ready.join()
 
     def lock_pages(self) -> None:
         """Page-lock it where it isn't yet; for the thread that has it.
@@ -115,10 +134,32 @@ class PinnedPool:
                 free.extend(self._map(missing, each, node))
             slots = [free.pop() for _ in range(count)]
         try:
+            for slot in slots:
+                slot.settle()
             yield slots
         finally:
             with self._lock:
                 free.extend(slots)
+
+    def get_ready(self, count: int, each: int, node: int | None, context: library.DeviceContext) -> None:
+        """Begin to have this many slots be there and page-locked, for a load that is about to ask for them.
+
+        Args:
+            count: how many.
+            each: bytes of one, a multiple of a page.
+            node: the NUMA node that they should be on; None for any.
+            context: of the device.
+
+        Raises:
+            OutOfMemory: there is no room for them.
+        """
+        with self._lock:
+            free = self._free.setdefault((each, node), [])
+            missing = count - len(free)
+            made = self._map(missing, each, node) if missing > 0 else []
+            for slot in made:
+                slot.get_ready(context)
+            free.extend(made)
 
     def is_elsewhere(self, node: int | None) -> bool:
         """Whether the kernel refused to put slots on this node."""
@@ -193,6 +234,27 @@ def needs(
     return POOL.missing_bytes(team_slots, BLOCK_BYTES, node) + POOL.missing_bytes(
         slots, readers.read_bytes + _EDGE_BYTES, node
     )
+
+
+def ready_bytes(device: torch.device, readers: Readers) -> int:
+    """Bytes that `get_ready` page-locks."""
+    return POOL.missing_bytes(_ready_slots(readers), BLOCK_BYTES, numa.node_of(device))
+
+
+def get_ready(device: torch.device, readers: Readers) -> None:
+    """Begin with what a large load of bytes as they lie in their files will need, while it is planned.
+
+    Raises:
+        DeviceUnavailable: the driver can't be used.
+        OutOfMemory: there is no room for slots.
+    """
+    with driver_errors(OSError):
+        context = library.DeviceContext(library.open_library(), device.index)
+    POOL.get_ready(_ready_slots(readers), BLOCK_BYTES, numa.node_of(device), context)
+
+
+def _ready_slots(readers: Readers) -> int:
+    return TEAM_SLOTS * _teams(readers.threads, readers.threads) if _in_teams(readers) else 0
 
 
 def _slots_each(readers: Readers) -> int:

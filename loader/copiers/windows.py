@@ -25,8 +25,8 @@ WINDOW_BYTES = 2 * 2**20
 """What a thread reads at once."""
 TEAM_READERS = 8
 """Threads that fill a block together, where there are as many."""
-TEAM_SLOTS = 2
-"""Blocks of a team: one is filled while the other is copied from."""
+TEAM_SLOTS = 3
+"""Blocks of a team: one is filled while another is copied from, and one lies ready when a copy has taken its time."""
 BLOCK_BYTES = TEAM_READERS * WINDOW_BYTES
 """What is copied at once."""
 _VERSION = 2
