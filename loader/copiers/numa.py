@@ -13,7 +13,6 @@ import torch
 _MBIND = {"x86_64": 237, "aarch64": 235}  # numbers of the system call
 _MPOL_PREFERRED = 1
 _MASK_BITS = 1024
-_MADV_POPULATE_WRITE = 23  # Linux 5.14
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -65,11 +64,6 @@ def prefer_node(address: int, nbytes: int, node: int) -> bool:
     mask[node // width] = 1 << node % width
     arguments = (ctypes.c_void_p(address), ctypes.c_ulong(nbytes), _MPOL_PREFERRED, mask, _MASK_BITS + 1, 0)
     return int(_LIBC.syscall(number, *arguments)) == 0
-
-
-def populate(address: int, nbytes: int) -> None:
-    """Have memory be there now, without holding the interpreter; where the kernel can't, it comes as it is touched."""
-    _LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _MADV_POPULATE_WRITE)
 
 
 def stay_on(node: int) -> None:

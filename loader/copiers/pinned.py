@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import cast
 
 import torch
@@ -37,6 +37,7 @@ from loader.copiers.windows import (
     cuda_driver,
     lock_refused,
     open_windows,
+    touch,
 )
 from loader.cuda import library
 from loader.cuda.copying import AddressCopies, CopyStream, driver_errors
@@ -78,13 +79,14 @@ class Slot:
     locked: bool = False
     _getting_ready: Thread | None = None
 
-    def get_ready(self, context: library.DeviceContext) -> None:
+    def get_ready(self, context: library.DeviceContext, may_begin: Event) -> None:
         """Have its memory be there and page-locked soon, by a thread of its own. Where that fails it is done when it is used, and told."""
 
         def work() -> None:
+            may_begin.wait()
             with suppress(library.CallFailed):
                 context.enter()
-                numa.populate(self.address, self.data.numel())
+                touch(self.address, self.data.numel())
                 context.lock_pages(self.address, self.data.numel())
                 self.locked = True
 
@@ -157,8 +159,12 @@ class PinnedPool:
             free = self._free.setdefault((each, node), [])
             missing = count - len(free)
             made = self._map(missing, each, node) if missing > 0 else []
+            may_begin = (
+                Event()
+            )  # once all are there: a thread's start waits for the kernel's lock that page-locking holds
             for slot in made:
-                slot.get_ready(context)
+                slot.get_ready(context, may_begin)
+            may_begin.set()
             free.extend(made)
 
     def is_elsewhere(self, node: int | None) -> bool:
@@ -231,14 +237,14 @@ def needs(
     others = len(chunks) - len(plain)
     team_slots = TEAM_SLOTS * _teams(readers.threads, len(plain)) if plain else 0
     slots = _slots_each(readers) * min(readers.most, others)
-    return POOL.missing_bytes(team_slots, BLOCK_BYTES, node) + POOL.missing_bytes(
+    return POOL.missing_bytes(team_slots, _block_bytes(readers), node) + POOL.missing_bytes(
         slots, readers.read_bytes + _EDGE_BYTES, node
     )
 
 
 def ready_bytes(device: torch.device, readers: Readers) -> int:
     """Bytes that `get_ready` page-locks."""
-    return POOL.missing_bytes(_ready_slots(readers), BLOCK_BYTES, numa.node_of(device))
+    return POOL.missing_bytes(_ready_slots(readers), _block_bytes(readers), numa.node_of(device))
 
 
 def get_ready(device: torch.device, readers: Readers) -> None:
@@ -250,11 +256,21 @@ def get_ready(device: torch.device, readers: Readers) -> None:
     """
     with driver_errors(OSError):
         context = library.DeviceContext(library.open_library(), device.index)
-    POOL.get_ready(_ready_slots(readers), BLOCK_BYTES, numa.node_of(device), context)
+    POOL.get_ready(_ready_slots(readers), _block_bytes(readers), numa.node_of(device), context)
 
 
 def _ready_slots(readers: Readers) -> int:
     return TEAM_SLOTS * _teams(readers.threads, readers.threads) if _in_teams(readers) else 0
+
+
+def _window_bytes(readers: Readers) -> int:
+    """What a thread of a team reads at once."""
+    return min(WINDOW_BYTES, readers.read_bytes)
+
+
+def _block_bytes(readers: Readers) -> int:
+    """What a team's slot holds."""
+    return TEAM_READERS * _window_bytes(readers)
 
 
 def _slots_each(readers: Readers) -> int:
@@ -337,7 +353,7 @@ def _copy_in_teams(job: Job, device: torch.device, node: int | None) -> int:
         context.enter()
     # An OSError in here is the caller's own, of a progress bar whose pipe is closed, say.
     with (
-        POOL.lend(TEAM_SLOTS * teams, BLOCK_BYTES, node) as slots,
+        POOL.lend(TEAM_SLOTS * teams, _block_bytes(job.readers), node) as slots,
         driver_errors(),
         CopyStream(context) as stream,
     ):
@@ -346,7 +362,7 @@ def _copy_in_teams(job: Job, device: torch.device, node: int | None) -> int:
         stream.wait_for(used.cuda_event)
         work = replace(job, readers=replace(job.readers, threads=teams))
         _TeamCopy(work, slots, context, stream, node).carry_out(job.readers.threads // teams)
-    return TEAM_SLOTS * teams * BLOCK_BYTES
+    return TEAM_SLOTS * teams * _block_bytes(job.readers)
 
 
 class _TeamCopy:
@@ -366,7 +382,7 @@ class _TeamCopy:
         self._job = job
         self._stream = stream
         self._node = node
-        self._window_bytes = min(WINDOW_BYTES, job.readers.read_bytes)
+        self._window_bytes = _window_bytes(job.readers)
         self._addresses = Addresses(job.destinations)
         self._driver = cuda_driver(context.number, stream.number)
         rooms = [(slot, Room(slot.address, slot.data.numel(), stream.event(), slot.locked)) for slot in slots]

@@ -29,7 +29,7 @@ TEAM_SLOTS = 3
 """Blocks of a team: one is filled while another is copied from, and one lies ready when a copy has taken its time."""
 BLOCK_BYTES = TEAM_READERS * WINDOW_BYTES
 """What is copied at once."""
-_VERSION = 2
+_VERSION = 3
 _WORD, _ADDRESS = ctypes.c_uint64, ctypes.c_void_p
 
 
@@ -114,11 +114,20 @@ def open_windows() -> ctypes.CDLL | None:
         windows.emberpool_windows_begin.restype = _ADDRESS
         windows.emberpool_windows_bring.argtypes = (_ADDRESS, _ADDRESS, _ADDRESS)
         windows.emberpool_windows_bring.restype = None
+        windows.emberpool_windows_touch.argtypes = (_ADDRESS, _WORD)
+        windows.emberpool_windows_touch.restype = None
         windows.emberpool_windows_end.argtypes = (_ADDRESS,)
         windows.emberpool_windows_end.restype = None
     except (OSError, AttributeError):
         return None
     return windows
+
+
+def touch(address: int, nbytes: int) -> None:
+    """Have writable memory be there, without holding the interpreter; without the C part it comes as it is used."""
+    windows = open_windows()
+    if windows is not None:
+        windows.emberpool_windows_touch(address, nbytes)
 
 
 def cuda_driver(context: int, stream: int) -> Driver:
