@@ -5,12 +5,13 @@ import gc
 import os
 import signal
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.fakes import forked
+from tests.fakes import engine_zygote, forked
 
 # Importing some libraries leaves the main thread a default event loop that nobody closes; with warnings as errors the
 # garbage collector then fails a test that has nothing to do with it.
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Start what all workers share while they collect."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):  # by xdist
         forked.share()
+        engine_zygote.share()
 
 
 def pytest_collection_finish() -> None:
@@ -65,21 +67,26 @@ _DRILLS = ("deploy", "drill")
 _ROOT = Path(__file__).parent
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(_ROOT).parts[0]
+@cache
+def _folder(path: Path) -> str:
+    return path.relative_to(_ROOT).parts[0] if path.is_relative_to(_ROOT) else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whole drills run last: what is quick to fail should fail first."""
+    turns = _TURNS if hasattr(config, "workerinput") else {}  # by xdist
+    places: list[tuple[bool, int]] = []
     for item in items:
-        if item.get_closest_marker("looptime") is not None:
+        markers = {marker.name for marker in item.iter_markers()}
+        folder = _folder(item.path)
+        if "looptime" in markers:
             item.add_marker(pytest.mark.looptime(noop_cycles=_IDLE_TURNS))
-        if item.get_closest_marker("wall_clock") is not None:
+        if "wall_clock" in markers:
             item.add_marker(pytest.mark.flaky(reruns=_CLOCK_TRIES - 1, reruns_delay=1))
-        if item.get_closest_marker("drill") is not None and _folder(item) not in _DRILLS:
+        if "drill" in markers and folder not in _DRILLS:
             raise pytest.UsageError(
                 f"{item.nodeid}: whole drills are kept in tests/{' and tests/'.join(_DRILLS)}"
             )
-    if hasattr(config, "workerinput"):  # by xdist
-        items.sort(key=lambda item: _TURNS.get(_folder(item), 1))
-    items.sort(key=lambda item: item.get_closest_marker("drill") is not None)
+        places.append(("drill" in markers, turns.get(folder, 1)))
+    order = sorted(range(len(items)), key=places.__getitem__)
+    items[:] = [items[number] for number in order]

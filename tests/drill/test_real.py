@@ -1,10 +1,10 @@
-"""Real processes, real weights, real sockets: one whole drill, one killed engine, and every way in which starting goes wrong.
+"""Real processes, real weights, real sockets: one whole drill, one killed engine, and every way to end. What can't start is in
+`test_refusals`.
 
 `make drill` holds the figures to their targets on a quiet machine; here only what must hold on any machine is held.
 """
 
 import json
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from tests.drill.leftovers import left_over, marked
-from tests.fakes import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBERPOOL = (sys.executable, "-m", "scaler")
@@ -110,72 +109,6 @@ def test_killing_a_serving_engine_in_mid_burst_loses_only_what_had_begun(tmp_pat
         for event in later
     )
     assert "kill" in (tmp_path / "out" / "report.md").read_text().lower()
-
-
-# ------------------------------------------------------------------ what can't start says so, and leaves nothing
-
-
-def local(*arguments: str) -> subprocess.CompletedProcess[str]:
-    ports = ("--controller-port", "0", "--gateway-port", "0")
-    return forked.run("local", *ports, *arguments, environment=marked(), timeout=120)
-
-
-def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "hint: " in done.stderr
-    for word in words:
-        assert word in done.stderr
-
-
-def test_a_missing_checkpoint(tmp_path: Path) -> None:
-    assert_refused(local("--checkpoint", f"chat={tmp_path / 'nowhere'}"), "nowhere")
-
-
-def test_a_truncated_shard(checkpoint: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(checkpoint, tmp_path / "broken")
-    shard = min(broken.glob("*.safetensors"))
-    with shard.open("r+b") as file:
-        file.truncate(shard.stat().st_size - 1000)
-    assert_refused(local("--checkpoint", f"chat={broken}"), shard.name)
-
-
-@pytest.mark.long
-def test_a_missing_shard(checkpoint: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(checkpoint, tmp_path / "broken")
-    shard = min(broken.glob("*.safetensors"))
-    shard.unlink()
-    assert_refused(local("--checkpoint", f"chat={broken}"), shard.name)
-
-
-@pytest.mark.long
-def test_an_unknown_architecture(checkpoint: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(checkpoint, tmp_path / "broken")
-    config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(
-        json.dumps({**config, "architectures": ["MambaForCausalLM"], "model_type": "mamba"})
-    )
-    (broken / "emberpool.proof.json").unlink(missing_ok=True)
-    assert_refused(local("--checkpoint", f"chat={broken}"), "ambaForCausalLM")
-
-
-@pytest.mark.parametrize("flag", ["--controller-port", "--gateway-port"])
-def test_a_port_in_use(checkpoint: Path, flag: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert_refused(local("--checkpoint", f"chat={checkpoint}", flag, port), port, flag)
-
-
-@pytest.mark.long
-def test_too_little_memory_for_the_seats(checkpoint: Path) -> None:
-    assert_refused(local("--checkpoint", f"chat={checkpoint}", "--seats", "900"), "GiB")
-
-
-def test_a_wrong_scenario(tmp_path: Path) -> None:
-    text = (ROOT / "policies/drills/smoke.yaml").read_text().replace("stages:", "stagez:")
-    (tmp_path / "wrong.yaml").write_text(text)
-    done = forked.run("drill", "run", str(tmp_path / "wrong.yaml"), environment=marked())
-    assert_refused(done, "wrong.yaml:", "stagez")
 
 
 # ------------------------------------------------------------------ ends

@@ -1,6 +1,6 @@
 """Agents and engines killed in each state, a launcher at last: real reference engines, real signals, one launcher for all.
 
-These take longer than other tests: each engine's start imports torch. Agents are forked from a process that has imported theirs.
+Engines and agents are forked, each from a process that has their imports.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from tests.fakes import engine_zygote
 from tests.fakes.engine_subjects import make_checkpoint
 from tests.integration.agent.conftest import (
     ROOT,
@@ -61,7 +62,7 @@ def resident(policy: str, checkpoint: Path) -> Json:
         "policy": policy,
         "model": "chat",
         "command": reference_command(checkpoint, *options),
-        "environment": {"PYTHONPATH": str(ROOT)},
+        "environment": engine_zygote.asked(),
         "proof": {"prompts": [{"prompt": "one fish two fish"}], "agree": True, "maxTokens": 8},
         "warmup": {"prompts": ["fish"], "maxTokens": 8},
     }

@@ -7,11 +7,11 @@ from safetensors.torch import load_file, save_file
 
 from scaler.errors import UserError
 from scaler.runtime.proofs import Served, expectations
+from tests.fakes import engine_zygote
 from warmpool.reference.checkpoints import make_checkpoint
 from warmpool.seats import PolicyName
 
 CHAT, CODE = PolicyName("chat"), PolicyName("code")
-PLAIN = {"EMBERPOOL_ZYGOTE": ""}
 
 
 def scaled(directory: Path, factor: float) -> Path:
@@ -34,16 +34,18 @@ async def test_a_record_is_said_while_it_is_computed_and_its_doubts_whenever_it_
     tmp_path: Path,
 ) -> None:
     served, said = both(scaled(tmp_path / "faint", 1e-4)), list[str]()
-    first = await expectations(served, tmp_path, PLAIN, said.append)
+    first = await expectations(served, tmp_path, engine_zygote.asked(), said.append)
     assert said[0] == f"computing what chat, code must answer, from {tmp_path / 'faint'} (cpu)"
     assert said[1].startswith("computed what chat, code must answer in ")
     assert said[2].startswith(f"warning: {tmp_path / 'faint'}: every recorded token is about as likely")
     assert len(said) == 3
     said.clear()
-    assert await expectations(served, tmp_path, PLAIN, said.append) == first
+    assert await expectations(served, tmp_path, engine_zygote.asked(), said.append) == first
     assert [line.partition(":")[0] for line in said] == ["warning"]
 
 
 async def test_a_checkpoint_that_computes_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its logits are flat"):
-        await expectations(both(scaled(tmp_path / "zeros", 0.0)), tmp_path, PLAIN, lambda _: None)
+        await expectations(
+            both(scaled(tmp_path / "zeros", 0.0)), tmp_path, engine_zygote.asked(), lambda _: None
+        )

@@ -13,7 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.fakes import engine_zygote
 from warmpool.reference.checkpoints import make_checkpoint
+from warmpool.standins import VARIABLE, stood_for
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -26,6 +28,11 @@ class Served:
     process: subprocess.Popen[str]
     public: str
     control: str
+
+    @property
+    def pid(self) -> int:
+        """Of the engine: of the fork, where the process that was started stands for one."""
+        return (*stood_for(self.process.pid), self.process.pid)[0]
 
 
 def command(checkpoint: Path, *options: str) -> list[str]:
@@ -42,8 +49,8 @@ def command(checkpoint: Path, *options: str) -> list[str]:
     return [*base, "--port", "0", "--control-port", "0", "--device", "cpu", "--die-with-parent", *options]
 
 
-def start(checkpoint: Path, options: Sequence[str] = ()) -> Served:
-    """Start an engine and wait until it says that it is ready."""
+def start(checkpoint: Path, options: Sequence[str] = (), *, plain: bool = False) -> Served:
+    """Start an engine and wait until it says that it is ready: as a fork, or plainly as a process that imports for itself."""
     reading, writing = os.pipe()
     with os.fdopen(reading) as pipe:
         process = subprocess.Popen(
@@ -51,6 +58,7 @@ def start(checkpoint: Path, options: Sequence[str] = ()) -> Served:
             stderr=subprocess.DEVNULL,
             text=True,
             pass_fds=[writing],
+            env=os.environ | ({VARIABLE: ""} if plain else engine_zygote.asked()),
         )
         os.close(writing)
         ready = json.loads(pipe.readline())

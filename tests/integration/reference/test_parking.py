@@ -53,7 +53,7 @@ async def test_it_tells_where_everything_is_and_what_it_takes(paused: Any) -> No
 
 async def test_its_process_gives_the_weights_memory_back(paused: Any) -> None:
     await paused.order("/release_kv_cache_memory")
-    process = psutil.Process(paused.served.process.pid)
+    process = psutil.Process(paused.served.pid)
     weights = (await paused.get("/emberpool/startup"))["weightsBytes"]
     held = process.memory_info().rss
     await paused.order("/sleep?level=1&mode=wait")
@@ -79,7 +79,7 @@ async def test_the_metrics_tell_parked_from_released(paused: Any) -> None:
 async def test_a_host_without_room_refuses_and_nothing_has_moved(tools: Any, checkpoint: Any) -> None:
     served = tools.start(checkpoint, ["--max-num-seqs", "1", "--max-model-len", "64"])
     try:
-        pid = served.process.pid
+        pid = served.pid
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
         async with tools.client(served) as client:
             await client.order("/pause?mode=wait")

@@ -1,6 +1,7 @@
 """An engine with several ranks, as processes: what it answers, how it pauses, parks and ends, and that nothing of it is left.
 
-Each start imports torch in every process, so most tests share one engine.
+Each plain start imports torch in every process: most tests share one engine, and most engines and their ranks are forks. What is told
+of processes of their own is told of those that are started plainly.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from tests.integration.reference.conftest import STOP_SECONDS, Client, Served, c
 from warmpool.agent.processes import descendants
 from warmpool.reference.expect import answers, record
 from warmpool.reference.options import ModelOptions
-from warmpool.standins import forks_of
+from warmpool.standins import VARIABLE, forks_of, stood_for
 from warmpool.wire import ownership_to_json
 
 RANKS = ["--tensor-parallel-size", "2", "--max-num-seqs", "4"]
@@ -33,7 +34,15 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def other_ranks(pid: int) -> list[psutil.Process]:
-    return [each for each in psutil.Process(pid).children(recursive=True) if "rank" in each.cmdline()]
+    """Those that an engine has started, be it a process of its own or stood for."""
+    engine = (*stood_for(pid), pid)[0]
+    return [each for each in psutil.Process(engine).children(recursive=True) if "rank" in each.cmdline()]
+
+
+def of_ranks(pid: int) -> list[psutil.Process]:
+    """All processes of an engine's other ranks: those that it has started, and the forks that they stand for."""
+    ranks = other_ranks(pid)
+    return ranks + [psutil.Process(fork) for rank in ranks for fork in stood_for(rank.pid)]
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -44,7 +53,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 @pytest.fixture(scope="module")
 def engine(checkpoint: Path) -> Iterator[Served]:
     served = start(checkpoint, RANKS)
-    ranks = other_ranks(served.process.pid)
+    ranks = of_ranks(served.process.pid)
     yield served
     assert stop(served) == 0
     assert gone(ranks)
@@ -136,15 +145,14 @@ async def test_the_start_tells_of_all_ranks_and_the_figures_are_their_sums(ranke
 
 
 async def test_a_signal_to_another_rank_alone_ends_nothing(ranked: Client) -> None:
-    (rank,) = other_ranks(ranked.served.process.pid)
-    rank.send_signal(signal.SIGTERM)
+    ranks = of_ranks(ranked.served.process.pid)
+    ranks[0].send_signal(signal.SIGTERM)
     assert len(await texts(ranked, PROMPTS)) == len(PROMPTS)
-    assert rank.is_running()
-    assert os.getsid(rank.pid) == rank.pid
+    assert all(each.is_running() and os.getsid(each.pid) == each.pid for each in ranks)
 
 
 def test_kill_9_of_rank_0_takes_the_other_ranks_along(checkpoint: Path) -> None:
-    served = start(checkpoint, RANKS)
+    served = start(checkpoint, RANKS, plain=True)
     ranks = other_ranks(served.process.pid)
     assert len(ranks) == 1
     served.process.kill()
@@ -161,7 +169,7 @@ async def test_kill_9_of_another_rank_ends_the_engine_and_what_runs_there_is_tol
         client = Client(session, served)
         stream = await client.stream(max_tokens=400)
         assert await stream.content.readline()
-        rank.kill()
+        of_ranks(served.process.pid)[-1].kill()
         rest = (await stream.content.read()).decode()
     assert f"rank 1 (process {rank.pid}) was ended by signal 9" in rest
     assert "[DONE]" not in rest
@@ -170,13 +178,14 @@ async def test_kill_9_of_another_rank_ends_the_engine_and_what_runs_there_is_tol
 
 def test_kill_9_of_another_rank_ends_an_engine_that_is_idle(checkpoint: Path) -> None:
     served = start(checkpoint, RANKS)
-    (rank,) = other_ranks(served.process.pid)
-    rank.kill()
+    of_ranks(served.process.pid)[-1].kill()
     assert served.process.wait(STOP_SECONDS) == 1
 
 
 def test_a_rank_that_is_lost_while_it_starts_ends_the_start_with_its_name(checkpoint: Path) -> None:
-    process = subprocess.Popen(command(checkpoint, *RANKS), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(checkpoint, *RANKS), stderr=subprocess.PIPE, text=True, env=os.environ | {VARIABLE: ""}
+    )
     deadline = time.monotonic() + STOP_SECONDS
     ranks: list[psutil.Process] = []
     while not ranks and time.monotonic() < deadline:

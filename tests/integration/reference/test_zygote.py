@@ -109,11 +109,19 @@ def why_not(tools: Any, socket_path: Path, **environment: str) -> str:
     return str(first.get("withoutZygote", "no reason") if first["phase"] == "process" else "")
 
 
+@pytest.fixture
+def alone(tools: Any, checkpoint: Path) -> Iterator[Any]:
+    """An engine that has its own imports."""
+    served = tools.start(checkpoint, ["--max-num-seqs", "2", "--max-model-len", "2048"], plain=True)
+    yield served
+    assert tools.stop(served) == 0
+
+
 def test_a_fork_answers_as_a_process_of_its_own_does_and_tells_how_it_came_to_be(
-    run: Callable[..., Running], served: Any
+    run: Callable[..., Running], alone: Any
 ) -> None:
     forked = run()
-    plain = Running(served.process, psutil.Process(served.process.pid), served.public, served.control)
+    plain = Running(alone.process, psutil.Process(alone.process.pid), alone.public, alone.control)
     assert forked.answer() == plain.answer()
     assert list(forked.phases()) == ["fork", "process", "context", "weights", "compile", "capture", "ready"]
     assert list(plain.phases()) == ["process", "import", "context", "weights", "compile", "capture", "ready"]

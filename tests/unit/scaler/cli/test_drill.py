@@ -101,6 +101,16 @@ def test_a_drill_that_can_be_run_is_told_as_data(capsys: pytest.CaptureFixture[s
     )
 
 
+def test_a_load_that_is_fitted_to_the_machine_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "validate", str(DRILLS / "default.yaml"))
+    assert code == 0
+    assert out.startswith("ok: 2 models, 9 stages, 78 s of load, fitted to 65 % of the machine (policy hash ")
+    _, out, _ = run(capsys, "validate", str(DRILLS / "default.yaml"), "-o", "json")
+    assert json.loads(out)["fit"] == {"cpuPercent": 65, "minLengthPercent": 25}
+    _, out, _ = run(capsys, "validate", SMOKE, "-o", "json")
+    assert json.loads(out)["fit"] is None
+
+
 def test_a_drill_is_read_from_stdin(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

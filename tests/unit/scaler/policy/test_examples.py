@@ -24,6 +24,7 @@ EXAMPLES = Path(__file__).parents[4] / "policies"
 FILES = sorted(EXAMPLES.glob("*.yaml"))
 MODELINE = "# yaml-language-server: $schema=schema/emberpool.schema.json\n"
 NOT_ACTED_ON = "# Not acted on yet: "
+WITH_FLEETS = re.compile(r"^kind: Fleet$", re.MULTILINE)
 EVERY_FILE = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 
 
@@ -141,10 +142,13 @@ def test_each_shows_what_it_is_there_for(name: str, shows: Callable[[PolicySet],
 
 
 @pytest.mark.parametrize(
-    "file", [file for file in FILES if load_policies([file]).fleets], ids=lambda file: file.name
+    "file",
+    [file for file in FILES if WITH_FLEETS.search(file.read_text("utf-8"))],
+    ids=lambda file: file.name,
 )
 def test_every_fleet_can_be_written_into_a_manifest(file: Path) -> None:
     found, documents = load_policies([file]), load_documents([file])
+    assert found.fleets
     places = {
         each.data["metadata"]["name"]: each for each in documents if each.data["kind"] == "ScalingPolicy"
     }
