@@ -2,8 +2,8 @@
 
 Sixteen threads that each take the interpreter's lock twice for every read leave a link of 55 GB/s idle half of the time, and
 reads that are large enough to make up for it don't stay in the processor's cache until they are copied on. In C both are had, and
-more: a team of threads fills one block together, so that a copy is as large as the link wants (one of 4 MiB reaches 53 of 55 GB/s, one of
-16 MiB 54.8) and all that waits for its copy fits in the cache. What it can't do, read files that aren't plain ones, convert, leave gaps
+more: a team of threads fills one block together, so that a copy is as large as the link wants (one of 2 MiB reaches 50 of 55 GB/s, one of
+16 MiB 54.6) and all that waits for its copy fits in the cache. What it can't do, read files that aren't plain ones, convert, leave gaps
 out, is done in Python, as is everything where the library wasn't built.
 """
 
