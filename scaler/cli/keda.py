@@ -1,6 +1,7 @@
 """`emberpool keda`: ask the external scaler as KEDA does, and see what becomes of the answers."""
 
 import asyncio
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ from scaler.keda.objects import Hpa, OwnTrigger, ScaledObject, read_hpa, read_sc
 app = group("KEDA: the external scaler, asked as an operator asks it, and what sizes the fleets.")
 keda_findings.register(app)
 
+_PEM_HINT: Final = "PEM is wanted"
 _LOCAL: Final = "127.0.0.1:6000"
 
 
@@ -74,6 +76,45 @@ class _Pem:
     root: Path | None
     certificate: Path | None
     key: Path | None
+
+    @property
+    def used(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.enabled or any((self.root, self.certificate, self.key))
+
+    def check(self) -> None:
+        """Check what gRPC would say nothing of, or abort the process for.
+
+        Raises:
+            UserError: a certificate comes without its key or the reverse, the two don't belong together, or there are no roots.
+        """
+        if (self.certificate is None) != (self.key is None):
+            given, missing = "--client-cert", "--client-key"
+            if self.certificate is None:
+                given, missing = missing, given
+            raise UserError(
+                f"{given} needs {missing}", hint="mTLS shows a certificate and proves it by its key"
+            )
+        for path in (self.root, self.certificate, self.key):
+            _bytes(path)  # what can't be read is said of the file that it is
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            if self.root is not None:
+                context.load_verify_locations(cafile=self.root)
+        except (ssl.SSLError, ValueError) as error:
+            raise UserError(f"--ca-cert {self.root} holds no certificate", hint=_PEM_HINT) from error
+        if self.root is not None and not context.cert_store_stats()["x509"]:
+            raise UserError(f"--ca-cert {self.root} holds no certificate", hint=_PEM_HINT)
+        if self.certificate is None:
+            return
+        try:
+            context.load_cert_chain(self.certificate, self.key, password="")  # nobody is asked for one
+        except (ssl.SSLError, ValueError) as error:
+            why = getattr(error, "reason", None) or error
+            raise UserError(
+                f"can't use --client-cert {self.certificate} with --client-key {self.key}: {why}",
+                hint=f"{_PEM_HINT}, and the key must be the certificate's own, without a password",
+            ) from error
 
 
 def _file(what: str) -> Any:  # noqa: ANN401 - typer's own
@@ -143,6 +184,7 @@ def check_command(  # noqa: PLR0917 - typer hands every option over by name
     have = objects.replicas if replicas is None else replicas
     findings = _findings(objects, policies, have)
     pem = _Pem(enabled=tls, root=ca_cert, certificate=client_cert, key=client_key)
+    pem.check()
     answered = None if question is None else asyncio.run(_asked(question, pem, listen))
     if question is None and objects.scaled is None:
         raise UserError(
@@ -225,7 +267,7 @@ async def _asked(question: _Question, pem: _Pem, listen: float) -> Any:  # noqa:
     from scaler.keda.unreached import why  # noqa: PLC0415
 
     tls = None
-    if pem.enabled or pem.root or pem.certificate:
+    if pem.used:
         tls = Tls(root=_bytes(pem.root), certificate=_bytes(pem.certificate), key=_bytes(pem.key))
     asker = ScaledObject(question.name, question.namespace, question.metadata)
     async with connected(question.address, tls) as client:

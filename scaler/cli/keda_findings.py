@@ -1,19 +1,23 @@
 """`emberpool keda findings`: what a controller on Kubernetes finds about the ScaledObjects and HPAs that size its fleets."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Final
 
 import typer
 from pydantic import Field
 from rich.text import Text
 
 from scaler.cli.answers import Answer
-from scaler.cli.failures import FAILED, OK
-from scaler.cli.kube_options import Target, whom
+from scaler.cli.failures import FAILED, OK, Unasked
+from scaler.cli.kube_options import AtUrl, Target, whom
 from scaler.cli.options import examples
 from scaler.cli.output import emit, note
 from scaler.cli.renderings import Rendering, RenderingOption, as_data
-from scaler.cli.told import page
+from scaler.cli.told import called, page
 from scaler.keda.findings import Severity
+
+_PATH: Final = "/v1/keda/findings"
 
 
 class _Finding(Answer):
@@ -62,13 +66,27 @@ def findings(output: RenderingOption = Rendering.TEXT, *, target: Target) -> int
 
     Exit code 0: nothing is wrong; 1: there is an error; 2: nobody could be asked.
     """
-    body, found = page(target, "/v1/keda/findings", _Page.model_validate)
+    try:
+        body, found = page(target, _PATH, _Page.model_validate)
+    except Unasked as error:
+        if isinstance(target, AtUrl) and f"{_PATH} answers with status {HTTPStatus.NOT_FOUND}" in str(error):
+            raise _none_there(target) from error
+        raise
     if output is not Rendering.TEXT:
         emit(as_data(dict(body), output))
     else:
         _show(found)
     wrong = any(each.severity == Severity.ERROR for fleet in found.items for each in fleet.findings)
     return FAILED if wrong else OK
+
+
+def _none_there(target: Target) -> Unasked:
+    """Say why a controller knows no such page: it has no Kubernetes to look at."""
+    return Unasked(
+        f"{called(target)} has no findings: ScaledObjects and HPAs are looked at on Kubernetes alone, and not with"
+        " --agents or by `emberpool local`",
+        hint="emberpool keda check --scaled-object FILE looks at one from a file",
+    )
 
 
 def _show(page: _Page) -> None:

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -11,6 +11,7 @@ from scaler.errors import UserError
 from scaler.keda.settings import KedaSettings, TlsFiles
 from scaler.runtime.sockets import Door
 
+_HOST: Final = "127.0.0.1"
 KedaPort = Annotated[
     int | None,
     typer.Option(
@@ -20,7 +21,10 @@ KedaPort = Annotated[
         show_default=False,
     ),
 ]
-KedaHost = Annotated[str, typer.Option(help="Address of that port.")]
+KedaHost = Annotated[
+    str | None,
+    typer.Option(help=f"Address of that port (default: {_HOST}).", show_default=False),
+]
 KedaTls = Annotated[
     Path | None,
     typer.Option(
@@ -40,7 +44,7 @@ class KedaFlags:
     """What the options said."""
 
     port: int | None
-    host: str
+    host: str | None
     tls: Path | None
     streams_specs: bool
 
@@ -48,16 +52,20 @@ class KedaFlags:
         """Return how the server listens; None where it doesn't.
 
         Raises:
-            UserError: certificates are named for a port that isn't.
+            UserError: something is said of a port that isn't, or there is no folder with certificates.
         """
         if self.port is None:
-            if self.tls is not None or self.streams_specs:
+            if self.host is not None or self.tls is not None or self.streams_specs:
                 raise UserError(
-                    "--keda-tls and --keda-streams-specs are for --keda-port", hint="add --keda-port 6000"
+                    "--keda-host, --keda-tls and --keda-streams-specs are for --keda-port",
+                    hint="add --keda-port 6000",
                 )
             return None
         return KedaSettings(
-            host=self.host, port=self.port, tls=_files(self.tls), streams_specs=self.streams_specs
+            host=_HOST if self.host is None else self.host,
+            port=self.port,
+            tls=_files(self.tls),
+            streams_specs=self.streams_specs,
         )
 
 
@@ -69,6 +77,9 @@ def keda_doors(settings: KedaSettings | None) -> list[Door]:
 def _files(folder: Path | None) -> TlsFiles | None:
     if folder is None:
         return None
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "doesn't exist"
+        raise UserError(f"--keda-tls {folder} {what}", hint="a folder with tls.crt and tls.key is wanted")
     client_ca = folder / "ca.crt"
     there = os.path.lexists(client_ca)  # a link that leads nowhere is meant to be read, and fails
     return TlsFiles(

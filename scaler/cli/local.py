@@ -143,7 +143,7 @@ def local(  # noqa: PLR0917 - typer hands every option over by name
     signal_channel: SignalChannel = DEFAULT_CHANNEL,
     push_tokens: PushTokens = None,
     keda_port: KedaPort = None,
-    keda_host: KedaHost = "127.0.0.1",
+    keda_host: KedaHost = None,
     keda_tls: KedaTls = None,
     keda_streams_specs: KedaStreamsSpecs = False,
     zygote: Annotated[

@@ -165,8 +165,8 @@ def _age(trigger: Trigger, at: float, now: float) -> float:
     if age > UNKNOWN_SECONDS:
         raise Refused(
             Code.UNAVAILABLE,
-            f"{trigger.subject} {trigger.name}: the last decision is {age:.0f} s old, so nothing is known; see the"
-            " controller's /readyz and its log",
+            f"{trigger.subject} {trigger.name}: the last decision is {age:.0f} s old, so nothing is known; the"
+            " controllers' logs say why nothing newer was decided, emberpool_tick_last_success_timestamp_seconds since when",
         )
     return age
 

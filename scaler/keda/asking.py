@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from scaler.keda.book import Asker, Entry, Key, key_of
-from scaler.keda.trigger import BadTrigger, Metadata, Trigger, read
+from scaler.keda.trigger import MOST_KEYS, BadTrigger, Metadata, Trigger, read
 
 MOST_REMEMBERED: Final = 4096
 """Triggers that are remembered; the one that has been silent longest makes room."""
@@ -102,6 +102,10 @@ class Asking:
 
     def read(self, ref: Reference) -> Asked:
         """Return who asks for what. The order of a trigger's metadata doesn't matter: messages have it in any."""
+        if (
+            len(ref.scalerMetadata) > MOST_KEYS
+        ):  # refused for their number: thousands of them are never looked at
+            return _read(ref)
         key = ref.namespace, ref.name, frozenset(ref.scalerMetadata.items())
         known = self._known.get(key)
         if known is not None:

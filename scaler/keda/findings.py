@@ -38,6 +38,7 @@ class Code(StrEnum):
 
     NO_TRIGGER = "NoTrigger"
     BAD_TRIGGER = "BadTrigger"
+    BAD_FIELD = "BadField"
     OTHER_TRIGGERS = "OtherTriggers"
     FORMULA = "Formula"
     NO_PUSH = "NoPush"
@@ -125,17 +126,22 @@ def check(scaled: ScaledObject, hpa: Hpa | None = None, intent: Intent | None = 
         hpa: the HPA that KEDA made of it; None where it isn't known, or where KEDA is paused.
         intent: the fleet whose workload they are to size; None for companions, which follow some value and no fleet.
     """
-    found = [*_triggers(scaled), *_state(scaled, hpa)]
-    sizes_fleet = intent is not None and scaled.target.name == intent.workload.name
+    found = [*_triggers(scaled), *_misread(scaled), *_state(scaled, hpa)]
+    sizes_fleet = intent is not None and scaled.target == intent.workload
     if intent is not None and sizes_fleet:
         found += [*_subject(scaled, intent), *_bounds(scaled, intent), *_fallback(scaled, intent)]
         found += _pace(scaled, hpa, intent)
-    elif intent is not None and any(each.asks.value is Value.TOTAL for each in scaled.own):
+    elif intent is not None and (
+        scaled.target.name == intent.workload.name
+        or any(each.asks.value is Value.TOTAL for each in scaled.own)
+    ):
         found.append(_elsewhere(scaled, intent))
     if hpa is not None:
         found += _hpa(scaled, hpa)
         if intent is not None and sizes_fleet:
             found += _about(_HPA, _hpa_bounds(hpa, intent))
+    unusable = {each.path for each in found if each.code is Code.BAD_FIELD}
+    found = [each for each in found if each.code is Code.BAD_FIELD or each.path not in unusable]
     order = list(Severity)
     return tuple(sorted(found, key=lambda each: order.index(each.severity)))
 
@@ -192,14 +198,26 @@ def _triggers(scaled: ScaledObject) -> Iterator[Finding]:
         )
 
 
+def _misread(scaled: ScaledObject) -> Iterator[Finding]:
+    for text in scaled.misread:
+        path, _, message = text.partition(": ")
+        yield Finding(
+            code=Code.BAD_FIELD,
+            severity=Severity.ERROR,
+            path=path,
+            message=message,
+            hint="it is refused when it is applied, or by KEDA after that: the HPA stays as it was, or is never made",
+        )
+
+
 def _state(scaled: ScaledObject, hpa: Hpa | None) -> Iterator[Finding]:
     if scaled.pause.unreadable:
         yield Finding(
             code=Code.BAD_ANNOTATION,
             severity=Severity.ERROR,
             path=f"metadata.annotations[{PREFIX}paused-replicas]",
-            message=f"unreadable value {scaled.pause.unreadable}: KEDA can't use what is no whole number",
-            hint="a whole number, or leave it out",
+            message=f"unreadable value {scaled.pause.unreadable}: KEDA can't use what is no number of replicas",
+            hint="a whole number from 0 on, or leave it out",
         )
     for text in scaled.pause.sentences("" if hpa is None else hpa.name):
         yield Finding(code=Code.PAUSED, severity=Severity.NOTE, path="metadata.annotations", message=text)
@@ -274,12 +292,14 @@ def _subject(scaled: ScaledObject, intent: Intent) -> Iterator[Finding]:
 
 
 def _elsewhere(scaled: ScaledObject, intent: Intent) -> Finding:
+    other_kind = scaled.target.name == intent.workload.name
     return Finding(
         code=Code.WRONG_TARGET,
-        severity=Severity.WARNING,
-        path="spec.scaleTargetRef.name",
+        severity=Severity.ERROR if other_kind else Severity.WARNING,
+        path=f"spec.scaleTargetRef.{'kind' if other_kind else 'name'}",
         message=f"fleet {intent.fleet} is {intent.workload.kind} {intent.workload.name}, and this scales"
-        f" {scaled.target.name}",
+        f" {scaled.target.kind} {scaled.target.name}",
+        hint=f"kind: {intent.workload.kind}, or the Fleet's spec.target" if other_kind else "",
     )
 
 

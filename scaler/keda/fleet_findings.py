@@ -52,10 +52,17 @@ class FleetFindings:
     Attributes:
         findings: the gravest first.
         pause: how people have stopped KEDA for its workload.
+        hpa: the name of the HPA that KEDA has made for it; empty where none is known.
     """
 
     findings: tuple[Placed, ...] = ()
     pause: Pause = field(default_factory=Pause)
+    hpa: str = ""
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """How people have stopped KEDA, in sentences."""
+        return tuple(self.pause.sentences(self.hpa))
 
     @property
     def counts(self) -> Mapping[Severity, int]:
@@ -81,10 +88,13 @@ def look(intent: Intent, objects: Objects) -> FleetFindings:
     found += _too_many(intent, sizing)
     found += _of_others(intent, sizing, objects.hpas)
     if intent.by_keda and not sizing and objects.complete:
-        found.append(_nobody(intent))
+        found.append(_nobody(intent, objects.scaled))
     order = list(Severity)
     found.sort(key=lambda placed: order.index(placed.finding.severity))
-    return FleetFindings(findings=tuple(found), pause=sizing[0].pause if sizing else Pause())
+    if not sizing:
+        return FleetFindings(findings=tuple(found))
+    made = _made_of(sizing[0], objects.hpas)
+    return FleetFindings(findings=tuple(found), pause=sizing[0].pause, hpa="" if made is None else made.name)
 
 
 def _made_of(scaled: ScaledObject, hpas: Sequence[Hpa]) -> Hpa | None:
@@ -121,12 +131,18 @@ def _of_others(intent: Intent, sizing: Sequence[ScaledObject], hpas: Sequence[Hp
         yield Placed(kind=HPA, name=hpa.name, finding=finding)
 
 
-def _nobody(intent: Intent) -> Placed:
+def _nobody(intent: Intent, scaled: Sequence[ScaledObject]) -> Placed:
+    workload = intent.workload
+    alike = [each for each in scaled if each.target.name == workload.name]
+    which, instead = workload.name, ""
+    if alike:
+        which = f"{workload.kind} {workload.name}"
+        instead = f"; {alike[0].name} scales {alike[0].target.kind} {workload.name}"
     finding = Finding(
         code=Code.NO_SCALED_OBJECT,
         severity=Severity.ERROR,
         path="spec.resizedBy",
-        message=f"fleet {intent.fleet} has resizedBy: Keda, and no ScaledObject scales {intent.workload.name}: nobody sizes it",
+        message=f"fleet {intent.fleet} has resizedBy: Keda, and no ScaledObject scales {which}: nobody sizes it{instead}",
         hint="deploy/keda/scaled-object.yaml is one to begin with; or set resizedBy: Emberpool",
         object=_FLEET,
     )

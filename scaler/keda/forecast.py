@@ -184,5 +184,6 @@ def _hpa(rules: Rules, value: float, replicas: int | None) -> str:
     if after < replicas:
         if rules.pause.scale_in:
             return f"{text}, and paused-scale-in keeps {replicas}"
-        return f"{text} in place of {replicas}, once that has held for {rules.down.window:g} s"
+        held = f"once that has held for {rules.down.window:g} s" if rules.down.window > 0 else "at once"
+        return f"{text} in place of {replicas}, {held}"
     return f"{text} in place of {replicas}" if after != replicas else f"{text}, as there are"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from scaler.errors import UserError
-from scaler.keda.trigger import BadTrigger, Trigger, read, shown
+from scaler.keda.trigger import BadTrigger, Trigger, asks_nothing, read, shown
 from scaler.policy.quantity import quantity
 
 Json = Mapping[str, Any]
@@ -24,6 +24,16 @@ DEFAULT_POLLING: Final = 30.0
 DEFAULT_TOLERANCE: Final = 0.1
 DEFAULT_DOWN_WINDOW: Final = 300.0
 _EXTERNAL: Final = frozenset({"external", "external-push"})
+_ADDRESS: Final = "scalerAddress"
+_FALLBACKS: Final = ("static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower")
+"""What `fallback.behavior` may be; the API server refuses anything else."""
+_NUMBERS: Final = (
+    "minReplicaCount",
+    "maxReplicaCount",
+    "idleReplicaCount",
+    "pollingInterval",
+    "cooldownPeriod",
+)
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 """What Go reads as false; KEDA takes everything that isn't a boolean for true."""
 
@@ -42,7 +52,7 @@ class Pause:
         scale_in: nothing is scaled down.
         scale_out: nothing is scaled up, activation by a push included.
         forced: the workload counts as active, whatever its triggers say.
-        unreadable: `paused-replicas`, where it is no number; empty otherwise.
+        unreadable: `paused-replicas`, where it is no number of replicas; empty otherwise.
     """
 
     stopped: bool = False
@@ -139,7 +149,28 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledObject:
-    """A ScaledObject, as far as it matters here."""
+    """A ScaledObject, as far as it matters here.
+
+    Attributes:
+        name: its name.
+        namespace: its namespace.
+        target: the workload that it scales.
+        minimum: `minReplicaCount`.
+        maximum: `maxReplicaCount`.
+        idle: `idleReplicaCount`; None where it has none.
+        polling: seconds between two polls.
+        cooldown: seconds without activity after which KEDA scales to zero.
+        fallback: what it does while a trigger fails; None where it says nothing of that.
+        up: how its HPA is to grow.
+        down: how its HPA is to shrink.
+        own: triggers that ask for one of our numbers.
+        others: what other triggers are, by type, and external ones with their address.
+        broken: what is wrong with triggers that should be ours, each as `path: message`.
+        misread: fields that KEDA can't use, likewise; each counts as its default here.
+        formula: whether a formula replaces the values.
+        pause: how people have stopped KEDA for it.
+        conditions: of its status, by type.
+    """
 
     name: str
     namespace: str
@@ -155,6 +186,7 @@ class ScaledObject:
     own: tuple[OwnTrigger, ...]
     others: tuple[str, ...]
     broken: tuple[str, ...]
+    misread: tuple[str, ...]
     formula: bool
     pause: Pause
     conditions: Mapping[str, str] = field(default_factory=dict)
@@ -204,7 +236,7 @@ def read_scaled_object(data: object) -> ScaledObject:
     advanced = _map(spec.get("advanced"))
     behavior = _map(_map(advanced.get("horizontalPodAutoscalerConfig")).get("behavior"))
     triggers = [_map(each) for each in _list(spec.get("triggers"))]
-    own, broken = _own(triggers)
+    own, strangers, broken = _own(triggers)
     target = _map(spec.get("scaleTargetRef"))
     minimum = _integer(spec, "minReplicaCount", 0)
     status = _map(_map(data).get("status"))
@@ -214,15 +246,19 @@ def read_scaled_object(data: object) -> ScaledObject:
         target=Target(kind=str(target.get("kind") or "Deployment"), name=str(target.get("name", ""))),
         minimum=minimum,
         maximum=_integer(spec, "maxReplicaCount", DEFAULT_MAX),
-        idle=_integer(spec, "idleReplicaCount", 0) if "idleReplicaCount" in spec else None,
+        idle=_integer(spec, "idleReplicaCount", 0) if spec.get("idleReplicaCount") is not None else None,
         polling=float(_integer(spec, "pollingInterval", int(DEFAULT_POLLING))),
         cooldown=float(_integer(spec, "cooldownPeriod", int(DEFAULT_COOLDOWN))),
         fallback=_fallback(spec.get("fallback")),
         up=_behavior(behavior.get("scaleUp"), 0.0),
         down=_behavior(behavior.get("scaleDown"), DEFAULT_DOWN_WINDOW),
         own=own,
-        others=tuple(str(each.get("type", "")) for each in triggers if each.get("type") not in _EXTERNAL),
+        others=(
+            *(str(each.get("type", "")) for each in triggers if each.get("type") not in _EXTERNAL),
+            *strangers,
+        ),
         broken=broken,
+        misread=tuple(_misread(spec)),
         formula=bool(_map(advanced.get("scalingModifiers")).get("formula")),
         pause=read_pause(_map(meta.get("annotations"))),
         conditions={
@@ -252,9 +288,9 @@ def read_pause(annotations: Mapping[str, Any]) -> Pause:
 
 
 def _replicas(written: object) -> int | None:
-    """Return a number as Go reads one; None where it is none."""
+    """Return a number of replicas as Go reads a number; None where it is none."""
     text = str(written)
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else None
+    return int(text) if re.fullmatch(r"\+?[0-9]{1,9}|-0{1,9}", text) else None
 
 
 def read_hpa(data: object) -> Hpa:
@@ -284,8 +320,9 @@ def read_hpa(data: object) -> Hpa:
     )
 
 
-def _own(triggers: Sequence[Json]) -> tuple[tuple[OwnTrigger, ...], tuple[str, ...]]:
-    own, broken = [], []
+def _own(triggers: Sequence[Json]) -> tuple[tuple[OwnTrigger, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return external triggers: those of ours, what others beside them are, and what is wrong with any."""
+    own, failed, broken = list[OwnTrigger](), list[tuple[int, str, Mapping[str, str], str]](), list[str]()
     for index, each in enumerate(triggers):
         if each.get("type") not in _EXTERNAL:
             continue
@@ -293,8 +330,12 @@ def _own(triggers: Sequence[Json]) -> tuple[tuple[OwnTrigger, ...], tuple[str, .
         try:
             asks = read(metadata)
         except BadTrigger as error:
-            broken.append(f"spec.triggers[{index}].metadata: {error}")
+            failed.append((index, str(each.get("type")), metadata, str(error)))
             continue
+        if not metadata.get(_ADDRESS):
+            broken.append(
+                f"spec.triggers[{index}].metadata.{_ADDRESS}: it is missing, and KEDA has nobody to ask without it"
+            )
         own.append(
             OwnTrigger(
                 index=index,
@@ -304,7 +345,35 @@ def _own(triggers: Sequence[Json]) -> tuple[tuple[OwnTrigger, ...], tuple[str, .
                 metadata=metadata,
             )
         )
-    return tuple(own), tuple(broken)
+    ours = {each.metadata.get(_ADDRESS) for each in own}
+    strangers = []
+    for index, kind, given, why in failed:
+        address = given.get(_ADDRESS)
+        if own and address and address not in ours and asks_nothing(given):
+            strangers.append(f"{kind} of {shown(address)}")
+        else:
+            broken.append(f"spec.triggers[{index}].metadata: {why}")
+    return tuple(own), tuple(strangers), tuple(broken)
+
+
+def _misread(spec: Json) -> Iterator[str]:
+    """Yield what of a ScaledObject's specification KEDA, or the API server before it, refuses."""
+    fallback = _map(spec.get("fallback"))
+    numbers = {f"spec.{key}": spec.get(key) for key in _NUMBERS}
+    numbers |= {f"spec.fallback.{key}": fallback.get(key) for key in ("failureThreshold", "replicas")}
+    for path, number in numbers.items():
+        if number is not None and not _is_count(number):
+            yield f"{path}: {shown(str(number))} is no whole number from 0 on"
+    behavior = fallback.get("behavior")
+    if behavior and behavior not in _FALLBACKS:
+        yield f"spec.fallback.behavior: {shown(str(behavior))} is none; take one of {', '.join(_FALLBACKS)}"
+    minimum, maximum = _integer(spec, "minReplicaCount", 0), _integer(spec, "maxReplicaCount", DEFAULT_MAX)
+    if minimum > maximum:
+        yield f"spec.minReplicaCount: {minimum} is above maxReplicaCount, {maximum}"
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 def _fallback(data: object) -> Fallback | None:

@@ -28,6 +28,7 @@ from scaler.keda.health import Health
 from scaler.keda.published import Board
 from scaler.keda.pushes import Pushes, TooManyStreams
 from scaler.keda.reflecting import REFLECTION, Reflecting
+from scaler.keda.room import told
 from scaler.keda.settings import KedaSettings
 from scaler.keda.tls import Certificates
 from scaler.keda.trigger import BadTrigger, Trigger, printable
@@ -39,6 +40,9 @@ _END_SECONDS: Final = 2.0
 """What calls in hand get when the server ends."""
 MOST_CALLS: Final = 16_384
 """Calls and streams in hand at once; what is beyond is refused."""
+MOST_CONNECTIONS: Final = 1024
+"""Connections at once, of which an operator has one or two; what is beyond is closed at once. Whoever holds them without a call,
+or answers no ping, loses them soon, so that nobody keeps an operator out for long."""
 _PEER_CHARACTERS: Final = 253
 """What is kept of who asks, by address and certificate."""
 _REQUEST_BYTES: Final = 64 * 1024
@@ -50,11 +54,13 @@ OPTIONS: Final = (
     ("grpc.server.max_pending_requests_hard_limit", 2 * MOST_CALLS),
     ("grpc.max_receive_message_length", _REQUEST_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
-    ("grpc.max_allowed_incoming_connections", 1024),  # an operator has one or two
+    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 5_000),
-    ("grpc.max_connection_idle_ms", 300_000),  # one with an open stream isn't idle
-    ("grpc.keepalive_time_ms", 30_000),  # finds out that an operator's node is gone
+    ("grpc.max_connection_idle_ms", 60_000),  # without a call; with an open stream it isn't idle
+    ("grpc.keepalive_time_ms", 20_000),  # finds out that an operator's node is gone
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),  # and who never makes a call
+    ("grpc.http2.ping_timeout_ms", 10_000),  # without it a ping is waited for a minute
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
 """Options of the server (grpc/grpc, include/grpc/impl/channel_arg_names.h)."""
@@ -111,7 +117,8 @@ class KedaServer:
         port = _bind(server, settings, certificates)
         await server.start()
         try:
-            yield port
+            async with told(settings.host, port, MOST_CONNECTIONS):
+                yield port
         finally:
             self.end()
             await server.stop(_END_SECONDS)

@@ -138,6 +138,11 @@ def read(metadata: Metadata) -> Trigger:
     )
 
 
+def asks_nothing(metadata: Metadata) -> bool:
+    """Whether a trigger's metadata has none of our keys, so that it may be meant for somebody else."""
+    return not any(map(_is_ours, metadata))
+
+
 def default_metric(subject: Subject, name: str, value: Value) -> str:
     """Return the name of a metric that its trigger gives none: lower case, digits and dashes alone."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", value)
@@ -191,6 +196,11 @@ def _value(subject: Subject, word: str | None) -> Value:
 def _metric(name: str | None) -> str | None:
     if name is None:
         return None
+    if not name:
+        raise BadTrigger("metricName: '' is no name; leave the key out for the default")
     if len(name) > _LONGEST or not _METRIC.fullmatch(name):
-        raise BadTrigger(f"metricName: {shown(name)} can't be a metric's name; use a-z, 0-9 and dashes")
+        raise BadTrigger(
+            f"metricName: {shown(name)} can't be a metric's name; use up to {_LONGEST} of A-Z, a-z, 0-9, '-', '_' and '.',"
+            " with a letter or digit at both ends"
+        )
     return name

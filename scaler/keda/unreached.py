@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Final
 
 from scaler.keda.client import Tls
+from scaler.keda.room import turned_away
 
 _KNOCK_SECONDS: Final = 2.0
 """For a connection, and for a handshake with the server's first bytes."""
@@ -55,6 +56,12 @@ async def why(address: str, tls: Tls | None) -> Unreached:
     closed = await _closed(host, port)
     if closed is not None:
         return closed
+    if await turned_away(host, port):
+        return Unreached(
+            "the connection is taken and closed at once, without a word: the server has as many as it takes, or a"
+            " proxy before it reaches no server",
+            "see who holds connections to that port (ss -tn); those without a call are ended after a minute",
+        )
     greeting = await _greeting(host, port)
     if tls is None:
         return _plaintext(greeting)

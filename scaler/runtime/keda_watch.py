@@ -179,7 +179,7 @@ class KedaWatch:
     def conditions(self) -> Iterator[dict[str, str]]:
         """Yield what is to be known of fleets: the gravest that was found, and that people have stopped KEDA."""
         for name, found in sorted(self._found.items()):
-            for sentence in found.pause.sentences():
+            for sentence in found.paused:
                 yield {"fleet": name, "type": "KedaPaused", "reason": "Annotated", "message": sentence}
             grave = [placed for placed in found.findings if placed.finding.severity in _TOLD]
             if grave:
@@ -201,7 +201,7 @@ class KedaWatch:
         items = [
             {
                 "fleet": name,
-                "paused": list(found.pause.sentences()),
+                "paused": list(found.paused),
                 "findings": [_as_json(placed) for placed in found.findings],
             }
             for name, found in sorted(self._found.items())

@@ -70,6 +70,15 @@ def test_json_is_the_answer_itself(controller: FakeController, capsys: pytest.Ca
     assert (code, json.loads(out)) == (1, page(FINDING))
 
 
+def test_a_controller_without_kubernetes_has_none_and_that_is_said(
+    controller: FakeController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keda", "findings", "--server", controller.url]) == 2
+    said = capsys.readouterr().err
+    assert "has no findings: ScaledObjects and HPAs are looked at on Kubernetes alone" in said
+    assert "emberpool keda check --scaled-object FILE" in said
+
+
 def test_nobody_to_ask_is_neither_right_nor_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keda", "findings", "--server", "http://127.0.0.1:9"]) == 2
     assert "no controller answers" in capsys.readouterr().err

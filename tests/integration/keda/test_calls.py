@@ -13,6 +13,7 @@ from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.client import CallFailed, ScaledObject
 from scaler.keda.server import SERVICE
 from scaler.keda.settings import KedaSettings
+from scaler.runtime.metrics import catalogue
 from tests.integration.keda.conftest import Desk, asker, board, serving
 
 
@@ -70,6 +71,7 @@ async def test_what_is_unknown_is_unavailable_and_the_metric_keeps_its_spec(desk
         with pytest.raises(CallFailed, match="the last decision is 3600 s old") as caught:
             await call
         assert caught.value.code == "UNAVAILABLE"
+        assert catalogue.TICK_LAST_SUCCESS.name in str(caught.value)
     assert await desk.client.metric_spec(asker())
 
 

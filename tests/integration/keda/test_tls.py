@@ -5,10 +5,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from scaler.cli.app import main
 from scaler.cli.keda_options import KedaFlags
 from scaler.errors import UserError
 from scaler.keda.client import KedaClient, NotReached, Tls, connected
@@ -171,6 +173,74 @@ def test_a_folder_with_or_without_roots_is_mtls_or_tls_from_the_start(tmp_path: 
     assert security(flags) == "TLS"
     (tmp_path / "ca.crt").symlink_to("nowhere")
     assert security(flags) == "mTLS", "who put a link there meant something by it"
+
+
+def test_a_folder_that_there_isnt_is_said_to_be_missing(tmp_path: Path) -> None:
+    flags = KedaFlags(port=6000, host=None, tls=tmp_path / "nowhere", streams_specs=False)
+    with pytest.raises(UserError, match="nowhere doesn't exist"):
+        flags.settings()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is no folder"):
+        replace(flags, tls=tmp_path / "file").settings()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"host": "0.0.0.0"}, {"tls": Path("/tls")}, {"streams_specs": True}],
+)
+def test_what_is_said_of_a_port_that_isnt_is_refused(given: dict[str, Any]) -> None:
+    flags = KedaFlags(**{"port": None, "host": None, "tls": None, "streams_specs": False, **given})
+    with pytest.raises(UserError, match="are for --keda-port"):
+        flags.settings()
+
+
+def test_a_port_without_an_address_is_this_machines_alone() -> None:
+    assert KedaFlags(port=None, host=None, tls=None, streams_specs=False).settings() is None
+    settings = KedaFlags(port=6000, host=None, tls=None, streams_specs=False).settings()
+    assert settings is not None
+    assert settings.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(["--client-cert", "client.crt"], "--client-cert needs --client-key", id="no-key"),
+        pytest.param(
+            ["--ca-cert", "first.crt", "--client-cert", "client.crt"],
+            "--client-cert needs --client-key",
+            id="no-key-beside-roots",
+        ),
+        pytest.param(["--client-key", "client.key"], "--client-key needs --client-cert", id="no-certificate"),
+        pytest.param(
+            ["--tls", "--client-key", "client.key"],
+            "--client-key needs --client-cert",
+            id="no-certificate-with-tls",
+        ),
+        pytest.param(
+            ["--client-cert", "client.crt", "--client-key", "first.key"],
+            "first.key: KEY_VALUES_MISMATCH",
+            id="another-key",
+        ),
+        pytest.param(
+            ["--client-cert", "client.key", "--client-key", "client.key"],
+            "can't use --client-cert",
+            id="a-key-as-certificate",
+        ),
+        pytest.param(["--ca-cert", "client.key"], "client.key holds no certificate", id="a-key-as-roots"),
+        pytest.param(["--ca-cert", "empty"], "empty holds no certificate", id="empty-roots"),
+        pytest.param(["--ca-cert", "nowhere"], "can't read", id="no-such-file"),
+    ],
+)
+def test_files_that_tls_cant_use_are_named_before_anybody_is_asked(
+    made: Folder, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    """gRPC aborts the process where a certificate has no key."""
+    (made.path / "empty").touch()
+    given = [each if each.startswith("--") else str(made.path / each) for each in options]
+    assert main(["keda", "check", "--address", "127.0.0.1:1", "--fleet", "a", *given]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "nobody answers" not in said
 
 
 def test_roots_that_come_after_the_start_are_warned_of_for_as_long_as_they_dont_count(folder: Folder) -> None:

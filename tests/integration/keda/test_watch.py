@@ -143,7 +143,10 @@ async def test_a_pause_pins_the_fleet_until_it_ends(tmp_path: Path) -> None:
         on.patch(SCALED, "spares", {"metadata": {"annotations": {PAUSED: "5"}}})
         await on.until(lambda: on.watch.paused == {FleetName("spares"): None})
         (item,) = (await on.shown())["items"]
-        assert item["paused"] == ["paused at 5 replicas: KEDA doesn't ask, and deletes its HPA"]
+        there = "HorizontalPodAutoscaler keda-hpa-spares is there all the same, and scales"
+        assert item["paused"] == [f"paused at 5 replicas: KEDA doesn't ask, and {there}"]
+        conditions = [each["message"] for each in on.watch.conditions() if each["type"] == "KedaPaused"]
+        assert conditions == item["paused"]
         on.patch(SCALED, "spares", {"metadata": {"annotations": {PAUSED: None}}})
         await on.until(lambda: not on.watch.paused)
 

@@ -1,6 +1,6 @@
 """What a message asks for is read once, remembered within bounds, and the same as if it were read anew each time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,7 +17,7 @@ from scaler.keda.asking import (
     Requests,
 )
 from scaler.keda.book import Asker
-from scaler.keda.trigger import BadTrigger, Trigger, read
+from scaler.keda.trigger import MOST_KEYS, BadTrigger, Trigger, read
 
 METADATA = {"fleet": "spares", "scalerAddress": "emberpool:6000"}
 
@@ -74,6 +74,26 @@ def test_who_asked_longest_ago_is_forgotten() -> None:
 def test_what_is_long_is_not_remembered() -> None:
     asking = Asking()
     asking.read(Ref(scalerMetadata={**METADATA, "note": "x" * LONGEST_REMEMBERED}))
+    assert len(asking) == 0
+
+
+class Counted(Mapping[str, str]):
+    """Metadata of which the number of keys can be asked, and nothing else."""
+
+    def __len__(self) -> int:
+        return MOST_KEYS + 1
+
+    def __getitem__(self, key: str) -> str:
+        raise AssertionError(f"{key} was looked at")
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("the keys were looked at")
+
+
+def test_too_many_keys_are_refused_for_their_number_alone() -> None:
+    asking = Asking()
+    with pytest.raises(BadTrigger, match="has 65 keys, and 64 are read at most"):
+        asking.read(Ref(scalerMetadata=Counted())).wanted()
     assert len(asking) == 0
 
 

@@ -93,6 +93,25 @@ ANNOTATIONS = "metadata.annotations"
             "unreadable value 'abc'",
         ),
         (
+            {f"{ANNOTATIONS}.autoscaling~keda~sh/paused-replicas": "-1"},
+            Code.BAD_ANNOTATION,
+            Severity.ERROR,
+            "unreadable value '-1': KEDA can't use what is no number of replicas",
+        ),
+        (
+            {f"{TRIGGER}.metadata.scalerAddress": None},
+            Code.BAD_TRIGGER,
+            Severity.ERROR,
+            "nobody to ask without it",
+        ),
+        ({f"{TRIGGER}.metadata.scalerAddress": ""}, Code.BAD_TRIGGER, Severity.ERROR, "it is missing"),
+        (
+            {"spec.scaleTargetRef.kind": "StatefulSet"},
+            Code.WRONG_TARGET,
+            Severity.ERROR,
+            "fleet spares is Deployment spares, and this scales StatefulSet spares",
+        ),
+        (
             {"status": {"conditions": [{"type": "Fallback", "status": "True"}]}},
             Code.ON_FALLBACK,
             Severity.ERROR,
@@ -113,6 +132,34 @@ def test_each_fault_of_a_scaled_object_is_found(
     assert each.severity is severity
     assert message in each.message
     assert each.object == "ScaledObject"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("spec.minReplicaCount", "three", "'three' is no whole number from 0 on"),
+        ("spec.minReplicaCount", -1, "'-1' is no whole number from 0 on"),
+        ("spec.minReplicaCount", 45, "45 is above maxReplicaCount, 44"),
+        ("spec.maxReplicaCount", "44", "'44' is no whole number"),
+        ("spec.pollingInterval", 2.5, "'2.5' is no whole number"),
+        ("spec.cooldownPeriod", True, "'True' is no whole number"),
+        ("spec.idleReplicaCount", "none", "'none' is no whole number"),
+        ("spec.fallback.replicas", "3", "'3' is no whole number"),
+        ("spec.fallback.failureThreshold", -3, "'-3' is no whole number"),
+        (
+            "spec.fallback.behavior",
+            "bogus",
+            "'bogus' is none; take one of static, currentReplicas, currentReplicasIfHigher",
+        ),
+    ],
+)
+def test_a_field_that_keda_cant_use_is_named_and_nothing_else_is_said_of_it(
+    path: str, value: object, message: str
+) -> None:
+    findings = check(read_scaled_object(scaled_object({path: value})), None, INTENT)
+    (of_it,) = [each for each in findings if each.path == path]
+    assert (of_it.code, of_it.severity) == (Code.BAD_FIELD, Severity.ERROR)
+    assert message in of_it.message
 
 
 METRIC = "spec.metrics.0.external"
@@ -163,7 +210,7 @@ def test_a_static_fallback_is_an_error_once_the_fleet_is_known_to_be_larger() ->
 def test_a_companion_may_follow_a_policy_and_has_bounds_of_its_own() -> None:
     companion = {
         "spec.scaleTargetRef.name": "gateway",
-        "spec.triggers.0.metadata": {"policy": "chat", "value": "QueueDepth"},
+        "spec.triggers.0.metadata": {"scalerAddress": "a:1", "policy": "chat", "value": "QueueDepth"},
         "spec.minReplicaCount": 1,
         "spec.maxReplicaCount": 5,
     }
@@ -171,12 +218,41 @@ def test_a_companion_may_follow_a_policy_and_has_bounds_of_its_own() -> None:
 
 
 def test_a_total_that_scales_another_workload_is_told() -> None:
-    assert "this scales gateway" in found({"spec.scaleTargetRef.name": "gateway"})[Code.WRONG_TARGET].message
+    assert (
+        "this scales Deployment gateway"
+        in found({"spec.scaleTargetRef.name": "gateway"})[Code.WRONG_TARGET].message
+    )
 
 
 def test_other_triggers_beside_ours_can_blank_it() -> None:
     triggers = [*scaled_object()["spec"]["triggers"], {"type": "prometheus", "metadata": {}}]
     assert "beside prometheus" in found({"spec.triggers": triggers})[Code.OTHER_TRIGGERS].message
+
+
+def beside(metadata: dict[str, str]) -> dict[Code, Finding]:
+    triggers = [*scaled_object()["spec"]["triggers"], {"type": "external-push", "metadata": metadata}]
+    return found({"spec.triggers": triggers})
+
+
+def test_somebody_elses_external_trigger_is_another_trigger_and_no_bad_one_of_ours() -> None:
+    findings = beside({"scalerAddress": "vendor:9090", "queue": "orders"})
+    assert "beside external-push of 'vendor:9090'" in findings[Code.OTHER_TRIGGERS].message
+    assert findings[Code.OTHER_TRIGGERS].severity is Severity.WARNING
+    assert Code.BAD_TRIGGER not in findings
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param({"scalerAddress": "emberpool-keda:6000", "flet": "spares"}, id="a slip at our address"),
+        pytest.param({"scalerAddress": "vendor:9090", "fleet": ""}, id="a key of ours at another address"),
+        pytest.param({"queue": "orders"}, id="no address"),
+    ],
+)
+def test_a_trigger_that_may_be_meant_for_us_is_a_bad_one(metadata: dict[str, str]) -> None:
+    findings = beside(metadata)
+    assert findings[Code.BAD_TRIGGER].path.startswith("spec.triggers[1].metadata")
+    assert Code.OTHER_TRIGGERS not in findings
 
 
 @pytest.mark.parametrize("annotation", ["paused", "paused-replicas"])

@@ -71,6 +71,13 @@ def said(findings: FleetFindings) -> list[tuple[str, str, Code]]:
             [("ScaledObject", "other", Code.WRONG_TARGET)],
             id="another workload follows the total",
         ),
+        pytest.param(
+            [{"spec.scaleTargetRef.kind": "StatefulSet"}],
+            [],
+            {},
+            [("ScaledObject", "spares", Code.WRONG_TARGET), ("Fleet", "spares", Code.NO_SCALED_OBJECT)],
+            id="a workload of its name and another kind",
+        ),
     ],
 )
 def test_what_is_found(
@@ -84,9 +91,26 @@ def test_nothing_is_missing_while_nobody_knows_what_there_is() -> None:
 
 
 def test_the_gravest_comes_first_and_all_are_counted() -> None:
-    findings = found([{"spec.fallback": None, "spec.maxReplicaCount": 2}])
+    findings = found([{"spec.fallback": None, "spec.maxReplicaCount": 3}])
     assert [each.finding.severity for each in findings.findings] == [Severity.ERROR, Severity.NOTE]
     assert findings.counts == {Severity.ERROR: 1, Severity.WARNING: 0, Severity.NOTE: 1}
+
+
+def test_who_scales_another_kind_of_workload_is_named_where_nobody_sizes_the_fleet() -> None:
+    findings = found([{"spec.scaleTargetRef.kind": "StatefulSet"}]).findings
+    (nobody,) = (each.finding for each in findings if each.finding.code is Code.NO_SCALED_OBJECT)
+    assert "no ScaledObject scales Deployment spares" in nobody.message
+    assert nobody.message.endswith("; spares scales StatefulSet spares")
+
+
+def test_what_is_said_of_a_pause_knows_whether_the_hpa_is_there() -> None:
+    paused = {"metadata.annotations": {"autoscaling.keda.sh/paused": "true"}}
+    both, alone = found([paused], [{}]), found([paused])
+    assert "keda-hpa-spares is there all the same" in both.paused[0]
+    assert "deletes its HPA" in alone.paused[0]
+    for each in (both, alone):
+        said_as_finding = [one.finding.message for one in each.findings if one.finding.code is Code.PAUSED]
+        assert said_as_finding == list(each.paused)
 
 
 def test_a_pause_is_that_of_who_scales_the_workload() -> None:

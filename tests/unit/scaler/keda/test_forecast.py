@@ -24,6 +24,7 @@ def said(value: float, replicas: int | None, **rules: Any) -> str:
         (5.0, 2, {}, "it leaves the replicas to the HPA", "asks for 5 in place of 2"),
         (5.0, 5, {}, "leaves the replicas", "asks for 5, as there are"),
         (2.0, 5, {}, "leaves the replicas", "2 in place of 5, once that has held for 300 s"),
+        (2.0, 5, {"down": Behavior(window=0.0)}, "leaves the replicas", "2 in place of 5, at once"),
         (21.0, 20, {}, "leaves the replicas", "asks for 20, because 21 is within its tolerance of the 20"),
         (120.0, 20, {}, "leaves the replicas", "asks for 100, for 120 is beyond maxReplicaCount"),
         (

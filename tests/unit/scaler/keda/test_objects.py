@@ -19,6 +19,7 @@ KEDA = "autoscaling.keda.sh/"
         ({KEDA + "paused": ""}, Pause(stopped=True)),
         ({KEDA + "paused-replicas": "4"}, Pause(stopped=True, replicas=4)),
         ({KEDA + "paused-replicas": "0"}, Pause(stopped=True, replicas=0)),
+        ({KEDA + "paused-replicas": "-1"}, Pause(unreadable="'-1'")),
         ({KEDA + "paused-scale-in": "true"}, Pause(scale_in=True)),
         ({KEDA + "paused-scale-out": "1"}, Pause(scale_out=True)),
         ({KEDA + "force-activation": "true"}, Pause(forced=True)),

@@ -58,8 +58,12 @@ def test_metadata_says_whose_number_is_asked_for(metadata: dict[str, str], expec
             "'QueueDepth' is no value of a fleet; take one of Total, Serving, Spare",
         ),
         ({"policy": "a", "value": "total"}, "'total' is no value of a policy"),
-        ({"fleet": "a", "metricName": "a/b"}, "metricName: 'a/b' can't be"),
-        ({"fleet": "a", "metricName": ""}, "metricName: '' can't be"),
+        (
+            {"fleet": "a", "metricName": "a/b"},
+            "metricName: 'a/b' can't be a metric's name; use up to 253 of A-Z",
+        ),
+        ({"fleet": "a", "metricName": "-a"}, "with a letter or digit at both ends"),
+        ({"fleet": "a", "metricName": ""}, "metricName: '' is no name; leave the key out"),
     ],
 )
 def test_metadata_that_asks_for_nothing_is_refused_by_name(metadata: dict[str, str], message: str) -> None:
