@@ -25,18 +25,19 @@ class Part(Answer):
     value: float | None = None
     age_seconds: float | None = None
     quality: str = ""
+    reason: str | None = None
 
 
 class LastError(Answer):
-    """Why there was no reading, the last time that there was none."""
+    """Why there has been no reading since the last one."""
 
     message: str
     in_a_row: int = 0
 
     @property
     def text(self) -> str:
-        """The message, and whether it still goes on."""
-        return f"{self.message} ({f'{self.in_a_row} in a row' if self.in_a_row else 'over'})"
+        """The message, and how often in a row."""
+        return f"{self.message} ({self.in_a_row} in a row)"
 
 
 class Signal(Answer):
@@ -63,7 +64,16 @@ def _signal(item: Mapping[str, Any]) -> Signal:
 
 def _rows(signal: Signal) -> list[Row]:
     """Return a line for each part; a signal that never said anything has one all the same."""
-    return [Row(signal, part) for part in signal.parts or [Part(part=NOTHING, quality="Missing")]]
+    return [Row(signal, part) for part in signal.parts or [_NO_PART]]
+
+
+_NO_PART = Part(part=NOTHING, quality="Missing", reason="nobody has said anything of late")
+
+
+def _trouble(row: Row) -> str:
+    """Say why there was no reading, or why this part is Missing though there was one."""
+    error = row.signal.last_error
+    return error.text if error is not None else row.part.reason or NOTHING
 
 
 def _value(part: Part) -> str:
@@ -92,7 +102,7 @@ SIGNALS: Kind[Signal] = Kind(
         Column("QUALITY", lambda row, _: row.part.quality),
         Column(
             "LAST-ERROR",
-            lambda row, _: NOTHING if row.signal.last_error is None else row.signal.last_error.text,
+            lambda row, _: _trouble(row),
             wide=True,
         ),
     ),

@@ -157,7 +157,9 @@ def _deadline(facts: Facts) -> str:
 
 
 def _floor(facts: Facts) -> str:
-    return f"At least {_plural(facts.get('floor'), 'resident')} always serve, and demand calls for no more"
+    floor = facts.get("floor")
+    serve = "serves" if floor == 1 else "serve"
+    return f"At least {_plural(floor, 'resident')} always {serve}, and demand calls for no more"
 
 
 def _scheduled(facts: Facts) -> str:

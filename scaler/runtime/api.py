@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from scaler.core.explain import explain
-from scaler.core.model import PolicyDecision, Reason
+from scaler.core.model import PolicyDecision, Quality, Reason, ReasonCode
 from scaler.runtime.agreement import Agreement
 from scaler.runtime.controller import Controller, Tick
 from scaler.runtime.metrics import Page
@@ -176,7 +176,7 @@ class Api:
             "queued": load.queued.value if load.queued.known else None,
             "inFlight": load.in_flight.value if load.in_flight.known else None,
             "oldestWaitSeconds": load.oldest_wait.value if load.oldest_wait.known else None,
-            "signals": str(load.queued.quality),
+            "signals": str(_quality(decided)),
             "reasons": _reasons(decided.reasons, tick.decision.at),
         }
 
@@ -245,6 +245,14 @@ def unauthorized(wanted: str = "EMBERPOOL_AGENT_TOKEN of the controller") -> web
     """Answer a request that shows another token than it is `wanted` to show, or none."""
     message = f"missing or wrong token; {wanted} is the one"
     return web.json_response({"error": {"code": "Unauthorized", "message": message}}, status=401)
+
+
+def _quality(decided: PolicyDecision) -> Quality:
+    """Return how far what is known of a policy's demand can be believed: as the law had it, which knows what was expected."""
+    codes = {reason.code for reason in decided.reasons}
+    if ReasonCode.SIGNALS_MISSING in codes:
+        return Quality.MISSING
+    return Quality.STALE if ReasonCode.SIGNALS_STALE in codes else Quality.FRESH
 
 
 def _reasons(reasons: tuple[Reason, ...], now: float) -> list[dict[str, Any]]:

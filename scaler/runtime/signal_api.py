@@ -18,7 +18,7 @@ from scaler.runtime.push_tokens import WANTED, PushTokens
 from scaler.runtime.signals import PolicySignals
 from scaler.signals.pushed import NameTaken, TooOften
 from scaler.signals.pushers import NotAllowed, Pusher
-from scaler.signals.sample import TooLarge
+from scaler.signals.sample import TooLarge, check_size
 from scaler.signals.throttle import Source, TooMuch, Weight
 
 _BODY_SECONDS: Final = 2.0
@@ -96,12 +96,12 @@ class SignalApi:
         """
         source = Source(pusher.name, request.remote or "")
         told, body = request.content_length or 0, bytearray()
-        _check_size(told, pusher)
+        check_size(told, pusher.kinds)
         await self._turn(source, Weight(1, told))
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.content.iter_any():
                 body += chunk
-                _check_size(len(body), pusher)
+                check_size(len(body), pusher.kinds)
                 if (more := len(body) - told) > 0:  # of a length that nobody told, or unpacked
                     await self._turn(source, Weight(0, more))
                     told += more
@@ -120,13 +120,6 @@ class SignalApi:
                 await asyncio.sleep(seconds)
             finally:
                 self._waiting -= 1
-
-
-def _check_size(size: int, pusher: Pusher) -> None:
-    if size > pusher.most_bytes:
-        raise TooLarge(
-            f"a sample of more than {pusher.most_bytes} bytes; name fewer policies in one, {pusher.name}"
-        )
 
 
 def _refused(status: HTTPStatus, message: str, *, seconds: float = 1.0, read: bool = False) -> web.Response:

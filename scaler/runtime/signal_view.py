@@ -8,7 +8,7 @@ from scaler.core.model import Load, Reading
 from scaler.signals.board import PUSHED, SignalState
 from scaler.signals.engine_metrics import EngineMetricsSource
 from scaler.signals.engine_sum import EngineView
-from scaler.signals.port import SignalKey
+from scaler.signals.port import Part, SignalKey
 from scaler.signals.pushed import Speaker
 
 _PUSHED_PARTS: Final[Mapping[str, str]] = {
@@ -38,7 +38,7 @@ def read(key: SignalKey, state: SignalState, source: object) -> dict[str, Any]:
         "policy": key.policy,
         "name": key.signal,
         "type": expected.type,
-        "parts": [_part(part, reading) for part, reading in state.parts.items()],
+        "parts": [_part(part, reading, _why(part, state)) for part, reading in state.parts.items()],
         "intervalSeconds": expected.interval,
         "freshSeconds": expected.fresh_seconds,
         "expirySeconds": expected.expiry_seconds,
@@ -72,13 +72,25 @@ def pushed(key: SignalKey, load: Load, instances: Iterable[Speaker]) -> dict[str
     }
 
 
-def _part(part: str, reading: Reading) -> dict[str, Any]:
+def _part(part: str, reading: Reading, why: str = "") -> dict[str, Any]:
     return {
         "part": str(part),
         "value": reading.value if reading.known else None,
         "ageSeconds": reading.age if reading.known else None,
         "quality": str(reading.quality),
+        "reason": None if reading.known else why,
     }
+
+
+def _why(part: Part, state: SignalState) -> str:
+    """Say why a part that is Missing is."""
+    if state.error:
+        return state.error
+    if not state.read:
+        return "it has not been read yet"
+    if part in state.expectation.spare:
+        return "0/0: no requests, and so no share of them"
+    return "the last reading has expired"
 
 
 def _engine(engine: EngineView) -> dict[str, Any]:

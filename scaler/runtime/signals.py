@@ -3,6 +3,7 @@
 A sample or a reading that may be a burst has the loop tick at once; any other lets it tick within its next moment.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -25,14 +26,14 @@ from scaler.signals.port import Paced, Part, SignalKey
 from scaler.signals.pushed import NameTaken, PushedSamples, Taken, TooOften
 from scaler.signals.pushed_redis import RedisSamples
 from scaler.signals.pushers import ANYONE, OVER_REDIS, NotAllowed, Pusher
-from scaler.signals.sample import TooLarge
+from scaler.signals.sample import TooLarge, check_size
 from scaler.signals.throttle import Source, Throttle, TooMuch, Weight
 from warmpool.seats import PolicyName
 
 log = structlog.get_logger(__name__)
 
 _REJECTIONS_LOGGED_SECONDS: Final = 60.0
-"""A rejected sample is logged this often at most; the metrics count all of them."""
+"""A rejected sample is logged this often at most, by the way it came; the metrics count all of them."""
 _PACE: Final = frozenset(
     {"interval_milliseconds", "timeout_milliseconds", "interval_seconds", "timeout_seconds"}
 )
@@ -79,7 +80,7 @@ class PolicySignals:
         self._board = Board()
         self._sources = Sources(factories, self, metrics.signals.restarted)
         self._wanted: dict[SignalKey, Wanted] = {}
-        self._rejection_logged_at = float("-inf")
+        self._rejection_logged_at: dict[str, float] = {}
         metrics.signals.watch(self._read)
         self.follow(policies)
 
@@ -153,11 +154,16 @@ class PolicySignals:
         """Take note of a sample that came and wasn't taken."""
         self._metrics.sampled(way, outcome)
         now = self._clock.monotonic()
-        if now - self._rejection_logged_at >= _REJECTIONS_LOGGED_SECONDS:
-            self._rejection_logged_at = now
+        if now - self._rejection_logged_at.get(way, -math.inf) >= _REJECTIONS_LOGGED_SECONDS:
+            self._rejection_logged_at[way] = now
             log.warning("pushed sample refused", way=way, problem=problem)
 
     def _hear(self, body: bytes) -> None:
+        try:
+            check_size(len(body), OVER_REDIS.kinds)
+        except TooLarge as error:
+            self.refused("Redis", "TooLarge", str(error))
+            return
         try:
             self.weigh(_REDIS, Weight(1, len(body)), way="Redis")
             self.ingest(body, replace(OVER_REDIS, others=self._reserved()), "Redis")

@@ -42,12 +42,12 @@ class SignalState:
 
     Attributes:
         expectation: what is expected of it.
-        parts: what it said last; every part that is expected, and whatever else is known.
+        parts: what it said last; every part that it may be asked for, and whatever else is known.
         read: readings that had a number, or nothing to say.
         failed: times that there was no reading.
         spoilt: numbers that were none.
-        error: why there was no reading, the last time that there was none; empty if there always was.
-        failed_in_a_row: failures since the last reading.
+        error: why there has been no reading since the last one; empty after a reading.
+        failed_in_a_row: how often since then.
         newest: monotonic seconds at which its newest number was true; None before the first.
     """
 
@@ -87,6 +87,7 @@ class _Record:
         self.spoilt += len(parts) - len(good)
         if not math.isfinite(at):
             self.spoilt += 1
+            self._lacks("what was read has no time that can be one")
             return Change.NOTHING
         whole = len(good) == len(parts)
         if whole:
@@ -94,12 +95,22 @@ class _Record:
                 self.left_out[part] = max(at, self.left_out.get(part, -math.inf))
         if whole or good:
             self.read += 1
-            self.failed_in_a_row = 0
+            self.error, self.failed_in_a_row = "", 0
+        else:
+            self._lacks("what was read holds no number that can be one")
         return max(
             (self._put(part, value, at) for part, value in good.items()),
             key=_RANK.__getitem__,
             default=Change.NOTHING,
         )
+
+    def fail(self, why: str) -> None:
+        self.failed += 1
+        self._lacks(why)
+
+    def _lacks(self, why: str) -> None:
+        self.error = " ".join(why.split())[:_LONGEST_ERROR]
+        self.failed_in_a_row += 1
 
     def _put(self, part: Part, value: float, at: float) -> Change:
         before = self.numbers.get(part)
@@ -127,7 +138,7 @@ class _Record:
         return SignalState(
             expectation=self.expectation,
             parts=MappingProxyType(
-                {p: r for p, r in readings.items() if r.known or p in self.expectation.parts}
+                {p: r for p, r in readings.items() if r.known or p in self.expectation.named}
             ),
             newest=max((at for at, _ in self.numbers.values()), default=None),
             read=self.read,
@@ -194,9 +205,7 @@ class Board:
         """See `Sink.failed`."""
         record = self._records.get(key)
         if record is not None:
-            record.failed += 1
-            record.failed_in_a_row += 1
-            record.error = " ".join(why.split())[:_LONGEST_ERROR]
+            record.fail(why)
 
     def take(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> Change:
         """Take a reading as `observed` does, and return what it changed."""

@@ -48,12 +48,19 @@ class Expectation:
         timeout: seconds after which a reading is given up.
         parts: what every good reading says. Whatever else it says may be missing from the next one: without requests
             there is no share of late ones.
+        spare: what a good reading may lack of what the signal is for.
     """
 
     type: str
     interval: float
     timeout: float
     parts: frozenset[Part]
+    spare: frozenset[Part] = frozenset()
+
+    @property
+    def named(self) -> frozenset[Part]:
+        """All that the signal is for; it is shown even while it is Missing."""
+        return self.parts | self.spare
 
     @property
     def fresh_seconds(self) -> float:
@@ -90,11 +97,13 @@ def expectation(signal: Signal) -> Expectation:
         case Pushed():
             return Expectation(type=signal.type, interval=0.0, timeout=0.0, parts=frozenset())
         case Prometheus():
+            part = frozenset({PART_OF[signal.measures]})
             return Expectation(
                 type=signal.type,
                 interval=float(signal.interval_seconds),
                 timeout=float(signal.timeout_seconds),
-                parts=frozenset({PART_OF[signal.measures]} - {Part.LATE_SHARE}),
+                parts=part - {Part.LATE_SHARE},
+                spare=part & {Part.LATE_SHARE},
             )
         case EngineMetrics() | RedisList() | RedisStream() | RedisSortedSet():
             return Expectation(

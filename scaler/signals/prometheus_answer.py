@@ -16,7 +16,7 @@ from scaler.signals.port import Part
 
 LOOKBACK_SECONDS: Final = 300.0
 """Prometheus answers with nothing that is older (`--query.lookback-delta`, 5 min unless set): an older answer comes of
-clocks that disagree."""
+clocks that disagree, and so does one that lies as far ahead."""
 
 _PAIR: Final = 2
 """A sample is a time and a number."""
@@ -84,9 +84,13 @@ def age_of(sample: Sample, asked: float) -> float:
         asked: Unix time of the question; a sample that is younger has the age 0.
 
     Raises:
-        SignalError: it is older than any server answers with.
+        SignalError: it is older than any server answers with, or lies as far ahead.
     """
     age = asked - sample.time
+    if age < -LOOKBACK_SECONDS:
+        raise SignalError(
+            f"the answer lies {-age:.0f} s ahead by its own time: do the clocks here and on the server agree?"
+        )
     if not age <= LOOKBACK_SECONDS:
         raise SignalError(
             f"the answer is {age:.0f} s old by its own time: do the clocks here and on the server agree?"

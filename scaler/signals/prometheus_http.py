@@ -122,6 +122,8 @@ def signal_error(error: Exception) -> SignalError:
             return SignalError(f"the answer breaks off: {system_reason(error)}")
         case requests.JSONDecodeError():
             return SignalError("the answer is broken JSON: is this a Prometheus?")
+        case RecursionError():
+            return SignalError("the answer is JSON that is nested too deeply: is this a Prometheus?")
         case requests.RequestException() | OSError():
             return SignalError(f"no connection: {system_reason(error)}")
         case KeyError() | TypeError():

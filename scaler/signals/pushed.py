@@ -50,8 +50,9 @@ class PushedLimits:
         shortest_rate_seconds: span below which no rate is given.
         max_gateways: gateways at once.
         max_queues: other instances at once.
-        max_queues_of_policy: other instances that speak of one policy, so that one which takes a new name for each sample
-            keeps out nobody but its own kind.
+        share_of_pusher: share of all those of a kind that one pusher's may be, so that others' find room.
+        max_queues_of_policy: one pusher's other instances that speak of one policy, so that who takes a new name for each
+            sample keeps out nobody who shows another token.
         samples_per_second: of one instance; gateways push 100 times a second at most.
         samples_at_once: of one instance, after a pause.
     """
@@ -64,6 +65,7 @@ class PushedLimits:
     shortest_rate_seconds: float = 0.2
     max_gateways: int = 1024
     max_queues: int = 4096
+    share_of_pusher: float = 7 / 8
     max_queues_of_policy: int = 64
     samples_per_second: float = 200.0
     samples_at_once: float = 200.0
@@ -333,7 +335,7 @@ class PushedSamples:
         """
         instance = self._of(sample, pusher, now)
         if instance is None:
-            self._check_room(sample, now)
+            self._check_room(sample, pusher, now)
             allowance = self._limits.samples_at_once - 1.0
             return _Instance(sample.instance, sample.kind, pusher, allowance, sample.run, seen_at=now)
         if sample.kind is not instance.kind:
@@ -347,7 +349,7 @@ class PushedSamples:
             )
             raise SampleRejected(message)
         if sample.kind is Kind.QUEUE:
-            self._check_crowd(sample, now)
+            self._check_crowd(sample, pusher, now)
         return instance
 
     def _of(self, sample: Sample, pusher: str, now: float) -> _Instance | None:
@@ -394,27 +396,38 @@ class PushedSamples:
             raise TooOften(message)
         instance.allowance -= 1.0
 
-    def _check_room(self, sample: Sample, now: float) -> None:
-        most = self._limits.max_gateways if sample.kind is Kind.GATEWAY else self._limits.max_queues
-        if sum(each.kind is sample.kind for each in self._instances.values()) >= most:
+    def _check_room(self, sample: Sample, pusher: str, now: float) -> None:
+        if self._crowding(sample.kind, pusher):
             self._swept_at = -math.inf
             self._sweep(now)
-            if (there := sum(each.kind is sample.kind for each in self._instances.values())) >= most:
-                message = f"sample of {sample.instance}: {there} instances report already"
-                raise SampleRejected(message)
+            if said := self._crowding(sample.kind, pusher):
+                raise SampleRejected(f"sample of {sample.instance}: {said}")
         if sample.kind is Kind.QUEUE:
-            self._check_crowd(sample, now)
+            self._check_crowd(sample, pusher, now)
 
-    def _check_crowd(self, sample: Sample, now: float) -> None:
+    def _crowding(self, kind: Kind, pusher: str) -> str:
+        """Say why there is no room for one more instance; empty if there is."""
+        most = self._limits.max_gateways if kind is Kind.GATEWAY else self._limits.max_queues
+        there = [each.pusher for each in self._instances.values() if each.kind is kind]
+        if len(there) >= most:
+            return f"{len(there)} instances report already"
+        if (own := there.count(pusher)) >= math.ceil(self._limits.share_of_pusher * most):
+            return f"{own} instances of {pusher} report already; the rest of the room is other pushers'"
+        return ""
+
+    def _check_crowd(self, sample: Sample, pusher: str, now: float) -> None:
         for policy in sample.policies:
             others = [
                 share
                 for name, share in self._shares.get(policy, {}).items()
-                if name != sample.instance and share.instance.kind is Kind.QUEUE and share.live(now)
+                if name != sample.instance
+                and share.instance.kind is Kind.QUEUE
+                and share.instance.pusher == pusher
+                and share.live(now)
             ]
             if len(others) >= self._limits.max_queues_of_policy:
                 message = (
-                    f"sample of {sample.instance}: {len(others)} instances report policy {policy} already; "
+                    f"sample of {sample.instance}: {len(others)} instances of {pusher} report policy {policy} already; "
                     "an instance keeps its name"
                 )
                 raise SampleRejected(message)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from scaler.errors import PolicyError, PolicyFault, SampleRejected
-from scaler.signals.sample import MOST_BYTES, Kind
+from scaler.signals.sample import Kind
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
@@ -55,11 +55,6 @@ class Pusher:
     reports: bool = False
     own: str = ""
     others: frozenset[str] = frozenset()
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of the largest sample that it may push; 0 where it may push none."""
-        return max((MOST_BYTES[kind] for kind in self.kinds), default=0)
 
     def check(self, kind: Kind, instance: str) -> None:
         """Check what a sample says of its sender.

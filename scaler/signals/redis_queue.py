@@ -1,7 +1,8 @@
 """Queues in Redis: how many entries wait, and how long the oldest has waited.
 
 Each reading is a few commands of constant time that need read access only. A key that is not there is an empty queue:
-Redis deletes lists and sorted sets with their last entry, so that it is a reading of zero and no failure.
+Redis deletes lists and sorted sets with their last entry, so that it is a reading of zero and no failure. A stream stays
+when it runs empty: one that was there and is gone tells nothing.
 """
 
 import time
@@ -192,6 +193,7 @@ class RedisQueueSource:
         self._servers = servers
         self._rounds = Rounds(key, signal.interval_milliseconds / 1000)
         self._read_before = False
+        self._was_there = False
 
     async def run(self, sink: Sink) -> None:
         """See `Source.run`."""
@@ -216,6 +218,25 @@ class RedisQueueSource:
         self._read_before = True
         return Observation(backlog.parts(now), asked)
 
+    async def _stream_backlog(self, signal: RedisStream, commands: Commands) -> Backlog:
+        """Read a stream, as `stream_backlog` does.
+
+        Raises:
+            SignalError: it can't be read, or has vanished with all that waited in it: a stream stays when it runs empty.
+        """
+        try:
+            backlog = await stream_backlog(signal, commands)
+        except SignalError:
+            self._was_there = True  # what it lacks is its group, or a number
+            raise
+        self._was_there = self._was_there or backlog.exists
+        if self._was_there and not backlog.exists:
+            raise SignalError(
+                f"stream {signal.key!r} was there and is gone: was it deleted, or has Redis come back empty? "
+                "It is unknown what waits until the stream is there again (XGROUP CREATE … MKSTREAM makes one)"
+            )
+        return backlog
+
     async def _backlog(self, now: float, commands: Commands) -> Backlog:
         signal = self._signal
         try:
@@ -225,7 +246,7 @@ class RedisQueueSource:
                 case RedisSortedSet():
                     return await sorted_set_backlog(signal, now, commands)
                 case RedisStream():
-                    return await stream_backlog(signal, commands)
+                    return await self._stream_backlog(signal, commands)
         except redis_errors.ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise

@@ -5,6 +5,7 @@ docs/pushing-signals.md describes the format to those who push. A sample is take
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +18,8 @@ from warmpool.seats import PolicyName
 
 _NAME_LENGTH = 253
 """Longest name of an instance or policy: that of a Kubernetes object."""
+_QUOTING = frozenset("\"'`\\")
+"""What shells, logs and JSON quote with; a name is shown in all of them."""
 _LARGEST = 2.0**53
 """Numbers above this are no counts: JSON's numbers are exact to here."""
 _TOTALS = frozenset({"arrived", "completed", "refused", "refusedSeconds", "answered", "late", "failed"})
@@ -42,6 +45,7 @@ MOST_POLICIES: Final[Mapping[Kind, int]] = MappingProxyType({Kind.GATEWAY: 256, 
 """Policies that a sample names."""
 MAX_BYTES: Final = max(MOST_BYTES.values())
 """No sample of any kind is larger."""
+_ANY: Final = frozenset(Kind)
 
 
 class Numbers(NamedTuple):
@@ -131,10 +135,10 @@ def parse(body: bytes | Mapping[str, object], known: Collection[PolicyName] | No
     """
     size = len(body) if isinstance(body, bytes) else 0
     if isinstance(body, bytes):
-        _check_size(size, MAX_BYTES)
+        check_size(size, _ANY)
         body = _object(_decode(body), "sample")
     instance, kind = _name(body.get("instance"), "instance"), _kind(body)
-    _check_size(size, MOST_BYTES[kind])
+    check_size(size, {kind})
     sequence = body.get("sequence")
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence <= _LARGEST:
         message = f"sample of {instance}: sequence must be a whole number ≥ 0, got {_shown(sequence)}"
@@ -156,17 +160,39 @@ def parse(body: bytes | Mapping[str, object], known: Collection[PolicyName] | No
     )
 
 
-def _check_size(size: int, most: int) -> None:
-    if size > most:
-        raise TooLarge(f"sample of {size} bytes: at most {most} are taken; name fewer policies in one")
+def check_size(size: int, kinds: Collection[Kind]) -> None:
+    """Check a sample's size before it is read.
+
+    Args:
+        size: its bytes, or as many as have come.
+        kinds: what it can be.
+
+    Raises:
+        TooLarge: it is larger than one of any of these.
+    """
+    if size > max((MOST_BYTES[kind] for kind in kinds), default=0):
+        most = " or ".join(f"{MOST_BYTES[kind] // 1024} KiB of a {kind}" for kind in sorted(kinds))
+        raise TooLarge(
+            f"sample of {size} bytes or more: at most {most} are taken; name fewer policies in one"
+        )
 
 
 def _decode(body: bytes) -> object:
     try:
-        return json.loads(body)
+        return json.loads(body, object_pairs_hook=_keys_once)
     except (ValueError, RecursionError) as error:
         message = f"sample is not JSON: {error}"
         raise SampleRejected(message) from None
+
+
+def _keys_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Make an object of its fields; of one that stands there twice nobody knows which is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = counts.most_common(1)[0][0]
+        raise SampleRejected(f"{_shown(twice)} stands twice in one object; say it once")
+    return found
 
 
 def _kind(body: Mapping[str, object]) -> Kind:
@@ -234,6 +260,9 @@ def _object(value: object, where: str) -> Mapping[str, object]:
 def _name(value: object, where: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _NAME_LENGTH:
         message = f"{where} must be a string of 1 to {_NAME_LENGTH} characters, got {_shown(value)}"
+        raise SampleRejected(message)
+    if not value.isprintable() or not _QUOTING.isdisjoint(value):
+        message = f"{where} must have no control characters, quotes or backslashes, got {_shown(value)}"
         raise SampleRejected(message)
     return value
 

@@ -77,7 +77,9 @@ def test_every_field_and_number_is_described() -> None:
 def test_limits_are_those_that_hold() -> None:
     limits = PushedLimits()
     assert f"{limits.max_gateways} gateways, {limits.max_queues} other instances" in TEXT
-    assert f"of which {limits.max_queues_of_policy} may speak of one policy" in TEXT
+    assert f"of which {limits.max_queues_of_policy} of one pusher may speak of one policy" in TEXT
+    assert limits.share_of_pusher == 7 / 8
+    assert "one pusher may have seven eighths of either" in TEXT
     assert f"{limits.samples_per_second:g} samples a second of one instance" in TEXT
     queue, gateway = (
         f"{format_.MOST_BYTES[kind] // 1024} KiB and {format_.MOST_POLICIES[kind]}"

@@ -149,8 +149,9 @@ async def test_a_queue_pushes_less_at_once_than_a_gateway_and_that_is_known_befo
     file.write_text("queue one\ngateway two\n", "utf-8")
     async with served(file) as on:
         for token, kind in (("one", Kind.QUEUE), ("two", Kind.GATEWAY)):
-            status, _ = await on.post(b" " * (MOST_BYTES[kind] + 1), token=token)
+            status, said = await on.post(b" " * (MOST_BYTES[kind] + 1), token=token)
             assert status == 413
+            assert f"at most {MOST_BYTES[kind] // 1024} KiB of a {kind} are taken" in said
             assert (await on.post(b" " * MOST_BYTES[kind], token=token))[0] == 400
 
 

@@ -98,6 +98,19 @@ async def test_what_is_broken_is_counted_and_what_follows_is_heard(tmp_path: Pat
             assert on.counted("TooLarge", "Redis") == 1
 
 
+async def test_what_is_too_large_is_counted_so_and_logged_whatever_http_has_logged(tmp_path: Path) -> None:
+    with redis(tmp_path) as server, capture_logs() as logs:
+        async with listening(server) as on:
+            assert (await on.post(b"{"))[0] == 400
+            for size in (1_000_000, 20_000):
+                script = "return redis.call('PUBLISH', ARGV[1], string.rep('x', ARGV[2]))"
+                assert server.call("EVAL", script, 0, CHANNEL, size) == "1"
+            await on.until(lambda: on.counted("TooLarge", "Redis") == 2, "both refusals")
+    refused = [(line["way"], line["problem"]) for line in logs if line["event"] == "pushed sample refused"]
+    assert [way for way, _ in refused] == ["Http", "Redis"]
+    assert "at most 16 KiB of a Queue are taken" in refused[1][1]
+
+
 async def test_a_server_that_is_killed_and_comes_back_is_heard_again(tmp_path: Path) -> None:
     with redis(tmp_path) as server:
         async with listening(server) as on:

@@ -259,7 +259,9 @@ async def test_an_answer_without_one_number_is_no_reading() -> None:
 
 async def test_an_answer_of_a_clock_that_is_wrong_is_refused() -> None:
     async with serving(answering(vector("1", at=time.time() - 3600))) as url:
-        assert "do the clocks here and on the server agree?" in await why(url)
+        assert "s old by its own time: do the clocks here and on the server agree?" in await why(url)
+    async with serving(answering(vector("1", at=time.time() + 3600))) as url:
+        assert "s ahead by its own time: do the clocks here and on the server agree?" in await why(url)
 
 
 async def test_a_share_of_nothing_is_no_reading_and_no_failure() -> None:
@@ -281,6 +283,7 @@ ERROR = {"status": "error", "errorType": "bad_data", "error": "parse error:\n un
         pytest.param(answering(b"<html>", status=502, kind="text/html"), "answers 502 Bad Gateway, as text/html", id="502"),
         pytest.param(answering(b"<html>", kind="text/html; charset=utf-8"), "answers text/html and not JSON: is this a Prometheus?", id="html"),
         pytest.param(answering(b"{", kind="application/json"), "the answer is broken JSON: is this a Prometheus?", id="broken"),
+        pytest.param(answering(b"[" * 100_000), "the answer is JSON that is nested too deeply: is this a Prometheus?", id="deep"),
         pytest.param(answering({"status": "success"}), "the answer is JSON of something else: is this a Prometheus?", id="other"),
         pytest.param(answering([1]), "the answer is JSON of something else: is this a Prometheus?", id="list"),
         pytest.param(answering(b"", status=401), "answers 401 Unauthorized: does the policy's authorization fit?", id="401"),

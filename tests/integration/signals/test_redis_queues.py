@@ -165,6 +165,33 @@ async def test_a_stream_that_is_done_has_no_backlog_and_no_age(server: RedisProc
     assert (await word(server, "stream")).parts == {Part.BACKLOG: 0.0, Part.BACKLOG_AGE_SECONDS: 0.0}
 
 
+async def test_a_stream_that_was_there_and_is_gone_is_unknown_until_it_is_there_again(
+    server: RedisProcess,
+) -> None:
+    stream(server, f"{milliseconds(5)}-0")
+    with structlog.testing.capture_logs() as logs:
+        async with reading(server, "stream") as heard:
+            await heard.until(lambda found: found.parts is not None, "its backlog")
+            server.call("FLUSHALL")
+            gone = await heard.until(lambda found: found.parts is None, "that it is gone")
+            begun = len(heard.words)
+            await heard.until(lambda found: found.parts is None, "that it still is", after=begun)
+            stream(server, f"{milliseconds(5)}-1")
+            again = await heard.until(lambda found: found.parts is not None, "it again", after=begun)
+    assert "stream 'jobs' was there and is gone" in gone.why
+    assert (backlog(again), len({word.why for word in heard.words if not word.parts})) == (1, 1)
+    assert [entry["event"] for entry in logs] == ["signal can't be read", "signal is read again"]
+
+
+async def test_a_stream_without_its_group_was_there_all_the_same(server: RedisProcess) -> None:
+    server.call("XADD", "jobs", "*", "payload", "x")
+    async with reading(server, "stream") as heard:
+        await heard.until(lambda found: "has no consumer group" in found.why, "what it lacks")
+        server.call("DEL", "jobs")
+        await heard.until(lambda found: "was there and is gone" in found.why, "that it is gone")
+    assert all(word.parts is None for word in heard.words)
+
+
 async def test_identifiers_that_are_no_times_give_no_age(server: RedisProcess) -> None:
     stream(server, "1-1", "2-1")
     assert (await word(server, "stream")).parts == {Part.BACKLOG: 2.0}

@@ -37,6 +37,16 @@ def test_no_two_codes_share_a_sentence() -> None:
             id="deadline",
         ),
         pytest.param(
+            Reason(code=ReasonCode.FLOOR, facts={"floor": 1}),
+            "At least 1 resident always serves, and demand calls for no more.",
+            id="a floor of one",
+        ),
+        pytest.param(
+            Reason(code=ReasonCode.FLOOR, facts={"floor": 2}),
+            "At least 2 residents always serve, and demand calls for no more.",
+            id="a floor of several",
+        ),
+        pytest.param(
             Reason(
                 code=ReasonCode.CONCURRENCY,
                 facts={"window": "burst", "demand": 12.0, "windowSeconds": 2.0, "capacity": 8.0},

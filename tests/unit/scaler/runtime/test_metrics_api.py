@@ -170,6 +170,20 @@ async def test_a_pushed_sample_is_demand_with_an_age() -> None:
         assert 0.0 <= await on.read("signal_age_seconds", policy="chat", source="gateway") < 1.5
 
 
+@pytest.mark.parametrize(("numbers", "quality"), [({"backlog": 3}, "Fresh"), (None, "Missing")])
+async def test_a_policys_signals_are_as_good_as_the_law_has_them(
+    numbers: Mapping[str, float] | None, quality: str
+) -> None:
+    async with served() as on:
+        body = {"instance": "jobs", "sequence": 1, "at": time.time(), "policies": {"chat": numbers}}
+        if numbers is not None:
+            assert await on.post("/v1/signals", body, "t") == 204
+        on.controller.tick(Wake(causes={"start": 1}, everything=True))
+        async with on.session.get(f"{on.url}/v1/policies") as answer:
+            (policy,) = (await answer.json())["items"]
+        assert (policy["queued"], policy["signals"]) == (None, quality)
+
+
 async def test_a_policy_that_hears_nothing_says_since_when_and_where_to_look() -> None:
     async with served() as on:
         on.controller.tick(Wake(causes={"start": 1}, everything=True))

@@ -278,6 +278,38 @@ async def test_samples_are_counted_and_the_first_that_is_refused_is_logged() -> 
         assert counts == {"Accepted": 1.0, "Rejected": 3.0, "TooLarge": 1.0}
 
 
+async def test_an_error_goes_with_the_next_good_reading() -> None:
+    async with stage(policies(chat=[QUEUE])) as on:
+        on.signals.failed(JOBS, "connection refused")
+        on.sources[JOBS].say(BACKLOG=1)
+        (item,) = on.signals.listed()
+        assert (item["lastError"], item["readings"]["failed"]) == (None, 1)
+
+
+async def test_a_part_that_is_missing_says_why() -> None:
+    share = QUERY.replace("QueueDepth", "TtftShareOverObjective")
+    async with stage(policies(chat=[share, QUEUE])) as on:
+
+        def reasons() -> list[tuple[str, str, str]]:
+            return [
+                (part["part"], part["quality"], part["reason"])
+                for item in on.signals.listed()
+                for part in item["parts"]
+            ]
+
+        unread = "it has not been read yet"
+        assert reasons() == [("LateShare", "Missing", unread), ("Backlog", "Missing", unread)]
+        on.sources[DEPTH].say()
+        on.sources[JOBS].say(BACKLOG=1)
+        await asyncio.sleep(40)
+        assert reasons() == [
+            ("LateShare", "Missing", "0/0: no requests, and so no share of them"),
+            ("Backlog", "Missing", "the last reading has expired"),
+        ]
+        on.signals.failed(JOBS, "connection refused")
+        assert reasons()[1] == ("Backlog", "Missing", "connection refused")
+
+
 async def test_readings_are_counted_with_the_time_of_the_last() -> None:
     async with stage(policies(chat=[GATEWAY, QUEUE])) as on:
         labels = {"policy": "chat", "signal": "jobs"}

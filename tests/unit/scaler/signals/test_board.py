@@ -177,7 +177,7 @@ def test_a_signal_that_is_not_expected_says_nothing() -> None:
     assert on.states(NOW).keys() == {key("engine")}
 
 
-def test_failures_are_kept_with_their_count_until_a_reading_comes() -> None:
+def test_a_failure_is_kept_with_its_count_until_a_reading_comes() -> None:
     on = board("engine")
     on.failed(key("engine"), "no answer\n  within 1 s")
     on.failed(key("engine"), "connection refused " + "x" * 1000)
@@ -186,7 +186,17 @@ def test_failures_are_kept_with_their_count_until_a_reading_comes() -> None:
     on.failed(key("engine"), "no answer\n  within 1 s")
     on.observed(key("engine"), {Part.REQUESTS: 1.0}, NOW)
     state = on.states(NOW)[key("engine")]
-    assert (state.failed, state.failed_in_a_row, state.error) == (3, 0, "no answer within 1 s")
+    assert (state.failed, state.failed_in_a_row, state.error) == (3, 0, "")
+
+
+@pytest.mark.parametrize("at", [NOW, math.nan])
+def test_a_reading_of_which_nothing_counts_says_so(at: float) -> None:
+    on = board("engine")
+    on.observed(key("engine"), {Part.REQUESTS: math.nan}, at)
+    on.observed(key("engine"), {Part.REQUESTS: math.nan}, at)
+    state = on.states(NOW)[key("engine")]
+    assert (state.failed, state.failed_in_a_row) == (0, 2)
+    assert state.error.startswith("what was read ")
 
 
 def test_a_failure_leaves_the_last_reading_to_age() -> None:

@@ -49,6 +49,12 @@ def test_what_is_expected_of_a_signal(
     assert found == Expectation(type=signal.type, interval=interval, timeout=timeout, parts=frozenset(parts))
 
 
+def test_a_share_may_be_lacking_and_is_named_all_the_same() -> None:
+    share = Measures.TTFT_SHARE_OVER_OBJECTIVE
+    found = expectation(Prometheus(name="p", type="Prometheus", query="up", measures=share))
+    assert (found.parts, found.named) == (frozenset(), {Part.LATE_SHARE})
+
+
 def test_everything_that_a_number_can_measure_is_a_part() -> None:
     assert PART_OF.keys() == set(Measures)
 

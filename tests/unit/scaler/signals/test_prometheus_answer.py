@@ -76,14 +76,21 @@ def test_any_json_is_a_sample_or_says_why(result: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "age"), [(100.0, 0.0), (90.0, 10.0), (100.2, 0.0), (500.0, 0.0), (100 - LOOKBACK_SECONDS, 300.0)]
+    ("time", "age"),
+    [
+        (100.0, 0.0),
+        (90.0, 10.0),
+        (100.2, 0.0),
+        (100 + LOOKBACK_SECONDS, 0.0),
+        (100 - LOOKBACK_SECONDS, 300.0),
+    ],
 )
 def test_an_age_is_never_below_zero(time: float, age: float) -> None:
     assert age_of(Sample(value=1.0, time=time), asked=100.0) == age
 
 
-@pytest.mark.parametrize("time", [-201.0, math.nan, -math.inf])
-def test_an_answer_older_than_any_server_gives_is_a_wrong_clock(time: float) -> None:
+@pytest.mark.parametrize("time", [-201.0, 401.0, math.nan, -math.inf, math.inf])
+def test_an_answer_older_than_any_server_gives_or_as_far_ahead_is_a_wrong_clock(time: float) -> None:
     with pytest.raises(SignalError, match="do the clocks here and on the server agree"):
         age_of(Sample(value=1.0, time=time), asked=100.0)
 

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -233,6 +234,16 @@ REJECTED = [
     pytest.param(b"[]", id="no object"),
     pytest.param(encoded(sample() | {"instance": 7}), id="instance no string"),
     pytest.param(encoded(sample() | {"instance": ""}), id="instance empty"),
+    pytest.param(encoded(sample() | {"instance": "a\0b"}), id="instance with NUL"),
+    pytest.param(encoded(sample() | {"instance": "a\nb"}), id="instance of two lines"),
+    pytest.param(encoded(sample() | {"instance": "a\x1b[1mb"}), id="instance with an escape"),
+    pytest.param(encoded(sample() | {"instance": "a\ud800"}), id="instance with half a character"),
+    pytest.param(encoded(sample() | {"instance": "a\u202eb"}), id="instance that turns round"),
+    pytest.param(encoded(sample() | {"instance": 'a"b'}), id="instance with a quote"),
+    pytest.param(encoded(sample() | {"run": "a\tb"}), id="run with a tab"),
+    pytest.param(encoded(sample() | {"policies": {"chat\n": numbers()}}), id="policy of two lines"),
+    pytest.param(encoded(sample()).replace(b'"queued": 0', b'"queued": 0, "queued": 9'), id="a number twice"),
+    pytest.param(encoded(sample()).replace(b'"sequence"', b'"sequence": 9, "sequence"'), id="a field twice"),
     pytest.param(encoded(sample() | {"sequence": True}), id="sequence a boolean"),
     pytest.param(encoded(sample() | {"sequence": 1.5}), id="sequence a fraction"),
     pytest.param(encoded(sample(sequence=-1)), id="sequence negative"),
@@ -298,7 +309,7 @@ def test_one_that_takes_a_new_name_for_each_sample_keeps_out_nobody_else() -> No
     store = PushedSamples(PushedLimits(max_queues_of_policy=3))
     for number in range(3):
         store.ingest(jobs(instance=f"run-{number}", backlog=1), NOW)
-    with pytest.raises(SampleRejected, match="3 instances report policy chat already"):
+    with pytest.raises(SampleRejected, match="3 instances of token report policy chat already"):
         store.ingest(jobs(instance="run-3", backlog=1), NOW)
     store.ingest(sample(inFlight=1), NOW)
     store.ingest(jobs(instance="run-1", sequence=2, backlog=2), NOW)
@@ -306,6 +317,35 @@ def test_one_that_takes_a_new_name_for_each_sample_keeps_out_nobody_else() -> No
     store.ingest(body, NOW)
     assert store.load(CHAT, NOW).backlog.value == 4
     store.ingest(jobs(instance="run-3", at=NOW + 3, backlog=1), NOW + 3)
+
+
+def test_one_pusher_that_takes_new_names_keeps_out_nobody_who_shows_another_token() -> None:
+    store = PushedSamples(PushedLimits(max_queues_of_policy=2))
+    wild, other = Pusher(name="wild"), Pusher(name="other")
+    for number in range(2):
+        store.ingest(jobs(instance=f"run-{number}", backlog=1), NOW, wild)
+    with pytest.raises(SampleRejected, match="2 instances of wild report policy chat already"):
+        store.ingest(jobs(instance="run-2", backlog=1), NOW, wild)
+    store.ingest(jobs(instance="exporter", backlog=40), NOW, other)
+    assert store.load(CHAT, NOW).backlog.value == 42
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_one_pusher_leaves_room_for_instances_of_others(kind: Kind) -> None:
+    store = PushedSamples(PushedLimits(max_queues=4, max_gateways=4, share_of_pusher=0.5))
+    wild, other = Pusher(name="wild"), Pusher(name="other")
+
+    def push(instance: str, pusher: Pusher) -> None:
+        store.ingest(jobs(instance=instance, backlog=1) | {"kind": str(kind)}, NOW, pusher)
+
+    for number in range(2):
+        push(f"run-{number}", wild)
+    with pytest.raises(SampleRejected, match="2 instances of wild report already"):
+        push("run-2", wild)
+    push("exporter-1", other)
+    push("exporter-2", other)
+    with pytest.raises(SampleRejected, match="4 instances report already"):
+        push("third", Pusher(name="third"))
 
 
 def test_an_instance_that_floods_is_held_back_and_no_other() -> None:
@@ -421,7 +461,10 @@ def test_a_sample_is_as_large_as_its_kind_needs(kind: Kind) -> None:
     body = jobs(backlog=1) | {"kind": str(kind), "padding": ""}
     room = MOST_BYTES[kind] - len(encoded(body))
     store.ingest(encoded(body | {"padding": "x" * room}), NOW)
-    with pytest.raises(TooLarge):
+    with pytest.raises(
+        TooLarge,
+        match=f"at most {MOST_BYTES[kind] // 1024} KiB of a {kind}( or 16 KiB of a Queue)? are taken",
+    ):
         store.ingest(encoded(body | {"sequence": 2, "padding": "x" * (room + 1)}), NOW)
 
 
@@ -436,6 +479,27 @@ def test_a_sample_names_as_many_policies_as_its_kind_needs(kind: Kind) -> None:
     more = {**body["policies"], **many, "one": {"backlog": 1}}  # type: ignore[dict-item]
     with pytest.raises(TooLarge, match=f"names {most + 1} policies"):
         store.ingest(body | {"sequence": 2, "policies": more}, NOW)
+
+
+def test_a_name_that_is_none_is_shown_so_that_it_can_be_read() -> None:
+    with pytest.raises(
+        SampleRejected,
+        match=re.escape(r"instance must have no control characters, quotes or backslashes, got 'a\n\ud800'"),
+    ):
+        PushedSamples().ingest(encoded(jobs(instance="a\n\ud800", backlog=1)), NOW)
+
+
+def test_a_field_that_stands_twice_is_named() -> None:
+    with pytest.raises(SampleRejected, match="'backlog' stands twice in one object"):
+        PushedSamples().ingest(
+            encoded(jobs(backlog=1)).replace(b'"backlog"', b'"backlog": 7, "backlog"'), NOW
+        )
+
+
+def test_a_number_that_nobody_knows_is_passed_over() -> None:
+    store = PushedSamples()
+    store.ingest(encoded(jobs(backlog=1, ofALaterVersion="?")), NOW)
+    assert store.load(CHAT, NOW).backlog.value == 1
 
 
 def test_what_is_said_of_policies_that_there_are_not_is_not_read() -> None:

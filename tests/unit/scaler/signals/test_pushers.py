@@ -2,7 +2,7 @@ import pytest
 
 from scaler.errors import PolicyError
 from scaler.signals.pushers import ANYONE, OVER_REDIS, NotAllowed, apart, parse_tokens
-from scaler.signals.sample import MOST_BYTES, Kind
+from scaler.signals.sample import Kind
 
 FILE = """\
 # who pushes here
@@ -42,7 +42,6 @@ def test_a_role_says_what_its_holder_may_do(
 ) -> None:
     pusher = parse_tokens(FILE, "tokens")[token]
     assert (set(pusher.kinds), pusher.first_tokens, pusher.reports) == (kinds, first_tokens, reports)
-    assert pusher.most_bytes == max((MOST_BYTES[kind] for kind in kinds), default=0)
 
 
 @pytest.mark.parametrize(
