@@ -53,7 +53,10 @@ stage = typer.Typer(
 )
 
 SocketOption = Annotated[
-    Path, typer.Option("--socket", envvar="EMBERPOOL_STAGE_SOCKET", help="The daemon's Unix socket.")
+    Path,
+    typer.Option(
+        "--socket", envvar="EMBERPOOL_STAGE_SOCKET", readable=False, help="The daemon's Unix socket."
+    ),
 ]
 HeldPath = Annotated[
     Path, typer.Argument(metavar="PATH", help="A checkpoint's directory, or one .safetensors file.")

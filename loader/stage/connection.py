@@ -73,7 +73,7 @@ class StageClient:
             raise StageUnreachable(
                 f"no stage daemon answers: {error.strerror or error}",
                 file=str(path),
-                hint="start one: `python -m loader stage --socket PATH`",
+                hint="start one: `python -m loader stage run CHECKPOINT --budget GB --socket SOCKET`",
             ) from error
 
     def __enter__(self) -> Self:

@@ -115,7 +115,8 @@ class Daemon:
         if self._holder is not None:
             self._holder.close()
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        if self._path.is_socket():  # whatever else somebody has put there is his
+            self._path.unlink()
         os.close(self._guard)
 
     def _work(self) -> None:
@@ -398,7 +399,8 @@ def _only_one(path: Path) -> int:
 def _listen(path: Path, *, others: bool) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.unlink(missing_ok=True)  # of a daemon that was killed: the lock says that there is none
+        if path.is_socket():
+            path.unlink()  # of a daemon that was killed: the lock says that there is none
         listener.bind(str(path))
         path.chmod(0o666 if others else 0o600)
         listener.listen(_BACKLOG)

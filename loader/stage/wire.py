@@ -87,6 +87,11 @@ def raised(answer: dict[str, object]) -> LoaderError:
     """The error that an answer stands for."""
     kind = getattr(errors, str(answer.get("type")), None)
     what, file, hint = (str(answer.get(key) or "") for key in ("message", "file", "hint"))
+    if not what:
+        return StageUnreachable(
+            "what answers at the socket is no stage daemon",
+            hint="see which socket is named, and who listens there",
+        )
     if isinstance(kind, type) and issubclass(kind, LoaderError):
         lists: dict[str, Any] = {
             name: tuple(map(str, value)) for name in _LISTS if isinstance(value := answer.get(name), list)
@@ -137,7 +142,10 @@ def _receive_exactly(connection: socket.socket, nbytes: int) -> bytes:
 
 
 def _gone(error: OSError) -> StageUnreachable:
-    return StageUnreachable(f"the connection to the stage daemon broke: {error.strerror or error}")
+    return StageUnreachable(
+        f"the connection to the stage daemon broke: {error.strerror or error}",
+        hint="see the daemon's log; one that doesn't serve this user hangs up (`--allow-user`)",
+    )
 
 
 def _close(descriptor: int | None) -> None:

@@ -68,7 +68,9 @@ _DieWithParent = Annotated[bool, typer.Option("--die-with-parent", help="End whe
 _Zygote = Annotated[
     Path | None,
     typer.Option(
-        metavar="SOCKET", help="Have the zygote at this socket fork; where there is none, start without it."
+        metavar="SOCKET",
+        readable=False,  # one that can't be had is passed over, and told
+        help="Have the zygote at this socket fork; where there is none, start without it.",
     ),
 ]
 

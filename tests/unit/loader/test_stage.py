@@ -279,6 +279,19 @@ def test_where_no_socket_can_be_made(pool: Pool, tmp_path: Path, place: str) -> 
             Daemon(pool, tmp_path / place)
 
 
+def test_a_file_that_is_no_socket_is_left_alone(pool: Pool, tmp_path: Path) -> None:
+    file = tmp_path / "notes"
+    file.write_text("mine")
+    with pytest.raises(StageUnreachable, match="the socket can't be made"):
+        Daemon(pool, file)
+    assert file.read_text() == "mine"
+
+
+def test_who_speaks_otherwise_at_the_socket_is_no_stage_daemon() -> None:
+    assert isinstance(wire.raised({"refused": "what is this?"}), StageUnreachable)
+    assert "no stage daemon" in str(wire.raised({}))
+
+
 def test_requests_that_are_none(socket_path: Path, client: StageClient) -> None:
     with pytest.raises(LoadError, match="no request"):
         client._ask({"op": "dance"})
