@@ -172,12 +172,12 @@ class PolicySignals:
 
     # -------------------------------------------------------------- Sink
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
         """See `Sink.observed`."""
         source: object = self._sources.present.get(key)
         if isinstance(source, Paced):
             self._board.pace(key, source.interval)
-        change = self._board.take(key, parts, min(at, self._clock.monotonic()))
+        change = self._board.take(key, parts, min(at, self._clock.monotonic()), lacking)
         if change is not Change.NOTHING:
             self._mailbox.wake("sample", urgent=change is Change.RISEN, policies=(key.policy,))
 

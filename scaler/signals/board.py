@@ -46,7 +46,7 @@ class SignalState:
         read: readings that had a number, or nothing to say.
         failed: times that there was no reading.
         spoilt: numbers that were none.
-        error: why there has been no reading since the last one; empty after a reading.
+        error: why there has been no reading since the last one, or what that one lacks; empty after a whole reading.
         failed_in_a_row: how often since then.
         newest: monotonic seconds at which its newest number was true; None before the first.
     """
@@ -82,7 +82,7 @@ class _Record:
     error: str = ""
     failed_in_a_row: int = 0
 
-    def take(self, parts: Mapping[Part, float], at: float) -> Change:
+    def take(self, parts: Mapping[Part, float], at: float, lacking: str) -> Change:
         good = {part: value for part, value in parts.items() if _is_number(part, value)}
         self.spoilt += len(parts) - len(good)
         if not math.isfinite(at):
@@ -95,7 +95,7 @@ class _Record:
                 self.left_out[part] = max(at, self.left_out.get(part, -math.inf))
         if whole or good:
             self.read += 1
-            self.error, self.failed_in_a_row = "", 0
+            self.error, self.failed_in_a_row = _short(lacking), 0
         else:
             self._lacks("what was read holds no number that can be one")
         return max(
@@ -109,7 +109,7 @@ class _Record:
         self._lacks(why)
 
     def _lacks(self, why: str) -> None:
-        self.error = " ".join(why.split())[:_LONGEST_ERROR]
+        self.error = _short(why)
         self.failed_in_a_row += 1
 
     def _put(self, part: Part, value: float, at: float) -> Change:
@@ -147,6 +147,10 @@ class _Record:
             error=self.error,
             failed_in_a_row=self.failed_in_a_row,
         )
+
+
+def _short(why: str) -> str:
+    return " ".join(why.split())[:_LONGEST_ERROR]
 
 
 _PARTS: Final = frozenset(Part)
@@ -197,9 +201,9 @@ class Board:
 
     # -------------------------------------------------------------- Sink
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
         """See `Sink.observed`."""
-        self.take(key, parts, at)
+        self.take(key, parts, at, lacking)
 
     def failed(self, key: SignalKey, why: str) -> None:
         """See `Sink.failed`."""
@@ -207,10 +211,10 @@ class Board:
         if record is not None:
             record.fail(why)
 
-    def take(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> Change:
+    def take(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> Change:
         """Take a reading as `observed` does, and return what it changed."""
         record = self._records.get(key)
-        return Change.NOTHING if record is None else record.take(parts, at)
+        return Change.NOTHING if record is None else record.take(parts, at, lacking)
 
     # -------------------------------------------------------------- what it comes to
 

@@ -172,10 +172,10 @@ class EngineMetricsSource:
             await self._news.wait()
             self._news.clear()
             now = loop.time()
-            taken = self._sum.taken(now, self.freshness)
+            taken, trouble = self._sum.taken(now, self.freshness), self._sum.trouble()
             if taken is not None:
-                sink.observed(self._key, taken.parts, taken.at)
-            self._complain(sink, self._sum.trouble(), now)
+                sink.observed(self._key, taken.parts, taken.at, trouble)
+            self._complain(sink, trouble, now)
             await asyncio.sleep(min(self.interval / _TELLINGS, _LONGEST_TELLING_SECONDS))
 
     def _complain(self, sink: Sink, trouble: str, now: float) -> None:

@@ -45,7 +45,7 @@ class SignalKey:
 class Sink(Protocol):
     """Where sources put what they read. Never blocks and never raises."""
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
         """Take a reading.
 
         Args:
@@ -53,6 +53,7 @@ class Sink(Protocol):
             parts: what was read; a part that is missing was not there. Numbers may be anything, NaN included: what is
                 no number from 0 up is counted and dropped.
             at: monotonic seconds at which it was true, which for a server's answer is when it was asked.
+            lacking: what of it couldn't be read, and why, for people; empty for a whole one.
         """
 
     def failed(self, key: SignalKey, why: str) -> None:

@@ -275,7 +275,7 @@ class Moments:
         self.at.append(now)
         return Observation({Part.REQUESTS: 1.0}, now)
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
         pass
 
     def failed(self, key: SignalKey, why: str) -> None:

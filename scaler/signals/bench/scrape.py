@@ -91,8 +91,8 @@ class _Tally:
     failures: dict[str, int] = field(default_factory=dict)
     ages: list[float] = field(default_factory=list)
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
-        del key, parts
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
+        del key, parts, lacking
         self.told += 1
         self.ages.append(asyncio.get_running_loop().time() - at)
 

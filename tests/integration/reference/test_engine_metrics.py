@@ -29,7 +29,7 @@ class Told:
         self.failure = ""
         self._news = asyncio.Event()
 
-    def observed(self, _key: SignalKey, parts: Mapping[Part, float], _at: float) -> None:
+    def observed(self, _key: SignalKey, parts: Mapping[Part, float], _at: float, _lacking: str = "") -> None:
         self.parts = parts
         self._news.set()
 

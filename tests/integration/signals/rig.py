@@ -47,7 +47,8 @@ class Heard:
         self.words: list[Word] = []
         self._news = asyncio.Event()
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
+        del lacking
         self._add(Word(key=key, parts=dict(parts), at=at))
 
     def failed(self, key: SignalKey, why: str) -> None:

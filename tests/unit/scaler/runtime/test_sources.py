@@ -89,8 +89,8 @@ class Heard:
 
     lives: Lives
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
-        del parts, at
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
+        del parts, at, lacking
         self.lives.observed.append(key.signal)
 
     def failed(self, key: SignalKey, why: str) -> None:

@@ -189,6 +189,16 @@ def test_a_failure_is_kept_with_its_count_until_a_reading_comes() -> None:
     assert (state.failed, state.failed_in_a_row, state.error) == (3, 0, "")
 
 
+def test_what_a_reading_lacks_stands_until_a_whole_one_comes() -> None:
+    on = board("engine")
+    on.failed(key("engine"), "1 of 2 engines silent: two")
+    on.observed(key("engine"), {Part.REQUESTS: 1.0}, NOW, "1 of 2 engines silent: two")
+    state = on.states(NOW)[key("engine")]
+    assert (state.failed, state.failed_in_a_row, state.error) == (1, 0, "1 of 2 engines silent: two")
+    on.observed(key("engine"), {Part.REQUESTS: 1.0}, NOW)
+    assert on.states(NOW)[key("engine")].error == ""
+
+
 @pytest.mark.parametrize("at", [NOW, math.nan])
 def test_a_reading_of_which_nothing_counts_says_so(at: float) -> None:
     on = board("engine")

@@ -21,7 +21,8 @@ class Heard:
         self.at: list[float] = []
         self.words: list[object] = []
 
-    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float) -> None:
+    def observed(self, key: SignalKey, parts: Mapping[Part, float], at: float, lacking: str = "") -> None:
+        del lacking
         assert key == KEY
         self._add((dict(parts), at))
 
