@@ -46,6 +46,7 @@ from scaler.gateway.samples import SamplePusher
 from scaler.gateway.settings import GatewaySettings
 from scaler.gateway.slots import Place, Slots
 from scaler.gateway.upstream import Answer, Held, Outgoing, open_session
+from scaler.meanwhile import meanwhile
 from warmpool.seats import PolicyName
 
 _READING: Final = ("GET", "HEAD")
@@ -136,7 +137,7 @@ class Gateway:
             try:
                 async with (
                     self._listener.listen(host, port, tls) as (name, number),
-                    self._pushing(session),
+                    meanwhile(self._pusher.run(session), "samples"),
                 ):
                     self._slots.open()
                     scheme, shown = "http" if tls is None else "https", f"[{name}]" if ":" in name else name
@@ -147,21 +148,6 @@ class Gateway:
                         self._slots.close()
             finally:
                 self._metrics.close()
-
-    @asynccontextmanager
-    async def _pushing(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
-        """Push samples meanwhile; what the caller raises goes on as it is and not as a group."""
-        failure: Exception | None = None
-        async with asyncio.TaskGroup() as group:
-            pushing = group.create_task(self._pusher.run(session), name="samples")
-            try:
-                yield
-            except Exception as error:  # noqa: BLE001 - raised again outside of the group
-                failure = error
-            finally:
-                pushing.cancel()
-        if failure is not None:
-            raise failure
 
     async def drain(self, deadline_seconds: float, *, settle_seconds: float = 0.0) -> bool:
         """Take no new connection and finish what is here; at the deadline what has no content is refused, and what has some is cut.

@@ -1,11 +1,12 @@
 """Whether a server takes one connection more. gRPC closes one too many at once, and says so to nobody: neither side's log has it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import structlog
+
+from scaler.meanwhile import meanwhile
 
 log = structlog.get_logger(__name__)
 
@@ -30,11 +31,8 @@ async def turned_away(host: str, port: int) -> bool:
         return False
 
 
-@asynccontextmanager
-async def told(host: str, port: int, most: int, every: float = LOOK_SECONDS) -> AsyncIterator[None]:
+def told(host: str, port: int, most: int, every: float = LOOK_SECONDS) -> AbstractAsyncContextManager[None]:
     """Knock at one's own door now and then meanwhile, and log when it is shut for being full, and when it isn't any more.
-
-    What the caller raises goes on as it is and not as a group.
 
     Args:
         host: the address that is listened on.
@@ -42,17 +40,7 @@ async def told(host: str, port: int, most: int, every: float = LOOK_SECONDS) -> 
         most: connections that are taken.
         every: seconds between two looks.
     """
-    failure: Exception | None = None
-    async with asyncio.TaskGroup() as group:
-        looking = group.create_task(_look(host, port, most, every), name="room for KEDA")
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - raised again outside of the group
-            failure = error
-        finally:
-            looking.cancel()
-    if failure is not None:
-        raise failure
+    return meanwhile(_look(host, port, most, every), "room for KEDA")
 
 
 async def _look(host: str, port: int, most: int, every: float) -> None:
